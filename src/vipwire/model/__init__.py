@@ -1,1 +1,1 @@
-"""The words of the whole program, as frozen values: no layer above may invent a second form of one."""
+"""The shared vocabulary of all layers, as frozen values; no layer may define another form of one."""

@@ -1,8 +1,8 @@
-"""EndpointSlices as far as a service proxy reads them.
+"""EndpointSlices, as far as a service proxy reads them.
 
-Nothing is multiplied out: a slice holds its ports once and its endpoints once, as the API does. An endpoint, of which
-there may be a hundred thousand, is a msgspec struct: made in a tenth of a frozen dataclass's time and compared in a
-third, and nothing that the garbage collector has to look at.
+A slice holds its ports once and its endpoints once, as in the API. An endpoint is a msgspec struct because a cluster
+may have 100,000: a tenth of a frozen dataclass's time to make, a third to compare, untracked by the garbage
+collector.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ from vipwire.model.value import Value
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """One endpoint of a slice: a Pod's address and conditions. The defaults are those of absent conditions.
 
-    `zones` and `nodes` are the topology hints (`hints.forZones`, `hints.forNodes`), empty when there are none.
+    `zones` and `nodes` are the topology hints (`hints.forZones`, `hints.forNodes`), empty without hints.
     """
 
     address: Address
@@ -28,7 +28,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndpointPort(Value, frozen=True):
-    """A port that every endpoint of the slice serves; `name` ties it to the Service's port of that name."""
+    """A port that every endpoint of the slice serves; `name` matches the Service port's name."""
 
     name: str
     protocol: Protocol

@@ -1,4 +1,4 @@
-"""The names by which Kubernetes and operators call things."""
+"""Names of Kubernetes objects and Service ports."""
 
 from typing import Final, NamedTuple
 
@@ -6,7 +6,7 @@ from vipwire.model.net import Protocol
 
 
 class ObjectName(NamedTuple):
-    """A namespaced object's name. `namespace` is empty for objects of the whole cluster."""
+    """A namespaced object's name. `namespace` is "" for cluster-scoped objects."""
 
     namespace: str
     name: str
@@ -16,11 +16,11 @@ class ObjectName(NamedTuple):
 
 
 KUBERNETES: Final = ObjectName("default", "kubernetes")
-"""The Service that the API server makes for itself."""
+"""The API server's own Service."""
 
 
 class ServicePortName(NamedTuple):
-    """One port of one Service: what kube-proxy balances. Prints as kube-proxy prints it: `ns/name:port`."""
+    """One port of one Service. Prints as in kube-proxy: `ns/name:port`."""
 
     service: ObjectName
     port: str

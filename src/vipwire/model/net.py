@@ -1,7 +1,7 @@
-"""Addresses, prefixes and protocols, in the form the kernel wants them: packed bytes in network order.
+"""Addresses, prefixes and protocols as the kernel needs them: packed bytes in network order.
 
-An address is 4 or 16 bytes and so tells its own family. `ipaddress` objects cost ten times the time and the memory,
-and 100,000 endpoints pass through here.
+An address is 4 or 16 bytes, so its length tells the family. `ipaddress` objects take ten times the time and memory,
+and a cluster may have 100,000 endpoints.
 """
 
 import enum
@@ -16,9 +16,9 @@ Address = NewType("Address", bytes)
 
 
 class Family(enum.Enum):
-    """An IP family. The value is the one Kubernetes prints (`ipFamilies`, the `ip_family` label of metrics)."""
+    """An IP family. The value is Kubernetes' (`ipFamilies`, the `ip_family` label of metrics)."""
 
-    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+    __hash__ = object.__hash__  # enum's own hashes the name in Python at each look-up of a key
 
     IPV4 = "IPv4"
     IPV6 = "IPv6"
@@ -30,7 +30,7 @@ class Family(enum.Enum):
 
 
 class Protocol(enum.IntEnum):
-    """A layer 4 protocol that a Service may name; the value is its IANA number."""
+    """A layer 4 protocol of Services; the value is its IANA number."""
 
     TCP = 6
     UDP = 17
@@ -43,20 +43,19 @@ class Protocol(enum.IntEnum):
 
 
 def family_of(address: Address) -> Family:
-    """Return which family an address belongs to, from its length."""
     return Family.IPV4 if len(address) == 4 else Family.IPV6
 
 
 def is_loopback(address: Address) -> bool:
-    """Report whether only the machine itself can use an address: 127.0.0.0/8 (RFC 1122) and ::1 (RFC 4291)."""
+    """Report whether an address is in 127.0.0.0/8 (RFC 1122) or ::1 (RFC 4291)."""
     return address[0] == 127 if len(address) == 4 else address == bytes(15) + b"\1"
 
 
 def parse_address(text: str) -> Address:
     """Read an address as Kubernetes does; raise ValueError with the text otherwise.
 
-    IPv4 octets may have leading zeros and are decimal all the same (Kubernetes keeps accepting what Go once accepted:
-    `ParseIPSloppy`). An IPv4-mapped IPv6 address is the IPv4 address.
+    IPv4 octets may have leading zeros and are decimal (Go's old `ParseIPSloppy`). An IPv4-mapped IPv6 address is the
+    IPv4 address.
     """
     if ":" not in text:
         octets = text.split(".")
@@ -87,32 +86,31 @@ def _sloppy(text: str, octets: list[str]) -> Address:
 
 
 def format_address(address: Address) -> str:
-    """Print an address in its canonical form (RFC 5952 for IPv6)."""
+    """Format an address in canonical form (RFC 5952 for IPv6)."""
     if len(address) == 4:
         return "{}.{}.{}.{}".format(*address)
     return str(ipaddress.IPv6Address(address))
 
 
 def format_endpoint(address: Address, port: int) -> str:
-    """Print `address:port` as kube-proxy does: `10.0.0.1:80`, `[fd00::1]:80`."""
+    """Format as kube-proxy does: `10.0.0.1:80`, `[fd00::1]:80`."""
     text = format_address(address)
     return f"{text}:{port}" if len(address) == 4 else f"[{text}]:{port}"
 
 
 class Prefix(Value, frozen=True, order=True):
-    """A CIDR: all addresses whose first `length` bits are those of `network` (whose other bits are zero)."""
+    """A CIDR. The bits of `network` beyond `length` are zero."""
 
     network: Address
     length: int
 
     @property
     def family(self) -> Family:
-        """The family of the addresses in it."""
         return family_of(self.network)
 
     @property
     def last(self) -> Address:
-        """The highest address in it."""
+        """The highest address."""
         bits = self.family.bits
         host = (1 << (bits - self.length)) - 1
         return Address((int.from_bytes(self.network) | host).to_bytes(bits // 8))
@@ -125,9 +123,9 @@ class Prefix(Value, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `address/length`; host bits are cleared, as Go's ParseCIDR does. Raise ValueError otherwise.
+        """Read `address/length`; host bits are cleared, as in Go's ParseCIDR. Raise ValueError otherwise.
 
-        An IPv4-mapped prefix is the IPv4 prefix: its first 96 bits do not count, `::ffff:10.0.0.0/104` is a /8.
+        An IPv4-mapped prefix becomes an IPv4 prefix: `::ffff:10.0.0.0/104` is a /8.
         """
         address_text, slash, length_text = text.partition("/")
         address = parse_address(address_text)
@@ -144,12 +142,12 @@ class Prefix(Value, frozen=True, order=True):
 
     @classmethod
     def host(cls, address: Address) -> Self:
-        """Return the prefix that holds one address only."""
+        """Return the prefix of a single address."""
         return cls(address, len(address) * 8)
 
 
 def bracketed(host: str) -> str:
-    """Return a host as it stands before a port: an IPv6 address in brackets (RFC 3986 3.2.2)."""
+    """Return a host as written before a port: an IPv6 address in brackets (RFC 3986 3.2.2)."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -167,14 +165,14 @@ _SPECIAL: Final = tuple(
 )
 _LINK_LOCAL: Final = (Prefix.parse("169.254.0.0/16"), Prefix.parse("fe80::/10"))
 SPECIAL_FIRST_BYTES: Final = frozenset((0, 127, 169, *range(224, 240), 0xFE, 0xFF))
-"""The first bytes of these addresses. Every endpoint is checked, and for nearly all of them this is enough."""
+"""First bytes of these addresses: a quick check that settles nearly all endpoints."""
 
 
 def special_use(address: Address, *, link_local: bool = True) -> str:
-    """Return what an address is reserved for, "" for an ordinary one. `link_local` says whether those count.
+    """Return the purpose that an address is reserved for, "" for an ordinary one. `link_local`: those count.
 
-    Such an address means another machine to each machine, or many: no endpoint and no external IP can be one. IANA's
-    registries (RFC 6890) name them. Class E (240.0.0.0/4) is not among them: clusters use it for Pods.
+    Each machine uses such an address itself, or many machines do, so no endpoint or external IP can have one. List:
+    IANA's registries (RFC 6890), without class E (240.0.0.0/4), which clusters use for Pods.
     """
     if address[0] not in SPECIAL_FIRST_BYTES:
         return ""

@@ -1,4 +1,4 @@
-"""The Node that this proxy serves, the ServiceCIDRs of the cluster, and the endpoints that the node drains."""
+"""This machine's Node, the cluster's ServiceCIDRs, and drained endpoints."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ from vipwire.model.value import Value
 class Node(Value, frozen=True):
     """The Node object of this machine.
 
-    `addresses` are its InternalIPs in order, then its ExternalIPs; `deleting` is true from the moment it has a
-    deletionTimestamp; `zone` is the label `topology.kubernetes.io/zone`.
+    `addresses` are its InternalIPs, then its ExternalIPs; `deleting`: it has a deletionTimestamp; `zone` is the label
+    `topology.kubernetes.io/zone`.
     """
 
     name: str
@@ -31,9 +31,9 @@ class ServiceCIDR(Value, frozen=True):
 
 
 class Drain(NamedTuple):
-    """An endpoint's address that gets no new connections from this node, as if its weight were 0.
+    """An endpoint address that gets no new connections from this node, as with weight 0.
 
-    `port` None stands for all ports, `service` None for all Services.
+    `port` None means all ports, `service` None all Services.
     """
 
     address: Address
@@ -41,7 +41,6 @@ class Drain(NamedTuple):
     service: ObjectName | None = None
 
     def covers(self, service: ObjectName, address: Address, port: int) -> bool:
-        """Report whether an endpoint of a Service is drained by this."""
         return self.address == address and self.port in (None, port) and self.service in (None, service)
 
     def __str__(self) -> str:

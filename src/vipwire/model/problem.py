@@ -1,4 +1,4 @@
-"""A problem with somebody's object. A value, not an error: it is reported, and everything else goes on."""
+"""A problem with an object. A value, not an error: vipwire reports it and continues with the rest."""
 
 from typing import NamedTuple
 
@@ -6,10 +6,10 @@ from vipwire.model.names import ObjectName
 
 
 class Problem(NamedTuple):
-    """One invalid or unusable part of one object.
+    """One invalid or unusable part of an object.
 
-    `kind` is the object's kind as in its manifest, `field` the path as Kubernetes writes it
-    (`spec.ports[1].port`), `message` what is wrong with it and what is allowed.
+    `kind` is the object's kind as in its manifest, `field` the path as Kubernetes writes it (`spec.ports[1].port`),
+    `message` the mistake and the allowed values.
     """
 
     kind: str
@@ -17,7 +17,7 @@ class Problem(NamedTuple):
     field: str
     message: str
     reason: str = "Rejected"
-    """One word for the Event."""
+    """The Event's reason."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.object}: {self.field}: {self.message}"

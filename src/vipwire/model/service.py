@@ -1,4 +1,4 @@
-"""A Service as far as a service proxy reads it."""
+"""A Service, as far as a service proxy reads it."""
 
 import enum
 
@@ -15,7 +15,7 @@ class TrafficPolicy(enum.Enum):
 
 
 class ServiceType(enum.Enum):
-    """`spec.type`. ExternalName and headless Services never become a `Service` value: nothing is to be proxied."""
+    """`spec.type`. ExternalName and headless Services never become a `Service` value: a proxy ignores them."""
 
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"
@@ -23,7 +23,7 @@ class ServiceType(enum.Enum):
 
 
 class ServicePort(Value, frozen=True):
-    """One entry of `spec.ports`. `node_port` is 0 where there is none."""
+    """One entry of `spec.ports`. `node_port` is 0 without a node port."""
 
     name: str
     protocol: Protocol
@@ -55,5 +55,4 @@ class Service(Value, frozen=True):
     annotations: tuple[tuple[str, str], ...] = ()
 
     def port_name(self, port: ServicePort) -> ServicePortName:
-        """Name one of this Service's ports."""
         return ServicePortName(self.name, port.name, port.protocol)

@@ -1,9 +1,8 @@
-"""Spreads new connections over a pool: the algorithm, each target's weight, and the kernel's hash of a client.
+"""Distributes new connections over a pool: algorithm, weights, and the kernel's hash of a client.
 
-The slots of a pool are what a mode deals connections to: a target has as many slots as its weight says, relative to
-the others. With Maglev they are a table of fixed size, in which each target has its share; when a target goes, hardly
-any slot of the others changes hands (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
-NSDI 2016, section 3.4).
+A mode assigns connections to the slots of a pool; a target has slots in proportion to its weight. Maglev uses a table
+of fixed size: when a target goes, hardly any slot of the others moves (Eisenbud et al., "Maglev: A Fast and Reliable
+Software Network Load Balancer", NSDI 2016, section 3.4).
 """
 
 import enum
@@ -18,19 +17,19 @@ from vipwire.model.value import Value
 T = TypeVar("T")
 
 MAGLEV_SLOTS = 16381
-"""A prime, so that every skip visits every slot. With so many, less than 1 % of the connections move needlessly."""
+"""A prime, so that every skip visits every slot. At this size less than 1 % of the connections move needlessly."""
 _MAGLEV_SLOTS_LARGE = 65521
 _MAGLEV_MANY = 30
-"""More targets than this need the larger table to keep that promise."""
+"""More targets than this need the larger table for that 1 %."""
 
 
 class Algorithm(enum.Enum):
     """The choice of a target; the value is that of the annotation `vipwire.io/algorithm`.
 
-    The hashes take the client's address, and for Maglev its port too, so that every node chooses alike.
+    The hashes take the client's address, Maglev its port too, so that every node chooses alike.
     """
 
-    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+    __hash__ = object.__hash__  # enum's own hashes the name in Python at each look-up of a key
 
     RANDOM = "random"
     ROUND_ROBIN = "round-robin"
@@ -39,9 +38,9 @@ class Algorithm(enum.Enum):
 
 
 class Spread(Value, frozen=True):
-    """The distribution over a pool. `weights` has one number from 1 to 1000 a target, or none: all are equal.
+    """The distribution over a pool. `weights` has a number from 1 to 1000 for each target, or is empty: all equal.
 
-    A weight of the annotation is at most 100; where an endpoint starts slowly, all are in tenths.
+    An annotation's weight is at most 100; with slow start, all weights are in tenths.
     """
 
     algorithm: Algorithm = Algorithm.RANDOM
@@ -49,11 +48,11 @@ class Spread(Value, frozen=True):
 
 
 EVENLY = Spread()
-"""Random and equal: what kube-proxy does."""
+"""Random and equal, as in kube-proxy."""
 
 
 def slots(spread: Spread, pool: Sequence[T], names: Sequence[bytes], most: int) -> tuple[T, ...]:
-    """Deal a pool's targets to at most so many slots. `names` identify the targets, the same on every node."""
+    """Assign a pool's targets to at most `most` slots. `names` identify the targets, the same on every node."""
     if spread.algorithm is Algorithm.MAGLEV:
         return tuple(pool[index] for index in _maglev(tuple(names), spread.weights))
     if not spread.weights:
@@ -66,7 +65,7 @@ def slots(spread: Spread, pool: Sequence[T], names: Sequence[bytes], most: int) 
 
 
 def _interleaved(weights: Sequence[int]) -> list[int]:
-    """Deal slots so that a target's slots lie apart: round robin is then smooth (nginx's smooth weighted order)."""
+    """Interleave the slots of targets, for a smooth round robin (nginx's smooth weighted order)."""
     total, order = sum(weights), []
     credit = [0] * len(weights)
     for _ in range(total):
@@ -81,7 +80,7 @@ def _interleaved(weights: Sequence[int]) -> list[int]:
 def _maglev(names: tuple[bytes, ...], weights: tuple[int, ...]) -> tuple[int, ...]:
     """Fill the table: in each round every target takes the next free slot of its own permutation of all slots.
 
-    A target of less than the greatest weight sits out rounds in proportion.
+    A target with less than the greatest weight skips rounds in proportion.
     """
     size = MAGLEV_SLOTS if len(names) <= _MAGLEV_MANY else _MAGLEV_SLOTS_LARGE
     weights = weights or (1,) * len(names)
@@ -120,16 +119,16 @@ _FINAL: Final = (14, 11, 25, 16, 4, 14, 24)
 
 
 def slot_of(data: bytes, seed: int, modulus: int) -> int:
-    """Return the one of `modulus` slots that the kernel chooses for the contents of a register.
+    """Return which of `modulus` slots the kernel chooses for the contents of a register.
 
-    jhash is Bob Jenkins' lookup3 as in include/linux/jhash.h, scaled to a number of slots as net/netfilter/nft_hash.c
-    and xt_cluster.c do.
+    jhash is Bob Jenkins' lookup3 (include/linux/jhash.h), scaled to slots as in net/netfilter/nft_hash.c and
+    xt_cluster.c.
     """
     return jhash(data, seed) * modulus >> 32
 
 
 def jhash(data: bytes, seed: int) -> int:
-    """Hash bytes to 32 bits, as the kernel's function of this name does."""
+    """Hash bytes to 32 bits, as the kernel's jhash does."""
     a = b = c = (_START + len(data) + seed) & _WORD
     while len(data) > 12:
         first, second, third = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in (0, 4, 8))

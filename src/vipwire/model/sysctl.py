@@ -1,11 +1,11 @@
-"""A setting of the kernel that is wanted: what `conntrack` and the modes decide and `host` puts in force."""
+"""A kernel setting: `conntrack` and the modes decide it, `host` applies it."""
 
 import enum
 from typing import NamedTuple
 
 
 class Want(enum.Enum):
-    """The comparison of the present value with the wanted one."""
+    """How the current value must compare with the wanted one."""
 
     EXACTLY = "exactly"
     AT_LEAST = "at least"
@@ -13,7 +13,7 @@ class Want(enum.Enum):
 
 
 class Sysctl(NamedTuple):
-    """One file below `/proc/sys`, named by its path from there, and the number it should hold."""
+    """A file below `/proc/sys` (relative path) and its wanted number."""
 
     path: str
     value: int
@@ -21,5 +21,5 @@ class Sysctl(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name as sysctl(8) and /etc/sysctl.d write it: a dot in a path (`eth0.5`) becomes a slash."""
+        """The name for sysctl(8) and /etc/sysctl.d: a dot in a path (`eth0.5`) becomes a slash."""
         return self.path.translate({ord("/"): ".", ord("."): "/"})

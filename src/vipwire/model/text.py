@@ -1,8 +1,8 @@
-r"""Text of clients and operators: the whole numbers in it, and the text made safe to print. Pure.
+r"""Integers from text of clients and operators, and text made safe to print. Pure.
 
-An object's name must never move an operator's cursor. Control characters, and those that turn the direction of
-writing or have no width, become escapes as in JSON (`\u001b`, `\n`). The result may stand inside a JSON string: the
-log, Events and commands print it.
+An object's name must not control an operator's terminal. Control characters, and those that change the writing
+direction or have no width, become JSON escapes (`\u001b`, `\n`). The log, Events, commands and JSON strings contain
+the result.
 """
 
 import re
@@ -16,17 +16,17 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str) -> str:
-    """Write every character that acts on a terminal, or that cannot be seen, as an escape."""
+    """Escape every character that controls a terminal or is invisible."""
     return _HIDDEN.sub(_escape, text) if _HIDDEN.search(text) else text
 
 
 def visible_lines(text: str) -> str:
-    """Do the same and keep line breaks, where the text is ours and only parts of it are somebody's."""
+    """The same, but keep line breaks: for vipwire's own text with parts of others."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def visible_document(value: Any) -> Any:
-    """Do the same for every string in a document: keys, values, items of lists."""
+    """The same for every string in a document: keys, values, items of lists."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], least: float = 0.6) -> str:
-    """Return the known word that is most like a word, "" if the likeness (0 to 1) of none reaches `least`."""
+    """Return the known word closest to `word`, "" if no likeness (0 to 1) reaches `least`."""
     import difflib  # noqa: PLC0415  # only for a mistake
 
     return next(iter(difflib.get_close_matches(word, list(known), 1, least)), "")
@@ -52,9 +52,9 @@ _MOST_DIGITS: Final = 20
 
 
 def whole_number(text: str, least: int, most: int) -> int | None:
-    """Read ASCII digits as a number between bounds, None for any other text.
+    """Read ASCII digits as an integer within bounds, None for any other text.
 
-    Python's int() reads digits of every script, signs and underscores, and raises ValueError for 4,301 digits.
+    int() also accepts digits of other scripts, signs and underscores, and raises ValueError for 4,301 digits.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         return None

@@ -1,5 +1,4 @@
-"""Plans what should be true, whatever mode makes it true: no mode is named here.
+"""Decides the endpoints, verdict and masquerading of each frontend, the same for all modes; names no mode.
 
-A plan has answered every question that does not depend on the mode: which endpoints, forward or drop or reject,
-masquerade or not, whether a client on this node short-circuits a `Local` policy. A mode only translates it.
+A mode only translates the plan into kernel objects.
 """

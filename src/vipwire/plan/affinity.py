@@ -1,11 +1,11 @@
-"""Session affinity: which frontends share what is remembered of a client.
+"""Session affinity: the frontends that share the remembered endpoint of a client.
 
-    all frontends of a Service port              one memory: who came to the ClusterIP finds the same endpoint at the
-                                                 node port, at external IPs and at the load balancer's
-    vipwire.io/affinity-scope: service           one memory for all ports of the Service; a Pod counts, not its port
+all frontends of a Service port              one memory: a client of the ClusterIP reaches the same endpoint at the
+                                            node port, external IPs and the load balancer's IPs
+vipwire.io/affinity-scope: service           one memory for all ports of the Service, by the Pod's address
 
-A frontend goes by it only where it may: where the endpoint is not in its pool (a Local policy, hints), it chooses one
-that is. What frontends of the other policy remember stays, so that a client who uses both keeps both.
+A frontend whose pool lacks the remembered endpoint (a Local policy, hints) chooses one of its own. The memory of the
+other policy's frontends stays, so a client that uses both keeps both endpoints.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,33 +17,33 @@ from vipwire.plan.plan import Forward, Frontend, Target
 
 
 class Memory(NamedTuple):
-    """The scope of remembered clients: a Service port, or a Service, for the frontends of one policy."""
+    """The scope of a memory: a Service port, or a Service, for the frontends of one policy."""
 
     owner: ServicePortName | ObjectName
     policy: TrafficPolicy
 
     @property
     def other(self) -> "Memory":
-        """The memory of the same owner for the other policy."""
+        """The same owner's memory for the other policy."""
         local = self.policy is TrafficPolicy.LOCAL
         return Memory(self.owner, TrafficPolicy.CLUSTER if local else TrafficPolicy.LOCAL)
 
 
 def sticky_actions(frontend: Frontend) -> Iterator[Forward]:
-    """Yield what happens at a frontend to clients that are remembered."""
+    """Yield a frontend's actions that have session affinity."""
     for action in (frontend.action, frontend.short_circuit):
         if isinstance(action, Forward) and action.affinity_seconds is not None:
             yield action
 
 
 def memory_of(frontend: Frontend, action: Forward) -> Memory:
-    """Name what remembers the clients of a frontend to which this happens."""
+    """Return the memory that `action` of a frontend uses."""
     name = frontend.port_name
     return Memory(name.service if action.shared_affinity else name, action.policy)
 
 
 def held(frontend: Frontend, action: Forward, remembered: Mapping[Memory, Target]) -> Target | None:
-    """Return where a client goes of whom so much is remembered; None where one is to be chosen."""
+    """Return the client's remembered target; None if the frontend must choose one."""
     own = memory_of(frontend, action)
     for memory in (own, own.other):
         target = remembered.get(memory)

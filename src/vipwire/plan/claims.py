@@ -1,17 +1,15 @@
-"""Decides which of several Services holds a frontend: the oldest, and of equally old ones the first by name.
+"""Decides which of several Services gets a frontend: the oldest one, then the first by name.
 
-A ClusterIP belongs to its Service wholly: another Service's external or load balancer IP never takes a port of it,
-however old, so that nobody can put himself in a ClusterIP's way (CVE-2020-8554).
+A ClusterIP belongs to its Service alone: another Service's external or load balancer IP never gets a port of it,
+however old, so no Service can intercept a ClusterIP (CVE-2020-8554). The API server's address and port belong to the
+API server's Service, so that no object can cut vipwire off from the API server.
 
-The address and port at which vipwire reaches its API server belong to the API server's own Service, so that no object
-can cut vipwire off from the objects.
+A port range contends with every port and range that it overlaps, and is held completely or not at all. Age decides
+here too; a range that lost to an older Service still keeps out younger ones.
 
-A range of ports contends with every port and every range that it overlaps, and is held as a whole or not at all. The
-age decides here, too; what has lost to an older one still keeps younger ones out.
-
-A node port and an address of this node that a Service claims at that port do not contend: who answers depends on the
-endpoints of both. Modes that name each address are told that a node port is `contested` there. So are modes that
-connect sockets to endpoints of an endpoint's address and port that a Service claims.
+A node port does not contend with a Service's claim to a node address at that port: the endpoints of both decide the
+answer. Modes that name each address learn that the node port is `contested` there, as do modes that connect sockets
+to an endpoint's address and port that a Service claims.
 """
 
 import bisect
@@ -31,7 +29,7 @@ class Claimant(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """Each key and address once."""
+    """A Service's claims, without duplicates."""
 
     claimant: Claimant
     keys: tuple[FrontendKey, ...]
@@ -44,9 +42,9 @@ _Place = tuple[Address, Protocol]
 
 
 class Claims:
-    """Every claim of one family. Changing one Service's claims costs what that Service has.
+    """Every claim of one family. Changing a Service's claims costs time proportional to them.
 
-    `node` are this node's addresses, if the mode names each of them; `api_servers` as in `NodePlan`.
+    `node` are this node's addresses if the mode names each of them; `api_servers` as in `NodePlan`.
     """
 
     def __init__(
@@ -57,14 +55,14 @@ class Claims:
         self._claimants: dict[FrontendKey, tuple[Claimant, ...]] = {}
         self._owners: dict[Address, tuple[Claimant, ...]] = {}
         self._borrowers: dict[Address, tuple[Claimant, ...]] = {}
-        # Only of addresses that are no ClusterIP of the claimant: those nobody else can have.
+        # Only addresses that are no ClusterIP of the claimant; other Services cannot claim those.
         self._ports: dict[_Place, list[int]] = {}
         self._ranges: dict[_Place, tuple[tuple[Claimant, RangeKey], ...]] = {}
 
     def replace(
         self, claimant: Claimant, keys: Iterable[FrontendKey | RangeKey], cluster_ips: tuple[Address, ...]
     ) -> set[ObjectName]:
-        """Replace a Service's claims; return the other Services whose frontends this may concern."""
+        """Replace a Service's claims; return the other Services whose frontends may change."""
         claimed = tuple(dict.fromkeys(keys))
         owned = cluster_ips if len(cluster_ips) == 1 else tuple(dict.fromkeys(cluster_ips))
         single = tuple([key for key in claimed if isinstance(key, FrontendKey)])
@@ -78,7 +76,7 @@ class Claims:
         if claimed or owned:
             self._of[claimant.name] = claim
         concerned |= self._rivals(claim)
-        alone = (claimant,)  # held once, however many tables it stands in
+        alone = (claimant,)  # one tuple for all tables saves memory
         for key in single:
             _join(self._claimants, key, alone)
         for address in owned:
@@ -90,7 +88,7 @@ class Claims:
         return concerned
 
     def remove(self, name: ObjectName) -> set[ObjectName]:
-        """Forget a Service's claims; return the other Services whose frontends this may concern."""
+        """Remove a Service's claims; return the other Services whose frontends may change."""
         claim = self._of.pop(name, None)
         if claim is None:
             return set()
@@ -104,7 +102,7 @@ class Claims:
         return self._rivals(claim)
 
     def _spread(self, claim: _Claim) -> None:
-        """Note the ports and ranges of addresses that others may claim as well."""
+        """Index the claims to ports and ranges of addresses that other Services may claim too."""
         for place, port in _open_ports(claim):
             bisect.insort(self._ports.setdefault(place, []), port)
         for key in claim.ranges:
@@ -137,7 +135,7 @@ class Claims:
             yield from self._claimants.get(FrontendKey(key.address, key.protocol, port), ())
 
     def holder(self, name: ObjectName, key: FrontendKey | RangeKey) -> ObjectName | None:
-        """Return which other Service holds a key that `name` claims; None when `name` holds it itself."""
+        """Return the other Service that holds a key which `name` claims; None if `name` holds it."""
         if self._api_servers and name != KUBERNETES and self._is_api_server(key):
             return KUBERNETES
         owners = self._owners.get(key.address) if key.address is not None else None
@@ -160,11 +158,11 @@ class Claims:
         return any(key.address == address and key.first <= port <= key.last for address, port in self._api_servers)
 
     def owns(self, name: ObjectName, address: Address) -> bool:
-        """Report whether a ClusterIP that `name` has is not an older Service's."""
+        """Report whether the ClusterIP `address` of `name` belongs to no older Service."""
         return self._owners[address][0].name == name
 
     def contested(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
-        """Find the places that a Service claims by the address, or in a range."""
+        """Yield those of `places` that a Service claims by address or in a range."""
         for place in places:
             address, protocol, port = place
             if place in self._claimants or (
@@ -173,7 +171,7 @@ class Claims:
                 yield place
 
     def claimed(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
-        """Find the places that a Service claims, by the address or as a node port."""
+        """Yield those of `places` that a Service claims by address or as a node port."""
         for place in places:
             if any(self.contested((place,))) or (
                 place.address in self._node and place._replace(address=None) in self._claimants
@@ -189,7 +187,7 @@ class Claims:
             yield from (FrontendKey(address, protocol, port) for port in range(first, last + 1))
 
     def _at_node_ports(self, claim: _Claim) -> Iterator[Claimant]:
-        """Find who has a node port where this claims an address of the node."""
+        """Yield the Services with a node port where this one claims an address of the node."""
         for key in claim.keys if self._node else ():
             if key.address in self._node:
                 yield from self._claimants.get(key._replace(address=None), ())
@@ -231,7 +229,7 @@ def _join(table: dict[_Key, tuple[Claimant, ...]], key: _Key, alone: tuple[Claim
     if (others := table.get(key)) is None:
         table[key] = alone
         return
-    at = bisect.bisect_left(others, alone[0])  # thousands may have one external IP
+    at = bisect.bisect_left(others, alone[0])  # bisect: thousands may share one external IP
     table[key] = (*others[:at], *alone, *others[at:])
 
 

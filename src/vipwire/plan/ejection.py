@@ -1,16 +1,13 @@
-"""Outlier ejection: an endpoint that does not answer new connections gets none for a while.
+"""Outlier ejection: an endpoint that does not answer new connections gets none for a while. Pure.
 
-    in use ── so many failures in a row ──▶ ejected ── its time is over ──▶ on trial ── an answer ──▶ in use
-                                               ▲                               │
-                                               └── a failure: for twice as long ┘
+in use ── so many failures in a row ──▶ ejected ── its time is over ──▶ on trial ── an answer ──▶ in use
+                                           ▲                               │
+                                           └── a failure: for twice as long ┘
 
-A failure is a connection whose first packet was not answered in time, or by a reset alone. An answer ends a row. The
-time doubles with each ejection, up to a maximum. An endpoint that has been in use for a while begins anew.
-
-Some always stay: of a Service port's endpoints at most a share is ejected at a time, and never the last one. What is
-ejected is what this process has seen: a restart knows of nothing.
-
-Pure: `now` is seconds of one monotonic clock, given by the caller, and `due` says when to ask again.
+A failure is a connection whose first packet got no answer in time, or only a reset. An answer resets the count. The
+time doubles with each ejection up to a maximum, and starts anew after `FORGET_SECONDS` in use. At most a configured
+share of a Service port's endpoints is ejected at a time, and never the last one. A restart forgets all ejections.
+`now` is the caller's monotonic clock in seconds; `due` says when to ask again.
 """
 
 import enum
@@ -25,13 +22,13 @@ from vipwire.model.net import Address, Protocol, format_endpoint
 from vipwire.model.value import Value
 
 LONGEST_SECONDS: Final = 300.0
-"""An ejection is not doubled beyond this."""
+"""Longest ejection in seconds."""
 FORGET_SECONDS: Final = 300.0
-"""A row of failures, and how often an endpoint was ejected before, count so long."""
+"""Seconds for which failures and earlier ejections count."""
 
 
 class EndpointKey(NamedTuple):
-    """What connections are made to: an endpoint's protocol, address and port."""
+    """The protocol, address and port of an endpoint."""
 
     protocol: Protocol
     address: Address
@@ -42,25 +39,23 @@ class EndpointKey(NamedTuple):
 
 
 class Failure(enum.Enum):
-    """How a new connection failed; the value is what operators read."""
+    """How a new connection failed; the value is for operators."""
 
     SILENT = "no answer"
     RESET = "reset"
 
 
 class Tally(Struct):
-    """What became of new connections to one endpoint: whether any was answered, and the failures since."""
+    """The results of new connections to one endpoint: whether any was answered, and the failures since."""
 
     answered: bool = False
     failures: int = 0
     last: Failure = Failure.SILENT
 
     def answer(self) -> None:
-        """Count an answer."""
         self.answered, self.failures = True, 0
 
     def fail(self, how: Failure) -> None:
-        """Count a failure."""
         self.failures += 1
         self.last = how
 
@@ -69,24 +64,24 @@ Tallies = Mapping[EndpointKey, Tally]
 
 
 class EjectionPolicy(Value, frozen=True):
-    """After how many failures in a row, for how many seconds at first, and how many percent at most."""
+    """Failures in a row until an ejection, seconds of the first one, and the largest percentage ejected at a time."""
 
     after: int
     seconds: float = 30.0
     percent: int = 50
 
     def most(self, endpoints: int) -> int:
-        """Return how many of so many endpoints may be ejected at a time."""
+        """Return how many of `endpoints` may be ejected at a time."""
         return min(max(1, endpoints * self.percent // 100), endpoints - 1)
 
     def time(self, earlier: int) -> float:
-        """Return how long an endpoint is ejected that was so often before."""
+        """Return the seconds of an ejection after `earlier` ones."""
         longest = max(self.seconds, LONGEST_SECONDS)
         return min(self.seconds * 2.0 ** min(earlier, 30), longest)
 
 
 class EjectionNote(NamedTuple):
-    """An endpoint of a Service port was ejected for so many seconds, or (0) has come back."""
+    """An endpoint of a Service port was ejected for so many seconds, or (0) returned."""
 
     port: ServicePortName
     endpoint: EndpointKey
@@ -96,7 +91,7 @@ class EjectionNote(NamedTuple):
 
 
 class _Record(Struct):
-    """What is known of an endpoint that has failed. `ejections` in a row, `since` the last failure or return."""
+    """An endpoint that has failed: `ejections` in a row, `since` is the last failure or return."""
 
     failures: int = 0
     ejections: int = 0
@@ -106,18 +101,21 @@ class _Record(Struct):
 
 
 class Outliers(Struct):
-    """The endpoints of one Service port, and which of them are ejected."""
+    """The endpoints of one Service port, and the ejected ones."""
 
     policy: EjectionPolicy
     endpoints: frozenset[EndpointKey] = frozenset()
     _records: dict[EndpointKey, _Record] = field(default_factory=dict)
 
     def ejected(self) -> Mapping[EndpointKey, float]:
-        """Name the ejected endpoints, each with the time at which it comes back."""
+        """Return the ejected endpoints, each with the time of its return."""
         return {key: record.until for key, record in self._records.items() if record.until is not None}
 
     def keep(self, endpoints: Iterable[EndpointKey], now: float) -> list[EndpointKey]:
-        """Take what the Service port has now. Return what comes back, for otherwise nobody would be left."""
+        """Set the endpoints of the Service port.
+
+        Return those that come back because no other endpoint would remain.
+        """
         self.endpoints = frozenset(endpoints)
         for gone in self._records.keys() - self.endpoints:
             del self._records[gone]
@@ -128,14 +126,14 @@ class Outliers(Struct):
         return back
 
     def take(self, key: EndpointKey, tally: Tally, now: float) -> float | None:
-        """Take in what became of connections to an endpoint; return for how long it is ejected now, or None."""
+        """Count the results of connections to an endpoint; return the seconds of its new ejection, or None."""
         record = self._records.get(key)
         if record is None:
             if not tally.failures:
                 return None
             record = self._records[key] = _Record(since=now)
         if record.until is not None:
-            return None  # connections that it was given before
+            return None  # connections from before the ejection
         if now - record.since > FORGET_SECONDS:
             record.failures, record.ejections, record.trial = 0, 0, False
         if tally.answered:
@@ -162,7 +160,7 @@ class Outliers(Struct):
         return record.failures if record is not None else 0
 
     def ripe(self, now: float) -> list[EndpointKey]:
-        """Bring back the endpoints whose time is over, each on trial."""
+        """Return endpoints whose ejection is over to use, each on trial; return them."""
         back = [key for key, until in self.ejected().items() if until <= now]
         for key in back:
             self._return(key, now)
@@ -174,10 +172,9 @@ class Outliers(Struct):
 
 
 class Ejections:
-    """The outliers of every Service that wants ejection. Who does not want it costs nothing here.
+    """The outliers of all Services that ask for ejection; other Services cost nothing here.
 
-    `watched` are the endpoints of which somebody wants to know; `version` changes with it. `notes` is what there is
-    to report, for the caller to take away.
+    `watched` are the endpoints to watch; `version` changes with it. The caller reports and clears `notes`.
     """
 
     def __init__(self) -> None:
@@ -188,11 +185,11 @@ class Ejections:
         self.notes: list[EjectionNote] = []
 
     def due(self) -> float | None:
-        """Return when the next endpoint comes back; None if none is ejected."""
+        """Return when the next endpoint returns; None if none is ejected."""
         return min(self._out.values()) if self._out else None
 
     def ripe(self, now: float) -> set[ObjectName]:
-        """Bring back what is due; name the Services that are to be planned."""
+        """Bring back endpoints whose time is over; return the Services to plan."""
         ports = {port for (port, _), until in self._out.items() if until <= now}
         for port in ports:
             self._came_back(port, self._services[port.service][port].ripe(now))
@@ -204,7 +201,7 @@ class Ejections:
             self.notes.append(EjectionNote(port, key))
 
     def take(self, tallies: Tallies, now: float) -> set[ObjectName]:
-        """Take in what became of connections; name the Services that are to be planned."""
+        """Count the results of connections; return the Services to plan."""
         changed = set()
         for key, tally in tallies.items():
             for port in self.watched.get(key, ()):
@@ -222,7 +219,7 @@ class Ejections:
         ports: Mapping[ServicePortName, frozenset[EndpointKey]],
         now: float,
     ) -> frozenset[EndpointKey]:
-        """Take a Service's endpoints by port, where it wants ejection (`policy`); return which are ejected."""
+        """Set a Service's endpoints by port if it asks for ejection (`policy`); return the ejected ones."""
         if policy is None and name not in self._services:
             return frozenset()
         known = self._services.pop(name, {})
@@ -237,7 +234,7 @@ class Ejections:
         return frozenset(key for outliers in held.values() for key in outliers.ejected())
 
     def until(self) -> Mapping[tuple[ServicePortName, EndpointKey], float]:
-        """Return what is ejected, and until when."""
+        """Return the ejected endpoints and the end of each ejection."""
         return MappingProxyType(self._out)
 
     def _forget(self, ports: Iterable[ServicePortName], held: Mapping[ServicePortName, Outliers]) -> None:

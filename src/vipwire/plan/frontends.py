@@ -1,16 +1,16 @@
-"""From a Service and its endpoints to its plan: every policy question is answered here, once for all modes.
+"""Plans a Service from its spec and endpoints: answers every policy question once for all modes.
 
-Who answers, by traffic policy (KEP-2086 for the internal one):
+Endpoints by traffic policy (KEP-2086 for the internal one):
 
-    frontend                     policy    client      goes to     masqueraded
-    ClusterIP                    Cluster   any         cluster     unless a Pod (always with masqueradeAll)
-    ClusterIP                    Local     any         local       unless a Pod (always with masqueradeAll)
-    external, LB IP, node port   Cluster   any         cluster     always
-    external, LB IP, node port   Local     Pod         cluster     no
-    external, LB IP, node port   Local     this node   cluster     yes
-    external, LB IP, node port   Local     other       local       no
+frontend                     policy    client      goes to     masqueraded
+ClusterIP                    Cluster   any         cluster     unless a Pod (always with masqueradeAll)
+ClusterIP                    Local     any         local       unless a Pod (always with masqueradeAll)
+external, LB IP, node port   Cluster   any         cluster     always
+external, LB IP, node port   Local     Pod         cluster     no
+external, LB IP, node port   Local     this node   cluster     yes
+external, LB IP, node port   Local     other       local       no
 
-Where Pods cannot be told from other clients nobody counts as one, and a ClusterIP is not masqueraded.
+If vipwire cannot recognise Pods, no client counts as one, and a ClusterIP is not masqueraded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ from vipwire.plan.ranges import PortRange, ranges
 from vipwire.plan.topology import Candidate, Endpoints, anybody, candidates, categorize
 
 Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]
-"""Tells which other Service holds a key, None if the asking Service itself does."""
+"""Returns the other Service that holds a key; None if the asking Service holds it."""
 
 
 _NOBODY: Final[frozenset[tuple[Address, int]]] = frozenset()
@@ -63,7 +63,7 @@ _IPV4_BYTES: Final = 4
 
 
 class _Share(Struct):
-    """The frontends that a Service gets of all it asks for, and who holds the others."""
+    """The frontends that a Service gets, and the holders of the others."""
 
     holder: Holder
     frontends: dict[FrontendKey, Frontend] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Share(Struct):
             self.frontends[key] = frontend
 
     def take_range(self, key: RangeKey, frontend: Frontend) -> None:
-        """Add a range of ports that is served as a frontend is, unless another Service holds it."""
+        """Add a port range that is served like a frontend, unless another Service holds it."""
         if (winner := self.holder(key)) is not None:
             self.lost[key] = winner
         elif key not in self.ranges or _stricter(frontend, self.ranges[key].frontend):
@@ -93,7 +93,7 @@ def plan_service(
     holder: Holder = lambda _: None,
     ejected: frozenset[EndpointKey] = frozenset(),
 ) -> ServicePlan:
-    """Plan one Service for one family. `holder` names the Service that keeps a frontend from this one."""
+    """Plan one Service for one family. `holder` returns the Service that keeps a frontend from this one."""
     share = _Share(holder)
     ready_local: set[Address] = set()
     wishes = read_wishes(service)
@@ -133,7 +133,7 @@ def plan_service(
 
 
 def _own(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
-    """Choose the node's addresses that a frontend has as well."""
+    """Choose the node's addresses that are frontends too."""
     named = {key.address for key in frontends}
     return tuple(address for address in node.addresses if address in named)
 
@@ -154,15 +154,15 @@ def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tup
 
 
 def _stricter(frontend: Frontend, other: Frontend) -> bool:
-    """Return which to keep of an address that stands twice in a Service: source ranges count.
+    """Return whether `frontend` replaces `other` at the same address: the one with source ranges wins.
 
-    They never count for a ClusterIP, which everybody in the cluster may reach.
+    ClusterIPs have none: every client in the cluster may reach them.
     """
     return frontend.allowed_sources is not None and other.kind is not FrontendKind.CLUSTER_IP
 
 
 def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]:
-    """Yield every frontend that a Service asks for, whoever gets it."""
+    """Yield every frontend that a Service asks for, even if another Service holds it."""
     wide = ranges(service, read_wishes(service), served=node.port_ranges)
     cluster_ips = of_family(node.family, service.cluster_ips)
     for port in service.ports:
@@ -176,9 +176,9 @@ def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]
 def _keys(
     node: NodePlan, service: Service, port: ServicePort, cluster_ips: tuple[Address, ...]
 ) -> Iterator[tuple[FrontendKind, FrontendKey]]:
-    """Yield the frontends of a Service port. A Service without a ClusterIP of the family has none of that family.
+    """Yield the frontends of a Service port; none without a ClusterIP of the family.
 
-    A ClusterIP that some host may have is served like an external IP: the host keeps its other ports.
+    A ClusterIP that a host may have is served like an external IP, so the host keeps its other ports.
     """
     number, protocol = port.port, port.protocol
     if not cluster_ips:
@@ -197,21 +197,20 @@ def _keys(
 
 
 def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
-    """Choose the addresses of one family."""
     if len(addresses) == 1:
         return addresses if (len(addresses[0]) == _IPV4_BYTES) is (family is Family.IPV4) else ()
     return tuple([address for address in addresses if family_of(address) is family]) if addresses else ()
 
 
 def out_of(ejected: frozenset[EndpointKey], protocol: Protocol) -> Callable[[Target], bool] | None:
-    """Tell which targets of a protocol are ejected; None if none is."""
+    """Return a test for ejected targets of a protocol; None if none is ejected."""
     return (lambda target: (protocol, target.address, target.port) in ejected) if ejected else None
 
 
 def ejectable(
     node: NodePlan, service: Service, slices: Sequence[EndpointSlice], asked: Wishes
 ) -> dict[ServicePortName, frozenset[EndpointKey]]:
-    """Name by Service port the endpoints that new connections may go to, of the protocols that are watched."""
+    """Return by Service port the endpoints of new connections, for the protocols that ejection watches."""
     found: dict[ServicePortName, frozenset[EndpointKey]] = {}
     for port in service.ports:
         if port.protocol is Protocol.UDP and not asked.eject_udp:
@@ -228,7 +227,7 @@ def ejectable(
 def not_drained(
     found: Sequence[Candidate], wishes: Wishes, node: NodePlan, service: ObjectName
 ) -> Sequence[Candidate]:
-    """Leave out endpoints of weight 0 and those that are drained on this node: no new connection goes there."""
+    """Leave out endpoints of weight 0 and those drained on this node: they get no new connections."""
     if wishes.weights:
         found = [candidate for candidate in found if wishes.weights.get(candidate.target.address, 1)]
     if node.drained:
@@ -237,15 +236,15 @@ def not_drained(
 
 
 def _spread(pool: Pool, wishes: Wishes) -> Spread:
-    """Return the spread of a pool, with the weights of its targets unless they are all the same."""
+    """Return the spread of a pool, without weights if all are equal."""
     weights = tuple(wishes.weights.get(target.address, 1) for target in pool) if wishes.weights else ()
     return Spread(wishes.algorithm, weights if len(set(weights)) > 1 else ())
 
 
 def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wishes, *, outside: bool) -> _Policies:
-    """Decide what becomes of internal and of external traffic, and of external traffic that starts on this node.
+    """Choose the actions for internal traffic, external traffic, and external traffic from this node.
 
-    Without `outside` there is no frontend for external traffic, and nobody looks at what becomes of it.
+    Without `outside` the Service has no external frontend, and the external actions are unused.
     """
 
     def forward(pool: Pool, masquerade: Masquerade, policy: TrafficPolicy = TrafficPolicy.CLUSTER) -> Forward:
@@ -286,9 +285,9 @@ def _serving(found: Iterable[Candidate]) -> frozenset[tuple[Address, int]]:
 def allowed_sources(
     node: NodePlan, service: Service, vip: Address | None, kind: FrontendKind, wishes: Wishes
 ) -> tuple[Prefix, ...] | None:
-    """Compute the sources that a load balancer IP accepts, and node ports where an annotation says so; None for all.
+    """Return the allowed sources of a load balancer IP, or of a node port with the annotation; None for all.
 
-    If the node itself is allowed then so is the VIP as a source: a load balancer may send from it.
+    If the node is allowed, so is the VIP as a source, because a load balancer may send from it.
     """
     given: tuple[Prefix, ...] = ()
     if kind is FrontendKind.LOAD_BALANCER:
@@ -306,7 +305,7 @@ def allowed_sources(
 
 
 def _collapsed(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
-    """Leave out prefixes that lie in another: two prefixes nest or are disjoint, and the kernel refuses overlaps."""
+    """Leave out prefixes inside others, because the kernel refuses overlapping ones."""
     kept: list[Prefix] = []
     for prefix in sorted(set(prefixes)):
         if not (kept and prefix.network in kept[-1]):

@@ -1,4 +1,4 @@
-"""Names the Services that lead to an endpoint, for modes that connect sockets to endpoints directly."""
+"""Finds the Services that have an endpoint at a place, for modes that connect sockets to endpoints directly."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,15 +10,15 @@ _NONE: Final[frozenset[ObjectName]] = frozenset()
 
 
 class LeadingServices:
-    """Which Services have an endpoint at a place. A change costs what its own Service has."""
+    """The Services with an endpoint at each place. A change costs time proportional to its Service."""
 
     def __init__(self) -> None:
         self._at: dict[FrontendKey, frozenset[ObjectName]] = {}
 
     def replace(self, name: ObjectName, old: ServicePlan | None, new: ServicePlan | None) -> None:
-        """Replace what a Service leads to."""
+        """Replace the plan of a Service."""
         before, after = (set(endpoint_places(plan)) if plan is not None else set() for plan in (old, new))
-        alone = frozenset((name,))  # held once, however many endpoints there are
+        alone = frozenset((name,))  # one set for all endpoints saves memory
         for place in before - after:
             if rest := self._at[place] - alone:
                 self._at[place] = rest
@@ -29,5 +29,5 @@ class LeadingServices:
             self._at[place] = alone if others is None else others | alone
 
     def leading_to(self, places: Iterable[FrontendKey]) -> set[ObjectName]:
-        """Name the Services with an endpoint at one of these places."""
+        """Return the Services with an endpoint at one of these places."""
         return set().union(*(self._at.get(place, _NONE) for place in places)) if self._at else set()

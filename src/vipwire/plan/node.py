@@ -1,4 +1,4 @@
-"""The part of a plan that belongs to no Service: this node, its configuration, its way to recognise its own Pods.
+"""The part of a plan that belongs to no Service: this node, its configuration, how it recognises its Pods.
 
 A change here changes the plan of every Service, and is rare.
 """
@@ -24,27 +24,26 @@ class PodBridge(Value, frozen=True):
 
 
 class PodInterfaces(Value, frozen=True):
-    """Traffic is from a Pod of this node if the interface it arrives on begins so (InterfaceNamePrefix)."""
+    """Traffic is from a Pod of this node if its interface's name starts with this (InterfaceNamePrefix)."""
 
     prefix: str
 
 
 PodTraffic: TypeAlias = PodPrefixes | PodBridge | PodInterfaces
-"""How Pod traffic is told from other traffic. None, where it is absent, means that it cannot be told."""
+"""How vipwire recognises Pod traffic. None: it cannot."""
 
 
 class NodePlan(Value, frozen=True):
     """The plan of this node for one family.
 
-    `address` is the node's primary address, None if it has none of this family. `node_port_addresses` are the
-    prefixes in which an address of this node must lie to serve node ports. `service_cidrs` are the ranges that
-    ClusterIPs come from, empty if unknown. `external_ips` is the feature gate AllowServiceExternalIPs (KEP-5707).
-    `addresses` are the machine's own, without loopback and VIPs, for modes that need each one named; else empty.
-    `drained` are endpoints that get no new connections from this node. `port_ranges`: the mode serves port ranges.
-    `crowded`: there are so many endpoints that the mode says less about each.
-    `api_servers` are the addresses and TCP ports at which the API server is reached, with None for an address of this
-    machine: that of a node port. `hosts` are addresses that Nodes and the API server have. `direct`: the mode lets
-    sockets of this node connect to an endpoint's own address.
+    `address` is the node's primary address, None without one of this family. Addresses of the node serve node ports
+    if they lie in `node_port_addresses`. `service_cidrs` are the ranges of ClusterIPs, empty if unknown.
+    `external_ips` is the feature gate AllowServiceExternalIPs (KEP-5707). `addresses` are the machine's own, without
+    loopback and VIPs, for modes that name each; else empty. `drained` endpoints get no new connections from this
+    node. `port_ranges`: the mode serves port ranges. `crowded`: with so many endpoints the mode writes less about
+    each. `api_servers` are the addresses and TCP ports of the API server, with None for an address of this machine:
+    that of a node port. `hosts` are addresses of Nodes and the API server. `direct`: the mode lets sockets of this
+    node connect to an endpoint's own address.
     """
 
     family: Family
@@ -66,15 +65,14 @@ class NodePlan(Value, frozen=True):
     direct: bool = False
 
     def leads_to_host(self, address: Address) -> bool:
-        """Report whether a host has, or may have, an address that a Service names as its ClusterIP."""
+        """Report whether a host has, or may have, the address that a Service names as its ClusterIP."""
         cidrs = self.service_cidrs
         return address in self.hosts or (bool(cidrs) and not any(address in prefix for prefix in cidrs))
 
     @property
     def masquerade_mark(self) -> int:
-        """The packet mark that means: masquerade me."""
+        """The packet mark that requests masquerading."""
         return 1 << self.masquerade_bit
 
     def drains(self, service: ObjectName, address: Address, port: int) -> bool:
-        """Report whether an endpoint of a Service is drained on this node."""
         return any(drain.covers(service, address, port) for drain in self.drained)

@@ -1,9 +1,9 @@
-"""The values of a plan: Service by Service, frontend by frontend, what is to happen to a packet.
+"""The values of a plan: the verdict on packets, by Service and frontend.
 
-    ServicePlan ▸ Frontend ▸ Forward(pool, masquerade, affinity) | Drop | Reject
+ServicePlan ▸ Frontend ▸ Forward(pool, masquerade, affinity) | Drop | Reject
 
-A frontend is an address (or every node-port address) with a protocol and a port: the key by which the kernel will
-recognise a packet. It belongs to one Service port only; see `claims`.
+A frontend is an address (or all node-port addresses) with a protocol and a port: the kernel's lookup key. It belongs
+to one Service port only; see `claims`.
 """
 
 import enum
@@ -20,7 +20,7 @@ from vipwire.plan.annotations import NOTHING, Wishes
 
 
 class Target(NamedTuple):
-    """An endpoint's address and port. `local` when it runs on this node."""
+    """An endpoint's address and port. `local`: it runs on this node."""
 
     address: Address
     port: int
@@ -31,13 +31,13 @@ class Target(NamedTuple):
 
 
 Pool: TypeAlias = tuple[Target, ...]
-"""Equally good targets, sorted, without duplicates, never empty."""
+"""Equivalent targets: sorted, without duplicates, never empty."""
 
 
 class Masquerade(enum.Enum):
-    """Whether the client's address is replaced by the node's, so that the answer comes back this way."""
+    """Whether the node's address replaces the client's, so that the answer returns through the node."""
 
-    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up
+    __hash__ = object.__hash__  # enum's own hashes the name in Python at each look-up
 
     NEVER = "never"
     UNLESS_POD = "unless the client is a Pod"
@@ -45,19 +45,18 @@ class Masquerade(enum.Enum):
 
 
 class Reason(enum.Enum):
-    """Why a frontend answers nobody; the value continues the Service port's name as kube-proxy's comments do."""
+    """Why a frontend does not forward; the value follows the Service port's name in kube-proxy's comments."""
 
     NO_ENDPOINTS = "has no endpoints"
     NO_LOCAL_ENDPOINTS = "has no local endpoints"
 
 
 class Forward(Value, frozen=True):
-    """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client where it went before.
+    """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client at its target.
 
-    A target that is the client itself (hairpin) is masqueraded in any case, or it would answer itself directly. Its
-    `nodeName` does not matter: the EndpointSlice API lets a slice leave it out. `policy` is the traffic policy that
-    chose the pool: kube-proxy names its chains by it. `shared_affinity`: a client's memory serves all ports of the
-    Service.
+    A target that is the client itself (hairpin) is always masqueraded, otherwise it would answer itself directly.
+    This ignores `nodeName`, which an EndpointSlice may omit. `policy` is the traffic policy that chose the pool:
+    kube-proxy's chain names contain it. `shared_affinity`: all ports of the Service share a client's memory.
     """
 
     pool: Pool
@@ -69,18 +68,18 @@ class Forward(Value, frozen=True):
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """The weight of each target of the pool, in its order."""
+        """The weight of each target, in the pool's order."""
         return self.spread.weights or (1,) * len(self.pool)
 
 
 class Drop(Value, frozen=True):
-    """The packet vanishes: another node may be able to answer."""
+    """The packet is dropped without an answer: another node may be able to answer."""
 
     reason: Reason
 
 
 class Reject(Value, frozen=True):
-    """The client is told that nobody answers here."""
+    """The client gets an error."""
 
     reason: Reason
 
@@ -89,9 +88,9 @@ Action: TypeAlias = Forward | Drop | Reject
 
 
 class FrontendKind(enum.Enum):
-    """The field of the Service that asks for a frontend; the value is the word of kube-proxy's comments."""
+    """The Service's field that asks for a frontend; the value is the word in kube-proxy's comments."""
 
-    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+    __hash__ = object.__hash__  # enum's own hashes the name in Python at each look-up of a key
 
     CLUSTER_IP = "cluster IP"
     EXTERNAL_IP = "external IP"
@@ -100,7 +99,7 @@ class FrontendKind(enum.Enum):
 
 
 class FrontendKey(NamedTuple):
-    """The destination of packets. `address` is None for node ports: any address that serves them."""
+    """The destination of packets. `address` None: any address that serves node ports."""
 
     address: Address | None
     protocol: Protocol
@@ -112,11 +111,11 @@ class FrontendKey(NamedTuple):
 
 
 class Frontend(Value, frozen=True):
-    """One way to reach one Service port, and what happens to packets that take it.
+    """One way to reach one Service port, and the action for its packets.
 
-    `short_circuit`, where present, is what happens instead to clients on this node, Pods and the node itself: they
-    reach every endpoint although the external policy is Local (KEP-2086). `allowed_sources`, where present, are the
-    only sources that are not dropped. `serving` holds every (address, port) that may still answer old UDP flows.
+    `short_circuit`, if present, applies to clients on this node, Pods and the node itself: they reach every endpoint
+    although the external policy is Local (KEP-2086). `allowed_sources`, if present, are the only sources not dropped.
+    `serving` holds every (address, port) that may still answer old UDP flows.
     """
 
     port_name: ServicePortName
@@ -141,17 +140,16 @@ class RangeKey(NamedTuple):
 
 
 class RangeFrontend(Value, frozen=True):
-    """A range of ports at which a Service port is reached as well; see `ranges`.
+    """A range of ports that reaches a Service port too; see `ranges`.
 
-    What happens is what happens at the port itself, as `frontend` says, but for the port of an endpoint that is the
-    Service port's own: there the packet's port is kept.
+    The action is `frontend`'s, except that packets keep their port if the endpoint's port equals the Service port.
     """
 
     key: RangeKey
     frontend: Frontend
 
     def keeps_port(self, target: Target) -> bool:
-        """Report whether packets arrive at this target with the port that they were sent to."""
+        """Report whether packets arrive at this target with their original port."""
         return target.port == self.frontend.key.port
 
 
@@ -163,16 +161,15 @@ class HealthCheck(NamedTuple):
 
 
 class ServicePlan(Value, frozen=True):
-    """Everything about one Service and one family.
+    """The plan of one Service and one family.
 
-    `cluster_ips` are addresses that this Service owns wholly: a port of theirs that no frontend names is rejected.
-    `lost` are frontends that an older Service holds, with that Service's name. `node_port_addresses` are those of
-    this node's addresses that serve its node ports, and `own_addresses` those that a frontend has as well: filled
-    only for modes that need each address named (`NodePlan.addresses`). `wishes` is what annotations ask for, and
-    `problems` what is wrong with them. `ranges` are frontends of many ports. `contested` are the places of its node
-    ports, again for such modes, that some Service claims by the address: who answers there is decided by the
-    endpoints of both. With `NodePlan.direct` they are endpoints that some Service claims as well: a socket that is
-    connected to one meets the rules of that Service.
+    `cluster_ips` are addresses that this Service alone owns: their ports without a frontend are rejected. `lost` are
+    frontends that an older Service holds, with that Service's name. `node_port_addresses` are this node's addresses
+    that serve its node ports, `own_addresses` those that are frontends too: filled only for modes that name each
+    address (`NodePlan.addresses`). `wishes` are the annotations, `problems` their mistakes. `ranges` are frontends of
+    many ports. `contested` are, again for such modes, places of its node ports that a Service claims by address: the
+    endpoints of both decide the answer. With `NodePlan.direct` they include endpoints that a Service claims: a socket
+    connected to one meets that Service's rules.
     """
 
     name: ObjectName
@@ -189,7 +186,7 @@ class ServicePlan(Value, frozen=True):
 
 
 def endpoint_places(plan: ServicePlan) -> Iterator[FrontendKey]:
-    """Yield where endpoints are that sockets of this node may be connected to."""
+    """Yield the places of endpoints to which this node's sockets may be connected."""
     for frontend in plan.frontends:
         action = frontend.short_circuit or frontend.action
         for target in action.pool if isinstance(action, Forward) else ():
@@ -197,7 +194,7 @@ def endpoint_places(plan: ServicePlan) -> Iterator[FrontendKey]:
 
 
 def joint_health_check(plans: Iterable[ServicePlan | None]) -> HealthCheck | None:
-    """Find what one Service asks for, given its plans; a dual-stack one counts the family with more endpoints."""
+    """Return a Service's health check from its plans; of two families, the one with more endpoints."""
     checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
     if not checks:
         return None

@@ -1,8 +1,7 @@
 """Keeps the plan of one family up to date, Service by Service.
 
-An event about one Service re-plans that Service, and those few that contend with it for an address. Between events
-time changes a plan (see `slow_start`), and so do endpoints that do not answer (see `ejection`). `now` is seconds of
-one monotonic clock, given by the caller.
+An event re-plans its Service and the few that contend with it for an address. Between events, time (`slow_start`) and
+unanswered connections (`ejection`) change plans. `now` is the caller's monotonic clock in seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,14 +31,13 @@ _NO_PORTS: Final[Mapping[ServicePortName, frozenset[EndpointKey]]] = MappingProx
 
 
 class PlanChange(NamedTuple):
-    """One Service's plan before and after; None where it is not proxied."""
+    """One Service's plan before and after; None: not proxied."""
 
     old: ServicePlan | None
     new: ServicePlan | None
 
 
 View = Callable[[ObjectName], tuple[Service | None, Sequence[EndpointSlice]]]
-"""Looks up a Service and its slices in the current state."""
 
 
 class Planner:
@@ -48,7 +46,7 @@ class Planner:
     def __init__(self, node: NodePlan) -> None:
         self._node = node
         self.ejected_elsewhere: Ejected = NOBODY
-        """What another process is known to have ejected, for who only looks; it counts in what is planned next."""
+        """Ejections of another process, for commands that only look; applied at the next planning."""
         self._claims = Claims(node.addresses, node.api_servers)
         self._leading = LeadingServices()
         self._slow_start = SlowStart()
@@ -58,27 +56,26 @@ class Planner:
 
     @property
     def node(self) -> NodePlan:
-        """The part of the plan that belongs to no Service."""
         return self._node
 
     def move(self, node: NodePlan, view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
-        """Adopt a changed node or configuration: re-plan everything. Return what `update` returns."""
+        """Adopt a changed node or configuration: re-plan everything. Return the result of `update`."""
         self._node = node
         self._claims = Claims(node.addresses, node.api_servers)
         return self.update(tuple(self._plans), view, now)
 
     def due(self) -> float | None:
-        """Return when a plan changes by the mere passing of time; None if none does."""
+        """Return when time alone changes a plan; None if never."""
         grows, returns = self._slow_start.due(), self.ejections.due()
         return grows if returns is None else returns if grows is None else min(grows, returns)
 
     def ripen(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
-        """Re-plan what slow start has changed: nothing but weights. Returns what `update` returns."""
+        """Re-plan the changes of slow start, which are weights only. Return the result of `update`."""
         ripe = self._slow_start.ripe(now)
         return self.update(ripe, view, now) if ripe else {}
 
     def readmit(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
-        """Re-plan Services of which an endpoint is no longer ejected. Returns what `update` returns."""
+        """Re-plan Services with an endpoint whose ejection ended. Return the result of `update`."""
         ripe = self.ejections.ripe(now)
         return self.update(ripe, view, now) if ripe else {}
 
@@ -89,9 +86,9 @@ class Planner:
         now: float = 0.0,
         themselves: Mapping[ObjectName, bool] = _ANY,
     ) -> dict[ObjectName, PlanChange]:
-        """Re-plan Services that changed, and their rivals. Returns every plan that is now another one.
+        """Re-plan changed Services and their rivals. Return every plan that differs from before.
 
-        Of which `themselves` says False only endpoints have changed: what they claim is what they had claimed.
+        If `themselves` is False for a Service, only its endpoints changed, and its claims stay.
         """
         wanted = list(dict.fromkeys(names))
         if not wanted:
@@ -101,7 +98,7 @@ class Planner:
         for name in wanted:
             service, slices = view(name)
             if name not in self._plans and (service is None or not of_family(self._node.family, service.cluster_ips)):
-                del concerned[name]  # nothing of this family, as before
+                del concerned[name]  # still nothing of this family
                 continue
             views[name] = service, slices
             if name in self._plans and not themselves.get(name, True):
@@ -123,7 +120,7 @@ class Planner:
         return changed
 
     def _rivals(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
-        """Claim for a Service; return the others whose frontends or endpoints this may concern."""
+        """Replace a Service's claims; return the others whose frontends or endpoints may change."""
         before = set(self._claims.places(name) if self._node.direct else ())
         try:
             rivals = self._claim(name, service)
@@ -142,7 +139,7 @@ class Planner:
     def _sound_plan(
         self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice], now: float
     ) -> ServicePlan | None:
-        """Plan a Service; one that cannot be planned, for a mistake of ours, keeps what it has and has a problem."""
+        """Plan a Service. If planning fails by a bug, the old plan stays, with a problem."""
         try:
             return self._plan(name, service, slices, now)
         except Exception as error:  # noqa: BLE001  # whatever it is: all others are planned
@@ -182,7 +179,7 @@ class Planner:
     def _ejected(
         self, service: Service, slices: Sequence[EndpointSlice], asked: Wishes, now: float
     ) -> frozenset[EndpointKey]:
-        """Say what endpoints the Service has, if it wants to know of those that do not answer; return these."""
+        """Pass a Service's endpoints to ejection if it asks for it; return the ejected ones."""
         if asked.eject_after is None:
             return self.ejections.keep(service.name, None, _NO_PORTS, now)
         if (known := self.ejected_elsewhere.get(service.name)) is not None:

@@ -1,14 +1,14 @@
-"""`vipwire.io/port-range`: a port of a Service that is served at a whole range of ports.
+"""`vipwire.io/port-range`: serves a Service's port at a whole range of ports.
 
-    vipwire.io/port-range: 10000-20000                    the Service's only port
-    vipwire.io/port-range: rtp=10000-20000,ctl=5000-5009  several, by name
+vipwire.io/port-range: 10000-20000                    the Service's only port
+vipwire.io/port-range: rtp=10000-20000,ctl=5000-5009  several, by name
 
-A range is served at the port's addresses, in addition to the port itself, which lies in it; a node port stays one.
-Where an endpoint has the Service port's own number, the client's port is kept: 10123 arrives at 10123. Where it has
-another (`targetPort`), the whole range arrives there.
+A range is served at the port's addresses, in addition to the port itself, which lies in it; a node port stays a
+single port. If the endpoint has the Service port's own number, the client's port is kept: 10123 arrives at 10123.
+With another `targetPort`, the whole range arrives there.
 
-What does not go together is a Problem, and the port is served as if there were no range: affinity, which remembers by
-port (the algorithm source-hash keeps clients without a memory), and another port of the Service within the range.
+Affinity (it remembers by port; the algorithm source-hash keeps clients without a memory) and another port of the
+Service within the range are Problems: the port is then served without the range.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ FIELD = field_of(f"{PREFIX}port-range")
 
 
 class PortRange(NamedTuple):
-    """Ports from `first` to `last`, both of them in it."""
+    """Ports from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -35,7 +35,7 @@ class PortRange(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """The ranges of a Service by its ports, and what is wrong with those that are left out."""
+    """The ranges of a Service by port, and problems of the omitted ones."""
 
     of: Mapping[ServicePort, PortRange]
     problems: tuple[Problem, ...] = ()
@@ -45,7 +45,7 @@ NONE = Ranges({})
 
 
 def ranges(service: Service, wishes: Wishes, *, served: bool) -> Ranges:
-    """Find the ranges of a Service; `served` is whether the mode can, which says so itself where it cannot."""
+    """Return the ranges of a Service; `served`: the mode supports ranges (it reports that itself if not)."""
     if not wishes.port_ranges or not served:
         return NONE
     found: dict[ServicePort, PortRange] = {}

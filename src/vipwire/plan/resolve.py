@@ -1,6 +1,6 @@
-"""The reference semantics: what a plan does to the first packet of a connection.
+"""The reference semantics: the plan's verdict on the first packet of a connection.
 
-Every mode is tested against this, and `vipwire explain` prints it. It is written for reading, not for speed.
+Every mode is tested against this, and `vipwire explain` prints it. Written for reading, not for speed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from vipwire.plan.plan import (
 class Packet(NamedTuple):
     """The first packet of a connection, as it arrives at this node or leaves a process on it.
 
-    `interface` is where it arrives, empty if it starts here. `from_node`, `to_node`: the address is this node's.
+    `interface` is the incoming interface, "" for a local process. `from_node`, `to_node`: the address is this node's.
     """
 
     source: Address
@@ -42,7 +42,7 @@ class Packet(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One of `pool` answers. `masqueraded` are those that see this node's address instead of the client's."""
+    """One of `pool` answers. The targets `masqueraded` see this node's address instead of the client's."""
 
     frontend: Frontend
     pool: Pool
@@ -50,32 +50,32 @@ class Answered(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The packet vanishes. `why` names the sentence of the plan that says so."""
+    """The packet is dropped. `why` names the plan's sentence that says so."""
 
     why: str
     frontend: Frontend | None = None
 
 
 class Rejected(NamedTuple):
-    """The client is told that nobody answers. `why` names the sentence of the plan that says so."""
+    """The client gets an error. `why` names the plan's sentence that says so."""
 
     why: str
     frontend: Frontend | None = None
 
 
 class Untouched(NamedTuple):
-    """The plan says nothing about this packet: the kernel routes it as it is."""
+    """The plan does not apply to this packet: the kernel routes it unchanged."""
 
 
 Outcome: TypeAlias = Answered | Dropped | Rejected | Untouched
 
 NOBODY: Mapping[Memory, Target] = MappingProxyType({})
-"""Nothing is remembered."""
+"""An empty affinity memory."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of one family, with what `resolve` looks up in it."""
+    """The plan of one family, indexed for `resolve`."""
 
     node: NodePlan
     services: Mapping[object, ServicePlan]
@@ -92,7 +92,10 @@ class Plan:
 
 
 def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NOBODY) -> Outcome:
-    """Return what becomes of a packet. `remembered` is what session affinity has of its client; see `affinity`."""
+    """Return the plan's verdict on a packet.
+
+    `remembered` is session affinity's memory of the client; see `affinity`.
+    """
     frontend = _frontend(plan, packet)
     if frontend is None:
         return _without_frontend(plan, packet)
@@ -112,10 +115,10 @@ def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NO
 
 
 def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
-    """Find the frontend that a packet takes.
+    """Find the frontend of a packet.
 
-    Where an address of this node is external IP of one Service and serves the node port of another, the address
-    counts, and a range of ports counts last; but the Service that nobody answers for leaves the packet to the other.
+    If an address of this node is an external IP of one Service and serves the node port of another, the address comes
+    first, and a port range last; a Service without endpoints leaves the packet to the other.
     """
     keys = [FrontendKey(packet.destination, packet.protocol, packet.port)]
     if packet.to_node and serves_node_ports(plan.node, packet.destination):
@@ -130,13 +133,13 @@ def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
 
 
 def _ranged(plan: Plan, packet: Packet) -> list[Frontend]:
-    """Find the range that a packet's port lies in, as a frontend of that port; there is one at most."""
+    """Return the range of a packet's port as a frontend of that port; at most one."""
     found = plan.ranges.get((packet.destination, packet.protocol), ())
     return [at_port(wide, packet.port) for wide in found if wide.key.first <= packet.port <= wide.key.last]
 
 
 def at_port(wide: RangeFrontend, port: int) -> Frontend:
-    """Narrow a range to one of its ports: what happens to packets that are sent there."""
+    """Narrow a range to one port: the action for packets to that port."""
 
     def narrowed(action: Action) -> Action:
         if not isinstance(action, Forward):
@@ -174,7 +177,7 @@ def serves_node_ports(node: NodePlan, address: Address) -> bool:
 
 
 def from_pod(node: NodePlan, packet: Packet) -> bool:
-    """Report whether a packet counts as a Pod's, by the node's way to recognise one."""
+    """Report whether a packet counts as a Pod's."""
     match node.pod_traffic:
         case PodPrefixes(prefixes):
             return any(packet.source in prefix for prefix in prefixes)
@@ -190,10 +193,10 @@ def _allowed(frontend: Frontend, source: Address) -> bool:
 
 
 def _masqueraded(action: Forward, packet: Packet, node: NodePlan, *, pod: bool) -> frozenset[Address]:
-    """List the targets of a pool that see this node's address.
+    """Return the targets of a pool that see this node's address.
 
-    What comes from elsewhere and ends on this node itself (an endpoint in the host's network) is never masqueraded:
-    it does not leave, and the answer cannot but come this way.
+    Packets from elsewhere to an endpoint in this host's network are never masqueraded: their answers pass this node
+    anyway.
     """
     if action.masquerade is Masquerade.ALWAYS or (action.masquerade is Masquerade.UNLESS_POD and not pod):
         replaced = frozenset(target.address for target in action.pool)

@@ -1,15 +1,11 @@
-"""Slow start: an endpoint that joins a pool has a small share of it first, and its full one after a while.
+"""Slow start: the weight of an endpoint that joins a pool grows from a tenth to all. Pure.
 
-    vipwire.io/slow-start: 30s      a tenth of its weight at once, two after 6 s, then one more every 3 s
+vipwire.io/slow-start: 30s      a tenth of its weight at once, two after 6 s, then one more every 3 s
 
-A process that has just begun to serve fills its caches; a scheduler that counts connections would send it every new
-one. The share is a weight of the plan, so that whatever mode knows weights knows this too.
-
-Who is new is what this process has seen come. The endpoints that a Service has when it is planned for the first time
-(at start, or with the annotation) are warm, since nothing tells how long they have been there. One that left and came
-back is new again.
-
-Pure: `now` is seconds of one monotonic clock, given by the caller, and `due` says when to ask again.
+A new process fills its caches first, and a scheduler that counts connections would send it every new one. The share
+is a weight of the plan, so every mode with weights supports it. New are endpoints that this process saw arrive, also
+after an absence. Endpoints of a Service's first planning (at start, or with the annotation) get full weight, because
+their age is unknown. `now` is the caller's monotonic clock in seconds; `due` says when to ask again.
 """
 
 import heapq
@@ -25,17 +21,17 @@ from vipwire.model.spread import Spread
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
 
 STEPS: Final = 10
-"""In so many equal steps a weight grows."""
+"""A weight grows in this many equal steps."""
 
 _ROUNDING = 1e-6
 _ALWAYS = float("-inf")
 
 
 class SlowStart(Struct):
-    """Since when each endpoint is in a pool, of the Services that want slow start, and when the next step is due.
+    """Since when each endpoint is in a pool, for Services with slow start, and when the next step is due.
 
-    `_order` has every step, the next one first, so that to ask costs the same however many Services grow; steps that
-    have become others are left in it until their time.
+    `_order` is a heap of steps, so asking costs the same however many Services grow; outdated steps stay until their
+    time.
     """
 
     _since: dict[ObjectName, dict[Address, float]] = field(default_factory=dict)
@@ -49,7 +45,7 @@ class SlowStart(Struct):
         return self._order[0][0] if self._order else None
 
     def ripe(self, now: float) -> tuple[ObjectName, ...]:
-        """Name the Services of which a weight is to grow now: each of them is to be seasoned."""
+        """Return the Services with a weight that grows now; the caller must `season` each."""
         found: list[ObjectName] = []
         while (at := self.due()) is not None and at <= now:
             found.append(heapq.heappop(self._order)[1])
@@ -57,12 +53,12 @@ class SlowStart(Struct):
         return tuple(found)
 
     def forget(self, name: ObjectName) -> None:
-        """Forget a Service: it is gone, or wants no slow start."""
+        """Forget a deleted Service, or one without slow start."""
         self._since.pop(name, None)
         self._steps.pop(name, None)
 
     def season(self, plan: ServicePlan, seconds: float, now: float) -> ServicePlan:
-        """Lower the weights of endpoints that have been in the plan's pools for less than so many seconds."""
+        """Lower the weights of endpoints that joined the plan's pools less than `seconds` ago."""
         known = self._since.get(plan.name)
         present = {target.address for forward in _forwards(plan) for target in forward.pool}
         since = {address: _ALWAYS if known is None else known.get(address, now) for address in present}
@@ -84,7 +80,7 @@ class SlowStart(Struct):
 
 
 def _share(steps: float) -> int:
-    """Return how many tenths of its weight an endpoint has; a step that is due now counts, however it was rounded."""
+    """Return an endpoint's tenths of its weight; a step that is due now counts in spite of rounding."""
     return max(1, int(steps + _ROUNDING))
 
 
@@ -105,7 +101,7 @@ def _seasoned(frontend: Frontend, shares: Mapping[Address, int]) -> Frontend:
 
 
 def _weighed(forward: Forward, shares: Mapping[Address, int]) -> Forward:
-    """Give each target so many tenths of its weight; without weights if all are the same."""
+    """Give each target so many tenths of its weight; without weights if all are equal."""
     pool = forward.pool
     full = zip(pool, forward.weights, strict=True)
     weights = tuple(weight * shares.get(target.address, STEPS) for target, weight in full)

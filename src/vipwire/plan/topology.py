@@ -1,12 +1,11 @@
-"""Chooses the endpoints that may answer: by readiness, termination, locality, hints (KEP-1669, KEP-2433, KEP-3015).
+"""Chooses endpoints by readiness, termination, locality and hints (KEP-1669, KEP-2433, KEP-3015).
 
-    cluster   ready endpoints that the topology hints leave; if none is ready, those that terminate but still serve
-    local     the same among the endpoints on this node; hints do not matter there
+cluster   ready endpoints that the topology hints leave; if none is ready, terminating ones that still serve
+local     the same among the endpoints on this node, without hints
 
-Endpoints that are ejected are left out while others of their kind are there: hints give way, a Local policy does not.
-
-Traffic policies choose between the two. `anywhere` tells an empty `local` (drop: another node can answer) from
-a Service that nobody can answer (reject).
+Ejected endpoints are left out while others remain: hints give way, a Local policy does not. Traffic policies choose
+between the two pools. `anywhere` distinguishes an empty `local` (drop: another node can answer) from a Service
+without any endpoint (reject).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,7 @@ _NONE: Final[frozenset[Address]] = frozenset()
 
 
 class Candidate(NamedTuple):
-    """An endpoint of one Service port, with the port it serves."""
+    """An endpoint of one Service port, with the port that it serves."""
 
     target: Target
     endpoint: Endpoint
@@ -40,7 +39,7 @@ class Endpoints(NamedTuple):
 def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointSlice], node: str) -> list[Candidate]:
     """Collect the endpoints of a Service port from its slices, sorted, each address and port once.
 
-    Slices overlap while the controller moves an endpoint: of two, the better one counts (ready, serving, local).
+    Slices overlap while the controller moves an endpoint: the better entry counts (ready, serving, local).
     """
     found: list[Candidate] = []
     for piece in slices:
@@ -59,7 +58,7 @@ def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointS
 
 
 def _of_slice(piece: EndpointSlice, port: int, node: str) -> list[Candidate]:
-    """Pair each endpoint with its target. As tuples: a named one's own way to be made takes twice as long."""
+    """Pair each endpoint with its target. Plain tuples: making named tuples takes twice as long."""
     make, here = tuple.__new__, node or None
     return [
         make(Candidate, (make(Target, (endpoint.address, port, endpoint.node == here)), endpoint))
@@ -74,12 +73,12 @@ def _worth(candidate: Candidate) -> tuple[bool, bool, bool]:
 def categorize(
     found: Sequence[Candidate], node: NodePlan, ejected: Callable[[Target], bool] | None = None
 ) -> Endpoints:
-    """Sort the endpoints of a Service port into those of the cluster and those of this node.
+    """Sort the endpoints of a Service port into cluster and local pools.
 
-    One that is `ejected` is in neither, as long as there is another that may take its place.
+    An `ejected` endpoint is in neither while another can take its place.
     """
     ready = [candidate for candidate in found if candidate.endpoint.ready]
-    ending = _terminating(found) if len(ready) < len(found) else []  # else what terminates is ready as well
+    ending = _terminating(found) if len(ready) < len(found) else []  # else all are ready
     usable = ready or ending
     near = _hinted(ready, node) if ready else None
     cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
@@ -93,7 +92,7 @@ def categorize(
 
 
 def anybody(found: Sequence[Candidate]) -> list[Candidate]:
-    """Choose the endpoints that may answer, wherever they are: the ready ones, else those that still serve."""
+    """Choose the endpoints that may answer, on any node: the ready ones, else terminating ones that still serve."""
     return [candidate for candidate in found if candidate.endpoint.ready] or _terminating(found)
 
 
@@ -102,7 +101,10 @@ def _terminating(found: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _spared(ejected: Callable[[Target], bool], *pools: list[Candidate]) -> list[Candidate]:
-    """Leave the ejected ones out of the first pool; where nobody is left, take the next, or else the first whole."""
+    """Leave ejected endpoints out of the first pool.
+
+    If no endpoint remains, try the next pool, at last the whole first pool.
+    """
     left = ([candidate for candidate in pool if not ejected(candidate.target)] for pool in pools)
     return next(filter(None, left), pools[0])
 
@@ -112,8 +114,11 @@ def _pool(chosen: Iterable[Candidate]) -> Pool:
 
 
 def _hinted(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
-    """Decide which hints to follow. Hints count only when every ready endpoint has one and one of them means us."""
-    first = ready[0].endpoint  # nearly always without hints: then nobody else is looked at
+    """Choose the hints to follow.
+
+    Hints count only if every ready endpoint has one and one of them names this zone or node.
+    """
+    first = ready[0].endpoint  # nearly always without hints, so the others need no look
     name, zone = node.name, node.zone
     if name and first.nodes and all(c.endpoint.nodes for c in ready) and any(name in c.endpoint.nodes for c in ready):
         return lambda endpoint: name in endpoint.nodes

@@ -1,1 +1,1 @@
-"""Making it true: what the kernel holds, compared with what it should, is one transaction."""
+"""Compares the kernel's objects with the desired ones and commits the difference as one transaction."""

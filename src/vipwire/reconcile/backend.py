@@ -1,8 +1,7 @@
-"""The interface of a mode's backend: it translates plans into kernel objects, reads them, and writes a difference.
+"""The interface of a mode's backend: renders plans as kernel objects, reads them, commits differences.
 
-An object is a key (which thing) and a value (how it should be). A Service's objects are of two kinds: its own, which
-no other Service has, and shared ones, which several may need (a chain for pools of three, a hairpin entry of a Pod)
-and which exist as long as one does.
+An object is a key and a value. A Service has objects of its own, and shared ones that several Services may need (a
+chain for pools of three, a Pod's hairpin entry) and that exist as long as one Service needs them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ V = TypeVar("V")
 
 
 class Rendered(Value, Generic[K, V], frozen=True):
-    """The objects of one Service. Whoever shares a key gives it the same value."""
+    """The objects of one Service. Services that share a key must give it the same value."""
 
     own: Mapping[K, V] = field(default_factory=dict)
     shared: Mapping[K, V] = field(default_factory=dict)
@@ -31,69 +30,72 @@ class Backend(Protocol[K, V]):
     """One mode for one family. `render…` are pure; `observe`, `changed` and `commit` talk to the kernel."""
 
     def render_node(self, node: NodePlan) -> Mapping[K, V]:
-        """Translate what belongs to no Service: tables, chains, sets, the node's addresses."""
+        """Render the objects of no Service: tables, chains, sets, the node's addresses."""
         ...
 
-    def render(self, plan: ServicePlan) -> Rendered[K, V]:
-        """Translate one Service."""
-        ...
+    def render(self, plan: ServicePlan) -> Rendered[K, V]: ...
 
     def observe(self) -> dict[K, V]:
-        """Read all of ours that the kernel holds. Foreign objects inside our own tables count as ours."""
+        """Read all of vipwire's objects in the kernel, including foreign objects inside vipwire's tables."""
         ...
 
     def changed(self) -> bool:
-        """Report, cheaply, whether others may have changed the objects since the last commit or observe."""
+        """Report whether other programs may have changed the objects since the last commit or observe.
+
+        Must be cheap.
+        """
         ...
 
     def commit(self, delta: Delta[K, V]) -> int:
-        """Apply a difference, all or nothing, and return its size in bytes. Raise CommitError if it is refused."""
+        """Apply a difference completely or not at all; return its size in bytes.
+
+        Raise CommitError if the kernel refuses.
+        """
         ...
 
 
 @runtime_checkable
 class Expecting(Protocol[K, V]):
-    """A mode that reads what is as it should be at less cost than other objects. Optional."""
+    """A mode that reads correct objects at lower cost than other objects. Optional."""
 
     def expect(self, wanted: Iterable[Rendered[K, V]]) -> None:
-        """Take what should be there, to compare with in the `observe` that follows. It is no fault if it is not."""
+        """Set the objects that the next `observe` compares with. Missing objects are no error."""
         ...
 
 
 @runtime_checkable
 class Prompt(Protocol):
-    """A mode whose commit of a few objects is one system call, which the kernel answers in less than a moment."""
+    """A mode that commits a few objects with one fast system call."""
 
     @property
-    def prompt(self) -> bool:
-        """Whether it is so."""
+    def prompt(self) -> bool: ...
 
 
 @runtime_checkable
 class Relaying(Protocol):
-    """A mode whose flows end on this node: connection tracking sees a relay answer, not an endpoint."""
+    """A mode whose flows end on this node: conntrack sees the relay answer, not an endpoint."""
 
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
-        """Return the addresses and ports at which UDP flows to the frontends of these plans are answered."""
+        """Return the addresses and ports where the relay answers UDP flows to these plans' frontends."""
 
 
 @runtime_checkable
 class Connecting(Protocol):
-    """A mode that may have connected UDP sockets of this node's clients to endpoints: no datagram can move them."""
+    """A mode that connects UDP sockets of this node's clients to endpoints; rules cannot move their datagrams."""
 
     def end_sockets(
         self, serving: Mapping[tuple[Address | None, int], frozenset[tuple[Address, int]]], *, whole: bool
     ) -> int:
-        """End those whose endpoint serves no more at a frontend that is named, or (`whole`) at any; count them."""
+        """End sockets whose endpoint no longer serves a named frontend, or (`whole`) any; return their number."""
 
 
 @runtime_checkable
 class RuleWriter(Protocol):
-    """A mode that writes rules, and counts them by table: all of ours, and those that the last commit wrote."""
+    """A mode that writes rules, and counts its rules by table: all, and those of the last commit."""
 
     @property
     def rules(self) -> Mapping[str, int]:
-        """The number of our rules in each table."""
+        """The number of vipwire's rules in each table."""
 
     @property
     def written(self) -> Mapping[str, int]:
@@ -102,10 +104,10 @@ class RuleWriter(Protocol):
 
 @runtime_checkable
 class ReadsAhead(Protocol):
-    """A mode that can begin with what the first `observe` reads, while it is not yet known what is wanted."""
+    """A mode that can read the kernel for the first `observe` before the plan is known."""
 
     def read_ahead(self) -> None:
-        """Read, in a thread of its own while nobody else uses the mode. What has changed since is read again.
+        """Read in a separate thread while no other thread uses the mode. Later changes are read again.
 
-        Raise what `observe` raises.
+        Raises the errors of `observe`.
         """

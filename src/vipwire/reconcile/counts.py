@@ -1,11 +1,8 @@
-"""The traffic that a mode's kernel objects have counted.
+"""The traffic counted by a mode's kernel objects, for `vipwire status`, `vipwire top` and /metrics.
 
-`vipwire status`, `vipwire top` and /metrics show what `Mode.read_counts` returns. A mode adds each number under its
-measure and owner; sums by Service port, by endpoint and over both families are made here. A measure that a mode does
-not know is absent, which is not 0.
-
-Counts only grow while the kernel object that counts exists. They may start again from 0 (a new table, a replaced
-element, a reboot), as any counter that rates are computed from.
+`Mode.read_counts` adds each number under its measure and owner; this module sums by Service port, by endpoint and
+over both families. A measure that a mode does not know is absent, which is not 0. Counts grow while the kernel's
+counter exists, and may restart from 0 (new table, replaced element, reboot).
 """
 
 import enum
@@ -16,10 +13,10 @@ from vipwire.model.net import Address
 
 
 class Measure(enum.StrEnum):
-    """The traffic of a Service port or an endpoint; the value is the key in documents.
+    """A kind of traffic of a Service port or an endpoint; the value is the key in documents.
 
-    A connection counts once it has an endpoint; in UDP that is a flow of connection tracking. Bytes are of IP.
-    ACTIVE and INACTIVE are gauges of modes whose kernel objects know the connections that exist (IPVS).
+    A connection counts once it has an endpoint; a UDP connection is a conntrack flow. Bytes are of IP packets. ACTIVE
+    and INACTIVE are gauges of modes whose kernel objects know the existing connections (IPVS).
     """
 
     CONNECTIONS = "connections"
@@ -32,7 +29,7 @@ class Measure(enum.StrEnum):
 
 
 class Refusal(enum.Enum):
-    """The reason why packets are refused; the value is the label `reason` of the metrics."""
+    """Why packets are refused; the value is the label `reason` of the metrics."""
 
     NO_ENDPOINTS = "no-endpoints"
     NO_LOCAL_ENDPOINTS = "no-local-endpoints"
@@ -43,7 +40,7 @@ class Refusal(enum.Enum):
 
     @property
     def is_drop(self) -> bool:
-        """Whether packets are dropped; otherwise the client is told that it was refused."""
+        """Whether packets are dropped; otherwise the client gets an error."""
         return self not in (Refusal.NO_ENDPOINTS, Refusal.UNDEFINED_PORT)
 
 
@@ -56,13 +53,13 @@ class EndpointName(NamedTuple):
 
 
 Owner: TypeAlias = ServicePortName | EndpointName | None
-"""A Service port, one of its endpoints, or neither: packets refused for no Service, or for all Services in one."""
+"""A Service port, an endpoint of it, or None for refused packets of no Service or of all Services together."""
 
 
 class Counts(dict[Measure | Refusal, dict[Owner, int]]):
-    """Numbers by what was counted and by owner; numbers of one owner add up. Refusals are packets.
+    """Numbers by measure and owner; additions for one owner add up. Refusals are packets.
 
-    Without `endpoints` what is counted for an endpoint counts for its Service port only.
+    Without `endpoints`, an endpoint's numbers count for its Service port only.
     """
 
     def __init__(self, *, endpoints: bool = True) -> None:
@@ -70,7 +67,6 @@ class Counts(dict[Measure | Refusal, dict[Owner, int]]):
         self._endpoints = endpoints
 
     def add(self, what: Measure | Refusal, owner: Owner, number: int) -> None:
-        """Add a number for one owner."""
         numbers = self.setdefault(what, {})
         numbers[owner] = numbers.get(owner, 0) + number
 
@@ -82,7 +78,7 @@ class Counts(dict[Measure | Refusal, dict[Owner, int]]):
             numbers[endpoint] = numbers.get(endpoint, 0) + number
 
     def add_all(self, other: "Counts") -> None:
-        """Add the numbers of another reading: the other family, or another part of a mode."""
+        """Add the numbers of another family, or of another part of a mode."""
         for what, numbers in other.items():
             for owner, number in numbers.items():
                 self.add(what, owner, number)
@@ -94,11 +90,11 @@ class Counts(dict[Measure | Refusal, dict[Owner, int]]):
 
 @runtime_checkable
 class AdoptsSettings(Protocol):
-    """A mode whose objects differ by settings that a command which only looks may not have been told."""
+    """A mode whose objects depend on settings that a read-only command may lack."""
 
     def adopt_settings(self, explicit: frozenset[str]) -> None:
-        """Take from the kernel's objects each such setting whose field is not in `explicit`.
+        """Read those settings from the kernel's objects whose field is not in `explicit`.
 
-        Where no object of this mode exists, settings stay. Raise OSError if the kernel cannot be read.
+        Without objects of this mode, settings stay. Raise OSError if the kernel cannot be read.
         """
         ...

@@ -1,6 +1,6 @@
-"""The difference between two mappings, written once for every mode.
+"""The difference between two mappings, for every mode.
 
-The law that makes it one: patch(have, diff(have, want)) == want.
+The law: patch(have, diff(have, want)) == want.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Delta(Value, Generic[K, V], frozen=True):
-    """The objects to add, to change (old value, new value) and to remove (old value). No key is in two of them."""
+    """The objects to add, to change (old value, new value) and to remove (old value). A key is in at most one."""
 
     added: dict[K, V] = field(default_factory=dict)
     changed: dict[K, tuple[V, V]] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Delta(Value, Generic[K, V], frozen=True):
 
 
 def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
-    """Return what turns `have` into `want`."""
+    """Return the delta from `have` to `want`."""
     delta: Delta[K, V] = Delta()
     for key, new in want.items():
         if key not in have:
@@ -41,7 +41,6 @@ def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
 
 
 def patch(have: Mapping[K, V], delta: Delta[K, V]) -> dict[K, V]:
-    """Apply a delta to a mapping."""
     result = {key: value for key, value in have.items() if key not in delta.removed}
     result.update(delta.added)
     result.update((key, new) for key, (_, new) in delta.changed.items())

@@ -1,7 +1,7 @@
-"""An optional interface of a backend, for people: its objects as text, and a packet's way through them.
+"""The optional interface of a backend for `vipwire explain`: objects as text, and a packet's path through them.
 
-Optional: where a mode lacks it, the plan is still explained, only without the kernel's objects. A mode follows the
-packet on each path that chance leaves open; `merge` makes one walk of these paths, for every mode.
+Without it, `explain` shows the plan only. A mode follows the packet on each path that chance leaves open; `merge`
+makes one walk of these paths, for every mode.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,15 +21,15 @@ V = TypeVar("V")
 T = TypeVar("T")
 Endpoint = tuple[Address, int]
 _SHOWN: Final = 4
-"""The most paths whose own steps are shown; the others are counted."""
+"""The most paths whose own steps are shown; the rest is a number."""
 
 
 class Direct(NamedTuple):
-    """What sockets meet that are given an endpoint when they connect, so that no rule sees the packet.
+    """Sockets that get an endpoint in connect(), so that no rule sees their packets.
 
-    `node`: those of this node's processes, unless they are bound to an address. `pods`: those of its Pods.
-    `difference` says in what their endpoints are not as planned. `affinity`: clients are remembered there, but not by
-    their address, so that nobody can say where one will go.
+    `node`: sockets of this node's processes, unless bound to an address. `pods`: sockets of its Pods. `difference`
+    says how their endpoints differ from the plan. `affinity`: clients are remembered by a key other than their
+    address, so their endpoint cannot be predicted.
     """
 
     node: bool
@@ -44,16 +44,16 @@ BY_ADDRESS: Final = "the client's address decides which of them it gets"
 BY_ADDRESS_AND_PORT: Final = "the client's address and port decide which of them it gets"
 BY_HASH: Final = f"{BY_ADDRESS}, the same on every node"
 BY_MAGLEV: Final = f"{BY_ADDRESS_AND_PORT} (Maglev), the same on every node"
-"""How a target is chosen, for `Path.choice`; modes that know other ways have words of their own."""
+"""How a mode chooses a target, for `Path.choice`; modes with other ways have their own texts."""
 
 
 @dataclass(slots=True)
 class Path:
     """One path of a packet, of those that chance leaves open; `share` is its probability.
 
-    `target` is the endpoint that the packet is sent to, `masqueraded` whether that sees the node instead of the
-    client. `end` is DROPPED or REJECTED if an object refuses the packet. `uncertain`: an object on the path cannot be
-    read. `choice` is how a target is chosen, as a sentence; "" where that was not seen.
+    `target` is the packet's endpoint, `masqueraded` whether that sees the node instead of the client. `end` is
+    DROPPED or REJECTED if an object refuses the packet. `uncertain`: an object on the path cannot be read. `choice`
+    is a sentence about the choice of a target, "" if not seen.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -66,21 +66,19 @@ class Path:
 
     @property
     def outcome(self) -> End:
-        """The end of the packet on this path."""
         return End.ANSWERED if self.target is not None and self.end is End.UNTOUCHED else self.end
 
 
 class Walk(Value, frozen=True):
     """A packet's way through the kernel's objects.
 
-    `shares` are the probabilities of what a new connection meets: a target (address, port), or None where this slot
-    leads nowhere; they add up to 1 if `end` is ANSWERED. `masqueraded` are the targets' addresses that see the node
+    `shares` are the probabilities of a new connection's results: a target (address, port), or None if a slot leads
+    nowhere; they add up to 1 if `end` is ANSWERED. `masqueraded` are the addresses of targets that see the node
     instead of the client. `remembered` is the target to which session affinity binds this client now, with the
-    seconds that are left. `relayed`: the client's connection ends on this node, and another one begins here, so that
-    every target sees the node. `refuses_strays`: in this mode the address is the node's own, so that ports which no
-    Service has are refused, where the plan leaves such packets alone. `choice` is as a path's. `affinity` says in how
-    far session affinity is kept otherwise than by remembering clients. `direct` is what sockets meet before there is
-    a packet; None: nothing.
+    seconds left. `relayed`: the client's connection ends on this node and a second one begins, so every target sees
+    the node. `refuses_strays`: this mode gives the address to the node, so ports of no Service are refused, where the
+    plan leaves such packets alone. `choice` is as in `Path`. `affinity` says how session affinity works other than by
+    remembering clients. `direct` describes sockets that get their endpoint without a packet; None: none.
     """
 
     end: End
@@ -96,7 +94,7 @@ class Walk(Value, frozen=True):
 
 
 def merge(paths: Sequence[Path], **more: Any) -> Walk:
-    """Make one walk of all paths of a packet; `more` are fields of the walk that the mode alone knows."""
+    """Make one walk of all paths of a packet; `more` are further fields from the mode."""
     shares: dict[Endpoint | None, Fraction] = {}
     for path in paths:
         target = path.target if path.outcome is End.ANSWERED else None
@@ -118,14 +116,14 @@ def _end(paths: Sequence[Path]) -> End:
 
 
 def _merge_steps(paths: Sequence[Path]) -> list[Step]:
-    """Merge the steps of all paths: equal ones once, a path's own ones behind those of the paths before it.
+    """Merge the steps of all paths: equal steps once, a path's own steps behind those of earlier paths.
 
-    A path that ends otherwise than most (its element is missing) is told behind all others.
+    A path whose end differs from most (its element is missing) comes last.
     """
     usual = next((path for path in paths if path.outcome is End.ANSWERED), paths[0])
     alike = list(dict.fromkeys(tuple(path.steps) for path in paths if path.outcome is usual.outcome))
     merged, place = list(usual.steps), 0
-    shown = len(alike) if len(alike) == _SHOWN + 1 else _SHOWN  # a line for one more could show that one
+    shown = len(alike) if len(alike) == _SHOWN + 1 else _SHOWN  # the line "one more" is no shorter
     for steps in alike[:shown]:
         place = _insert(merged, steps) or place
     if len(alike) > shown and place:
@@ -140,7 +138,7 @@ def _merge_steps(paths: Sequence[Path]) -> list[Step]:
 
 
 def _insert(merged: list[Step], steps: Sequence[Step]) -> int:
-    """Insert the missing steps before the next one that is there; return the place behind the last, 0 if none."""
+    """Insert missing steps before the next existing one; return the index behind the last, 0 if none."""
     at = place = 0
     own: list[Step] = []
     for step in steps:
@@ -161,9 +159,9 @@ def _common(one: Sequence[Step], other: Sequence[Step]) -> int:
 
 
 class Explainer(Generic[K, V, T]):
-    """Makes one mode's objects of one family understandable.
+    """Explains one mode's objects of one family.
 
-    `tool` is the program that takes a script of this family: `nft -f -`.
+    `tool` is the command that takes a script of this family: `nft -f -`.
     """
 
     def __init__(self, tool: str) -> None:
@@ -171,15 +169,15 @@ class Explainer(Generic[K, V, T]):
         self._arranged: tuple[Mapping[K, V], Mapping[K, V], frozenset[Address], T] | None = None
 
     def script(self, delta: Delta[K, V]) -> Iterable[str]:
-        """Write a difference as commands of the mode's own tool, a line each."""
+        """Write a difference as commands of the mode's tool, one a line."""
         raise NotImplementedError
 
     def remains(self) -> str:
-        """Name what stands in our place in the kernel although `observe` reads nothing of ours; "" for nothing."""
+        """Name foreign objects in vipwire's place in the kernel that `observe` skips; "" for none."""
         return ""
 
     def removal(self) -> Iterable[str]:
-        """Write the commands that remove what remains."""
+        """Write the commands that remove the objects of `remains`."""
         return ()
 
     def arrange(self, observed: Mapping[K, V], wanted: Mapping[K, V], own: frozenset[Address]) -> T:
@@ -193,7 +191,7 @@ class Explainer(Generic[K, V, T]):
     def walk(
         self, observed: Mapping[K, V], wanted: Mapping[K, V], packet: Packet, own: frozenset[Address] = frozenset()
     ) -> Walk:
-        """Follow a packet. The same objects are arranged only once, for many packets."""
+        """Follow a packet. Equal objects are arranged only once, for many packets."""
         known = self._arranged
         if known is None or known[0] is not observed or known[1] is not wanted or known[2] != own:
             known = self._arranged = observed, wanted, own, self.arrange(observed, wanted, own)

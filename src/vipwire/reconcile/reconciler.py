@@ -1,15 +1,14 @@
-"""Keeps the kernel's objects equal to the desired ones, at the price of what changed.
+"""Keeps the kernel's objects equal to the desired ones; the cost follows the changes.
 
-    desired    what every Service should have    (`desire` changes it)
-    belief     what the kernel holds             (a commit changes it; `observe` replaces it)
+desired    every Service's wanted objects   (`desire` changes it)
+belief     the kernel's assumed content     (a commit changes it; `observe` replaces it)
 
-In the normal case only pending Services are compared. At start, and when someone else may have changed the kernel, it
-is observed: nothing is believed, each Service takes its objects out of what was seen where they already are as they
-should be, and what nobody takes is removed. So a new process on a programmed kernel has nothing to do.
+Normally the reconciler compares pending Services only. At start, and when another program may have changed the
+kernel, it observes the kernel: each Service adopts its correct objects, and unclaimed ones are removed. So a new
+process on a programmed kernel has nothing to commit.
 
-A refused transaction leaves the kernel as it was. It is tried again in halves, until the Services that the kernel
-does not want are alone: these keep what they had, are reported, and are tried again when they change or when `retry`
-says.
+A refused transaction leaves the kernel unchanged. The reconciler retries it in halves, until the refused Services are
+isolated: these keep their old objects, are reported, and are tried again when they change or at `retry`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,10 +30,10 @@ _MISSING = object()
 
 
 class Belief(Struct, Generic[K, V]):
-    """The kernel's content, as far as we know.
+    """The assumed content of the kernel.
 
-    `services` is what each Service has, `sharers` counts who shares an object, and `unowned` holds what the kernel
-    was seen to hold for nobody yet.
+    `services` maps Services to their objects, `sharers` counts the owners of shared objects, `unowned` holds observed
+    objects without an owner so far.
     """
 
     services: dict[ObjectName, Rendered[K, V]] = field(default_factory=dict)
@@ -43,7 +42,7 @@ class Belief(Struct, Generic[K, V]):
 
 
 class Transaction(Generic[K, V]):
-    """Collects Services, computes their common difference, and after its commit makes it the belief."""
+    """Collects Services, computes their common difference, and after the commit updates the belief."""
 
     def __init__(self, belief: Belief[K, V]) -> None:
         self._belief = belief
@@ -54,7 +53,7 @@ class Transaction(Generic[K, V]):
         self._shared_values: dict[K, V] = {}
 
     def add(self, name: ObjectName, wanted: Rendered[K, V] | None) -> None:
-        """Add one Service to the transaction; None: it should have no objects."""
+        """Add one Service; None: it should have no objects."""
         self._wanted[name] = wanted
         old = self._belief.services.get(name)
         if wanted is not None and old is not None:
@@ -79,7 +78,7 @@ class Transaction(Generic[K, V]):
             self._shared_values[key] = value
 
     def delta(self, *, last: bool) -> Delta[K, V]:
-        """Compute the transaction; with `last`, remove what nobody has claimed as well.
+        """Compute the transaction; with `last`, also remove unclaimed objects.
 
         An object that moves from one Service to another is neither added nor removed.
         """
@@ -88,7 +87,7 @@ class Transaction(Generic[K, V]):
         if not lost and not unowned:
             return Delta(added=gained)
         if last and not lost and gained == unowned:
-            return Delta()  # a programmed kernel: compared as a whole, no key is hashed once more
+            return Delta()  # a programmed kernel: comparing as a whole avoids hashing every key
         delta: Delta[K, V] = Delta(removed=lost)
         taken = 0
         for key, new in gained.items():
@@ -107,7 +106,7 @@ class Transaction(Generic[K, V]):
         return delta
 
     def _changes(self) -> tuple[dict[K, V], dict[K, V]]:
-        """Return what is gained and what is lost, shared objects by the first that has a share and the last."""
+        """Return gained and lost objects; a shared object by its first and its last owner."""
         gained, lost = dict(self._gained), dict(self._lost)
         for key, by in self._shares.items():
             before = self._belief.sharers.get(key, 0)
@@ -118,7 +117,7 @@ class Transaction(Generic[K, V]):
         return gained, lost
 
     def adopt(self, *, last: bool) -> None:
-        """Believe what was committed."""
+        """Update the belief after the commit."""
         belief = self._belief
         for name, wanted in self._wanted.items():
             if wanted is None:
@@ -139,17 +138,17 @@ class Transaction(Generic[K, V]):
 
 
 NODE = ObjectName("", "")
-"""The name under which the objects that belong to no Service are kept."""
+"""The name for objects that belong to no Service."""
 
 
 class LongerError(VipwireError):
-    """The kernel has to be read, or a refused transaction tried in halves: a sync that was to be brief is not."""
+    """A `brief` sync would have to read the kernel, or to split a refused transaction."""
 
 
 class Report(Struct, Generic[K]):
     """The result of one sync. Counts are of kernel objects; `size` is bytes sent to the kernel.
 
-    `observed` is how many objects were read, None when nothing was. `repaired` are the objects that someone else had
+    `observed` is the number of objects read, None without reading. `repaired` are objects that another program had
     changed or removed.
     """
 
@@ -179,7 +178,7 @@ class Reconciler(Generic[K, V]):
 
     @property
     def pending(self) -> bool:
-        """Whether the next sync has anything to do."""
+        """Whether the next sync has work."""
         return bool(self._pending) or not self._trusted
 
     def desire_node(self, objects: Mapping[K, V]) -> None:
@@ -188,7 +187,7 @@ class Reconciler(Generic[K, V]):
         self._pending[NODE] = None
 
     def desire(self, name: ObjectName, plan: ServicePlan | None) -> None:
-        """Set the desired objects of one Service; None: it should have none."""
+        """Set the desired objects of one Service; None: none."""
         if plan is None:
             self._desired.pop(name, None)
         else:
@@ -196,7 +195,7 @@ class Reconciler(Generic[K, V]):
         self._forgive(name)
 
     def desired(self) -> dict[K, V]:
-        """List every object that should exist."""
+        """Return every object that should exist."""
         return {key: value for each in self._desired.values() for key, value in {**each.own, **each.shared}.items()}
 
     def retry(self) -> None:
@@ -205,24 +204,24 @@ class Reconciler(Generic[K, V]):
             self._forgive(name)
 
     def verify(self) -> bool:
-        """Ask whether others may have changed the kernel. If so, return True, and the next sync observes it."""
+        """Ask whether other programs may have changed the kernel. If so, return True, and the next sync observes."""
         if self._trusted and self._backend.changed():
             self._trusted = False
         return not self._trusted
 
     def distrust(self) -> None:
-        """Make the next sync observe the kernel in any case."""
+        """Make the next sync observe the kernel."""
         self._trusted = False
 
     def sync(self, *, brief: bool = False) -> Report[K]:
-        """Bring the kernel to the desired state, as far as it accepts it.
+        """Bring the kernel to the desired state, as far as the kernel accepts it.
 
-        Raise CommitError if it refuses the objects that belong to no Service: then nothing of ours can work. If it
-        is to be `brief` and cannot be, raise LongerError: nothing is lost, and the next sync does it all.
+        Raise CommitError if it refuses the objects of no Service, on which all others depend. Raise LongerError if
+        `brief` is set and the sync would be longer: nothing is lost, and the next sync does the work.
         """
         if brief and not self._trusted:
             raise LongerError
-        report: Report[K] = Report()  # not Report[K](): typing takes longer for that than a Service is rendered
+        report: Report[K] = Report()  # not Report[K](): the subscript takes longer than rendering a Service
         names = list(self._pending)
         report.services = len(names)
         names += self._yielding(names)
@@ -251,9 +250,9 @@ class Reconciler(Generic[K, V]):
         return self._kept[name] if name in self._isolated else self._desired.get(name)
 
     def _yielding(self, names: Iterable[ObjectName]) -> list[ObjectName]:
-        """Remove from isolated Services what others of `names` should have; return those isolated Services.
+        """Remove from isolated Services objects that others of `names` should have; return those isolated Services.
 
-        Otherwise two would believe to have the same object, and the one that leaves it would take it from the other.
+        Otherwise two Services would own one object, and one that drops it would remove it from the other.
         """
         if not self._isolated:
             return []
@@ -268,7 +267,7 @@ class Reconciler(Generic[K, V]):
         return giving
 
     def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
-        # A try that failed halfway has forgotten what Services had before: the next one still has to know.
+        # A try that failed halfway has overwritten the previous belief, which the next one still needs.
         before = self._before = {**self._before, **self._belief.services}
         if isinstance(self._backend, Expecting):
             self._backend.expect(self._desired.values())
@@ -293,9 +292,9 @@ class Reconciler(Generic[K, V]):
     def _expected(
         self, names: Sequence[ObjectName], before: Mapping[ObjectName, Rendered[K, V]], observed: Mapping[K, V]
     ) -> set[K]:
-        """Collect what pending Services had, as they had it, and what they will have and the kernel has not yet.
+        """Collect the objects that pending Services had, unchanged, and their wanted objects that the kernel lacks.
 
-        A difference in these is nobody else's doing.
+        A difference in these is no change by another program.
         """
         had, wanted = (
             {
@@ -311,7 +310,10 @@ class Reconciler(Generic[K, V]):
         return kept | {key for key in wanted if key not in had and key not in observed}
 
     def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> list[K]:
-        """Commit what some Services lack, and with `last` what nobody wants; return the keys of what was done."""
+        """Commit the missing objects of some Services; `last`: also remove unclaimed ones.
+
+        Return the changed keys.
+        """
         step = Transaction(self._belief)
         for name in names:
             step.add(name, self._wanted(name))
@@ -331,7 +333,7 @@ class Reconciler(Generic[K, V]):
         error: CommitError,
         before: Mapping[ObjectName, Rendered[K, V]] | None = None,
     ) -> list[K]:
-        """Commit what can be committed of `names`, whose common transaction was refused with `error`."""
+        """Commit the acceptable Services of `names`, whose common transaction the kernel refused with `error`."""
         if len(names) == 1:
             return self._isolate(names[0], error, report, before)
         done: list[K] = []

@@ -1,6 +1,6 @@
-"""What a packet meets in the kernel: an object, its state beside the plan, and its verdict on the packet, as values.
+"""The objects that a packet meets in the kernel, their state compared with the plan, and their verdicts.
 
-Modes yield steps. The words that a person reads are here, once for all modes.
+Modes yield steps; the texts for people are here, once for all modes.
 """
 
 import enum
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class ObjectState(enum.Enum):
-    """The comparison of an observed object with the plan; the value is for people."""
+    """An observed object compared with the plan; the value is for people."""
 
     PLANNED = "as planned"
     DIFFERENT = "not as planned"
@@ -18,7 +18,7 @@ class ObjectState(enum.Enum):
 
 
 class End(enum.Enum):
-    """The end of a packet, as far as the kernel's objects tell. UNKNOWN: one of them cannot be read."""
+    """The end of a packet according to the kernel's objects. UNKNOWN: an object cannot be read."""
 
     ANSWERED = "answered"
     DROPPED = "dropped"
@@ -63,7 +63,7 @@ class Verdict(enum.Enum):
 
     @property
     def end(self) -> End | None:
-        """The end of a packet that is refused; None if it goes on."""
+        """The end of a refused packet; None if the packet continues."""
         return _REFUSALS.get(self)
 
 
@@ -81,10 +81,10 @@ class Effect(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One object of the kernel that a packet meets, and its effects on this packet.
+    """One kernel object that a packet meets, and its effects on this packet.
 
-    `where` is the hook, `object` names the object (`chain services`); one of them may be empty. `text` is the rule or
-    element as the mode's tool shows it. An object that is missing has no effects.
+    `where` is the hook, `object` the object (`chain services`); one of them may be "". `text` is the rule or element
+    as the mode's tool prints it. A missing object has no effects.
     """
 
     where: str
@@ -100,19 +100,17 @@ class Step(NamedTuple):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The effects by name, without their details."""
         return tuple(effect.verdict for effect in self.effects)
 
     @property
     def effect(self) -> str:
-        """The effects in words."""
         if self.state is ObjectState.MISSING and not self.effects:
             return "is missing here" if self.text else "does not exist"
         return ", ".join(map(str, self.effects))
 
 
 def state_of(key: Any, observed: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> ObjectState:
-    """Compare one object of the kernel with the plan."""
+    """Compare one kernel object with the plan."""
     if key not in observed:
         return ObjectState.MISSING
     if key not in wanted:

@@ -1,1 +1,1 @@
-"""Holds the current state: events change the store, the planner reads it."""
+"""The current objects: events change the store, the planner reads it."""

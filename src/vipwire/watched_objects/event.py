@@ -1,8 +1,7 @@
 """The events of a source of objects: an API server, a folder of manifests, a store in this process.
 
-Events know nothing of what they carry but its name, so that whoever reads other kinds than a service proxy (DNS,
-Ingress) has the same sources: `EventOf[K, T]` tells of objects `T` whose kinds are the enum `K`. `Event`, `Kind` and
-`Object` without a word before them are the proxy's.
+Events know only the names of their objects, so readers of other kinds (DNS, Ingress) have the same sources:
+`EventOf[K, T]` is about objects `T` whose kinds are the enum `K`. `Event`, `Kind` and `Object` alone are the proxy's.
 """
 
 import enum
@@ -17,20 +16,19 @@ from vipwire.model.value import Value
 
 
 class Named(Protocol):
-    """An object as far as an event looks at it; what stands in no namespace may be called by a plain text."""
+    """An object for events; cluster-scoped objects may use a plain string as name."""
 
     @property
-    def name(self) -> ObjectName | str:
-        """Its name, unlike that of any other object of the kind."""
+    def name(self) -> ObjectName | str: ...
 
 
 K = TypeVar("K", bound=enum.Enum)
-"""The kinds that somebody reads: an enum whose values are the kinds in a manifest."""
+"""The kinds that a program reads: an enum whose values are the kinds in a manifest."""
 T = TypeVar("T", bound=Named)
-"""The objects that somebody reads."""
+"""The objects that a program reads."""
 K_co = TypeVar("K_co", bound=enum.Enum, covariant=True)
 T_co = TypeVar("T_co", bound=Named, covariant=True)
-"""The same, of values that are only read: what tells of Services tells of objects."""
+"""The same, covariant: a source of Services is a source of objects."""
 
 Object: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR
 
@@ -38,7 +36,7 @@ Object: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR
 class Kind(enum.Enum):
     """The kinds of objects that a service proxy reads; the value is the kind in a manifest."""
 
-    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
+    __hash__ = object.__hash__  # enum's own hashes the name in Python at each look-up of a key
 
     SERVICE = "Service"
     ENDPOINT_SLICE = "EndpointSlice"
@@ -50,12 +48,11 @@ _KINDS: Final = dict(zip((Service, EndpointSlice, Node, ServiceCIDR), Kind, stri
 
 
 def kind_of(item: Object) -> Kind:
-    """Return the kind of an object of the proxy's."""
     return _KINDS[type(item)]
 
 
 class Listed(Value, Generic[K_co, T_co], frozen=True):
-    """All objects of a kind: any other does not exist. Ends the wait for that kind at start."""
+    """All objects of a kind; others do not exist. Ends the wait for that kind at start."""
 
     kind: K_co
     objects: tuple[T_co, ...]
@@ -70,7 +67,7 @@ class Upserted(Value, Generic[T_co], frozen=True):
 
 
 class Deleted(Value, Generic[K_co], frozen=True):
-    """An object is gone, or has become one that is not read (for the proxy: headless, another's, invalid)."""
+    """An object was deleted, or is no longer read (for the proxy: headless, another proxy's, invalid)."""
 
     kind: K_co
     name: ObjectName

@@ -1,6 +1,6 @@
-"""The current objects, and which Services the last events touched.
+"""The current objects, and the Services that the last events touched.
 
-Pure but for its own dictionaries: the same events in any order per object leave the same contents.
+Pure apart from its own dictionaries: the same events in any order per object leave the same contents.
 """
 
 from bisect import bisect_left
@@ -19,13 +19,13 @@ from vipwire.model.service import Service
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Object, Upserted, kind_of
 
 CROWD: Final = 1000
-"""Of more endpoints than this, at all ports, kube-proxy says less (its largeClusterEndpointsThreshold)."""
+"""With more endpoints than this, at all ports, kube-proxy writes less (its largeClusterEndpointsThreshold)."""
 THINNED: Final = 900
-"""So few it takes until all is said again: a cluster around the limit is not written anew time and again."""
+"""The number below which the full texts return: avoids rewriting rules again and again near the limit."""
 
 _NAME: Final = attrgetter("name")
 _Subject: TypeAlias = tuple[Kind, ObjectName]
-"""What an event is about."""
+"""The object of an event."""
 
 
 class Store:
@@ -42,7 +42,7 @@ class Store:
         self._dirty: dict[ObjectName, bool] = {}
         self._endpoints: Counter[Family] = Counter()
         self.crowded: frozenset[Family] = frozenset()
-        """The families of which there are so many endpoints that a mode may say less about each."""
+        """The families with so many endpoints that a mode may write less about each."""
         self.node_changed = True
         self.services = MappingProxyType(self._services)
         self.nodes = MappingProxyType(self._nodes)
@@ -54,16 +54,15 @@ class Store:
 
     @property
     def service_cidrs(self) -> tuple[ServiceCIDR, ...]:
-        """The ranges that ClusterIPs come from, by name."""
+        """The ranges of ClusterIPs, ordered by name."""
         return tuple(self._cidrs[name] for name in sorted(self._cidrs))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems of the current objects."""
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
     def view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
-        """Look up a Service and its slices, ordered by name."""
+        """Return a Service and its slices, ordered by name."""
         return self._services.get(name), self._slices.get(name, ())
 
     def triggered(self, name: ObjectName) -> float | None:
@@ -76,24 +75,23 @@ class Store:
 
     @property
     def dirty(self) -> bool:
-        """Whether any Service changed since the last `take_touched`."""
         return bool(self._dirty)
 
     @property
     def touched(self) -> int:
-        """How many Services changed since the last `take_touched`."""
+        """The number of Services changed since the last `take_touched`."""
         return len(self._dirty)
 
     def take_touched(self) -> Mapping[ObjectName, bool]:
-        """Return the Services that changed since the last call, in the order of their first change.
+        """Return the Services changed since the last call, in the order of their first change.
 
-        Of each it tells whether its object changed; else only its endpoints have.
+        The value is True if the object itself changed, False if only its endpoints did.
         """
         dirty, self._dirty = self._dirty, {}
         return dirty
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
-        """Apply an event; return its problems that are new."""
+        """Apply an event; return its new problems."""
         known = {problem for problems in self._changing(event) for problem in problems} if event.problems else set()
         match event:
             case Listed(kind, objects, problems):
@@ -109,9 +107,9 @@ class Store:
         return tuple([problem for problem in dict.fromkeys(problems) if problem not in known]) if problems else ()
 
     def _note_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
-        """Keep the problems of a list, each under the object by which later events will name it.
+        """Keep the problems of a list, each under the object that later events will name.
 
-        Endpoints are spoken of by the first of the slices that were made of them.
+        Problems of Endpoints belong to the first of the slices made of them.
         """
         slices = [item for item in objects if isinstance(item, EndpointSlice) and ":" in item.name.name]
         spoken = {piece.service: piece.name for piece in reversed(slices)}
@@ -123,7 +121,7 @@ class Store:
     def _note(self, subject: _Subject, problems: tuple[Problem, ...]) -> None:
         """Keep the problems of an event until the next event about the same object.
 
-        A problem's own kind and object do not serve here: Endpoints come as slices, and a file as a Service.
+        A problem's own kind and object are no key here: Endpoints come as slices, and a file as a Service.
         """
         if problems:
             self._problems[subject] = problems
@@ -204,12 +202,12 @@ class Store:
                 self.node_changed |= self._cidrs.pop(name.name, None) is not None
 
     def _touch(self, name: ObjectName, *, itself: bool = False) -> None:
-        """Note a changed Service, or changed endpoints of it; those of the API server are the node's concern."""
+        """Record a changed Service, or its changed endpoints; the API server's endpoints concern the node plan."""
         self._dirty[name] = itself or self._dirty.get(name, False)
         self.node_changed |= name == KUBERNETES
 
     def _count(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        """Count the endpoints of each family at all ports, and tell when they become very many, or no longer are."""
+        """Count the endpoints of each family at all ports; update `crowded`."""
         for piece, by in ((old, -1), (new, +1)):
             if piece is not None:
                 self._endpoints[piece.family] += by * len(piece.endpoints) * len(piece.ports)
@@ -221,7 +219,7 @@ class Store:
 
 
 def _place(slices: tuple[EndpointSlice, ...], name: ObjectName) -> tuple[int, EndpointSlice | None]:
-    """Find where a slice of this name stands, or would stand, and the one that does."""
+    """Return the index of a slice by name, or its insertion point, and the slice if it exists."""
     at = bisect_left(slices, name, key=_NAME) if slices else 0
     return at, slices[at] if at < len(slices) and slices[at].name == name else None
 

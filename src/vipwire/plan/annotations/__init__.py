@@ -1,7 +1,7 @@
-"""Reads the annotations of a Service: each word is read here, once, and nowhere else.
+"""Reads a Service's annotations, for all other modules.
 
-`words` lists them, `values` parses their values, and `read_wishes` returns the typed result that everybody uses.
-`lacks` is how a mode says that it cannot do something.
+`words` lists them, `values` parses their values, `read_wishes` returns the typed result. A mode declares unsupported
+annotations as `lacks`.
 """
 
 from vipwire.plan.annotations.values import Balancing, ForwardingMethod, SchedulerFlag, Scope

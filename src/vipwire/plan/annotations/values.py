@@ -1,7 +1,7 @@
-"""From the text of an annotation to a value. A text that cannot be read is a ValueError that says what is allowed.
+"""Parses the values of annotations. A ValueError says which values are allowed.
 
-A list, or a map, may be wrong in part: what can be read of it counts, and the rest is a complaint each. Words are
-read whatever their case, and spaces around them do not matter.
+If parts of a list or map are invalid, the valid parts count, and each invalid part is a complaint. Values ignore case
+and surrounding spaces.
 """
 
 import enum
@@ -25,11 +25,11 @@ _MOST_PORT: Final = 65535
 _LONGEST: Final = 60
 
 SCHEDULERS: Final = ("rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "twos")
-"""Every scheduler that a Linux kernel has had."""
+"""Every scheduler name that a Linux kernel has had for IPVS."""
 
 
 class Reading(NamedTuple):
-    """The value of a text, and the part of it that could not be read."""
+    """The value of a text, and complaints about its invalid parts."""
 
     value: object
     complaints: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Balancing(enum.Enum):
 
 
 class ForwardingMethod(enum.Enum):
-    """The way of packets to an endpoint: translated; as they are (direct return); or in a tunnel."""
+    """How packets reach an endpoint: translated, unchanged (direct return), or in a tunnel."""
 
     NAT = "nat"
     DIRECT = "dsr"
@@ -57,7 +57,7 @@ class ForwardingMethod(enum.Enum):
 
 
 class SchedulerFlag(enum.Enum):
-    """A flag of a kernel scheduler. What the first three mean the scheduler says: of a hash, fallback and port."""
+    """A flag of an IPVS scheduler. The scheduler defines the first three; for hashes they are fallback and port."""
 
     FIRST = "flag-1"
     SECOND = "flag-2"
@@ -66,7 +66,7 @@ class SchedulerFlag(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """The scope of a client's memory: one port, or all ports of the Service."""
+    """The scope of session affinity: one port, or all ports of the Service."""
 
     PORT = "port"
     SERVICE = "service"
@@ -85,7 +85,7 @@ _RANGE = re.compile(r"(?:([a-z0-9-]+)=)?(\d{1,5})-(\d{1,5})", re.ASCII)
 
 
 def shown(text: str) -> str:
-    """Quote a text for a message, cut to what a line can hold."""
+    """Quote a text for a message, cut to fit a line."""
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
@@ -97,17 +97,16 @@ def _word(text: str, what: str, allowed: Mapping[str, T]) -> T:
 
 
 def one_of(what: str, allowed: Mapping[str, object]) -> Reader:
-    """Build the reader of a word that is one of a few; `what` is what it is to be."""
+    """Return the reader of an enumerated word; `what` describes the value in errors."""
     return lambda text: Reading(_word(text, what, allowed))
 
 
 def member_of(what: str, kind: type[E]) -> Reader:
-    """Build the reader of an enumeration's value."""
     return one_of(what, {each.value: each for each in kind})
 
 
 def listed(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -> Reader:
-    """Build the reader of a list with commas, whose parts are read one by one."""
+    """Return the reader of a comma-separated list."""
 
     def read_all(text: str) -> Reading:
         found: list[T] = []
@@ -133,7 +132,7 @@ prefixes: Final = listed(Prefix.parse, tuple)
 
 
 def weights(text: str) -> Reading:
-    """Read weights by endpoint address: of a bad entry the others are none the worse."""
+    """Read weights by endpoint address; invalid entries do not affect the others."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -160,7 +159,7 @@ def _weight(address: str, weight: object) -> tuple[Address, int]:
 
 
 def duration(what: str) -> Reader:
-    """Make the reader of minutes and seconds, to seconds; `what` is what they are, for a complaint."""
+    """Return the reader of a duration in minutes and seconds as seconds; `what` describes the value in errors."""
 
     def read(text: str) -> Reading:
         parts = _DURATION.fullmatch(text.strip())
@@ -174,7 +173,6 @@ def duration(what: str) -> Reader:
 
 
 def seconds(text: str) -> Reading:
-    """Read a number of seconds without a unit."""
     word = text.strip()
     if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and int(word) <= LONGEST_DRAIN):
         allowed = f"whole seconds from 0 to {LONGEST_DRAIN}, without a unit, such as 30"
@@ -183,7 +181,7 @@ def seconds(text: str) -> Reading:
 
 
 def count(what: str, most: int) -> Reader:
-    """Make the reader of a whole number from 1 on."""
+    """Return the reader of an integer from 1 to `most`."""
 
     def read(text: str) -> Reading:
         word = text.strip()
@@ -195,7 +193,7 @@ def count(what: str, most: int) -> Reader:
 
 
 def port_ranges(text: str) -> Reading:
-    """Read ranges of ports as (name of the port or "", (first, last)). A port that has two has none."""
+    """Read port ranges as (port name or "", (first, last)). A port with two ranges gets none."""
     found: dict[str, tuple[int, int]] = {}
     twice: set[str] = set()
     complaints: list[str] = []

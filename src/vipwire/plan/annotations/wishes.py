@@ -1,7 +1,7 @@
-"""What a Service's annotations ask for beyond its spec, as types that name no mode.
+"""The annotations of a Service as typed wishes, independent of the mode.
 
-What cannot be read is a Problem, and counts as absent; of a list or a map that is wrong in part, the rest counts. A
-key with our prefix that is none of our words is a Problem too, and so is one that is nearly a word of kube-router's.
+An invalid value is a Problem and counts as absent; in a list or map the valid parts count. An unknown key with
+vipwire's prefix is a Problem too, and so is a key close to one of kube-router's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,12 +28,12 @@ _NONE_GIVEN: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The valid annotations of a Service. `given` has the keys by which they were given, by field.
+    """The valid annotations of a Service. `given` maps fields to the keys that set them.
 
-    `balancing` None is whatever a mode does by itself. `slow_start` and `drain_seconds` are in seconds, None without.
+    `balancing` None leaves the choice to the mode. `slow_start` and `drain_seconds` are in seconds, None without.
     `eject_after` is failures in a row, `eject_for` seconds and `eject_at_most` percent; None without ejection.
-    `port_ranges` are (name of the port or "", (first, last)). `hash_flags` count for schedulers that hash, where
-    `scheduler_flags` are None. `local_only`: kube-router's word for an external policy Local.
+    `port_ranges` are (port name or "", (first, last)). `hash_flags` apply to schedulers that hash if
+    `scheduler_flags` is None. `local_only` is kube-router's annotation for external policy Local.
     """
 
     balancing: Balancing | None = None
@@ -58,12 +58,12 @@ class Wishes:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The algorithm of pools; at random where that is for a mode to say."""
+        """The algorithm of pools; random if the mode decides."""
         return _ALGORITHMS.get(self.balancing, Algorithm.RANDOM) if self.balancing else Algorithm.RANDOM
 
     @property
     def shared_affinity(self) -> bool:
-        """Whether a client's memory serves all ports of the Service."""
+        """Whether all ports of the Service share a client's affinity."""
         return self.scope is Scope.SERVICE
 
 
@@ -71,17 +71,19 @@ NOTHING = Wishes()
 
 
 def read_wishes(service: Service) -> Wishes:
-    """Read a Service's annotations."""
     return _read(service.name, service.annotations) if service.annotations else NOTHING
 
 
 def wants_local(annotations: Mapping[str, str]) -> bool:
-    """Report whether kube-router's word asks for an external policy Local; `read_wishes` reports a bad value."""
+    """Report whether kube-router's annotation asks for external policy Local.
+
+    `read_wishes` reports invalid values.
+    """
     return LOCAL in annotations and _value(LOCAL, annotations[LOCAL])[0] is True
 
 
 def read_weights(annotations: Mapping[str, str]) -> tuple[Mapping[Address, int], tuple[str, ...]]:
-    """Read the weights of a Service's endpoints alone; what cannot be read is said in words."""
+    """Read only the weights of a Service's endpoints; return them with the complaints."""
     return _weights(annotations[_WEIGHTS]) if _WEIGHTS in annotations else (_NO_WEIGHTS, ())
 
 
@@ -92,12 +94,12 @@ def _weights(text: str) -> tuple[Mapping[Address, int], tuple[str, ...]]:
 
 
 def field_of(key: str) -> str:
-    """Write where an annotation stands, as Problems name it."""
+    """Return the field path of an annotation, as Problems name it."""
     return f"metadata.annotations[{key}]"
 
 
 def _value(key: str, text: str) -> tuple[Any, tuple[str, ...]]:
-    """Read one annotation: its value, None where there is none, and what is wrong with it."""
+    """Read one annotation; return its value (None if absent) and the complaints."""
     try:
         value, complaints = BY_KEY[key].read(text)
     except ValueError as error:
@@ -119,7 +121,7 @@ def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
     problems += (Problem("Service", name, field_of(key), text) for key, text in _unknown(present))
     problems += _without_effect(name, found, given)
     if "slow_start" in found and found.get("balancing") is Balancing.SOURCE_HASH:
-        # Every step would send clients of all endpoints elsewhere, which who asks for this algorithm does not want.
+        # Each step of slow start would move clients of all endpoints, which contradicts a hash.
         del found["slow_start"]
         why = "has no effect with the algorithm source-hash"
         problems.append(Problem("Service", name, field_of(given.pop("slow_start")), why))
@@ -127,7 +129,7 @@ def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
 
 
 def _without_effect(name: ObjectName, found: dict[str, Any], given: dict[str, str]) -> Iterator[Problem]:
-    """Take away what means nothing without the word that it belongs to; yield what to say of it."""
+    """Remove annotations that have no effect without another one; yield a Problem for each."""
     if "eject_after" in found:
         return
     for wish in [wish for wish in given if wish.startswith("eject_")]:
@@ -147,7 +149,10 @@ def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 class Lack(NamedTuple):
-    """A wish (a field of `Wishes`) that a mode does not fulfil, or some values of it. `instead` is done then."""
+    """A wish (a field of `Wishes`), or some of its values, that a mode does not support.
+
+    `instead` is what it does.
+    """
 
     wish: str
     instead: str
@@ -155,7 +160,7 @@ class Lack(NamedTuple):
 
 
 def in_vain(service: ObjectName, wishes: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
-    """Yield what a Service asks for in vain."""
+    """Yield a Problem for each wish of a Service that the mode lacks."""
     for lack in lacks:
         if lack.wish in wishes.given and (not lack.values or getattr(wishes, lack.wish) in lack.values):
             yield Problem("Service", service, field_of(wishes.given[lack.wish]), lack.instead)

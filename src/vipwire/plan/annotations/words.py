@@ -1,6 +1,6 @@
-"""The annotations of a Service that say how it is served: the words, their values, what they mean. A table.
+"""The table of a Service's annotations: keys, values, meanings.
 
-docs/annotations.md is written from it. Of words for the same wish the later counts, if its value can be read.
+docs/annotations.md is written from it. If two annotations set the same wish, the later one with a valid value counts.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ LOCAL: Final = f"{KUBE_ROUTER}local"
 
 
 class Word(NamedTuple):
-    """One annotation. `wish` is the field of `Wishes` that it fills, and `default` what counts without it."""
+    """One annotation. `wish` is the field of `Wishes` that it sets, `default` the value without it."""
 
     key: str
     wish: str
@@ -198,4 +198,4 @@ KUBE_ROUTERS_OWN: Final = frozenset(
         "skiplbips",
     )
 )
-"""Words for the rest of kube-router, which are nothing to us."""
+"""kube-router's other annotations, which vipwire ignores."""

@@ -1,8 +1,8 @@
 """Builds the selected mode and answers questions about it for the rest of the proxy.
 
 If this machine cannot run a mode, UnsupportedError says what is missing. With `--proxy-mode-fallback` the next mode
-starts, as in old kube-proxy: ipvs or nftables, iptables, userspace; each mode names its successor. Without the flag
-the proxy ends, as today's kube-proxy does. vipwire finds out by trying.
+of `ModeSpec.fallback` starts, as in old kube-proxy. Without the flag the proxy ends, as today's kube-proxy does.
+vipwire finds out by trying.
 """
 
 import dataclasses
