@@ -1,15 +1,15 @@
 """Deletes dependents of deleted objects, contents of namespaces, Pods after their grace period, and old Events.
 
-    deleted with          its dependents (objects whose ownerReferences name its UID)
+    deletion with         its dependents (objects whose ownerReferences have its UID)
     Background            are deleted after it
     Foreground            are deleted before it: it waits with the finalizer foregroundDeletion
     Orphan                lose the reference: it waits with the finalizer orphan
 
-Looks when the store has moved, and once a second while something waits for the clock. Events stand in the order in
-which they get too old, so that a look costs nothing for those that do not. What one object makes us raise keeps that
-object, and no other.
+The collector runs after changes of the store, and once a second while an object waits for the clock. Events are
+ordered by expiry, so that a run costs nothing for those that stay. An exception about one object delays that object
+only.
 
-What delays a namespace's end stands in its conditions, in the words of Kubernetes' namespace controller
+The conditions of a namespace tell what delays its end, in the words of Kubernetes' namespace controller
 (pkg/controller/namespace/deletion, status_condition_utils.go).
 """
 
@@ -40,7 +40,7 @@ _FINALIZERS = "NamespaceFinalizersRemaining", "SomeFinalizersRemain"
 
 
 def with_conditions(namespace: Object, left: Sequence[tuple[Key, Object]], now: str) -> Object:
-    """Add conditions that say what is left in a namespace; an unchanged one keeps its time."""
+    """Add conditions that tell what is left in a namespace; an unchanged condition keeps its time."""
     status = namespace.get("status") or {}
     before = {entry.get("type"): entry for entry in status.get("conditions") or ()}
     told = dict(before)
@@ -73,7 +73,7 @@ _FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
 
 
 class GarbageCollector:
-    """Follows all objects of a registry and deletes what is due."""
+    """Follows all objects of a registry and deletes those that are due."""
 
     def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
         self._registry, self._guard = registry, guard or Guard("garbage collection")
@@ -90,17 +90,16 @@ class GarbageCollector:
         self._ageing: list[tuple[datetime, Key]] = []
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Read what has changed, then delete what is due. Report whether something waits for the clock."""
+        """Read changes, then delete what is due. Report whether an object waits for the clock."""
         self._feed.follow(self._forget, self._note, self._guard)
-        self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
+        self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never existed, or are gone
         self._named.clear()
         for uid in list(self._gone):
             await self._release_all(self._dependents.get(uid, ()))
-        self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # looked at again, until none is left
+        self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # until they have no dependents
         for key, value in list(self._going.items()):
             with self._trying(key) as may:
                 if may:
@@ -110,7 +109,7 @@ class GarbageCollector:
 
     @contextlib.contextmanager
     def _trying(self, key: Key) -> Iterator[bool]:
-        """Act on an object if it may be tried now; that others have acted before is no failure."""
+        """Act on an object unless a retry must wait; conflicts with other writers are no failure."""
         if not self._guard.ready(key):
             yield False
             return
@@ -162,7 +161,7 @@ class GarbageCollector:
             await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, deletion=Deletion(grace=0))
 
     async def _empty(self, key: Key) -> None:
-        """Delete what is in a namespace; when nothing is left, let it go, and else have it tell what is."""
+        """Delete a namespace's objects; then remove its finalizer, or set conditions about the rest."""
         await self._delete_all(record.key for record in self._inside(key.name) if not _is_going(record))
         left = [(record.key, readable(record)) for record in self._inside(key.name)]
         if left:
@@ -179,7 +178,7 @@ class GarbageCollector:
                 yield from (r for r in self._registry.store.scan(resource.id) if r.key.namespace == namespace)
 
     async def _expire(self, now: datetime) -> None:
-        """Delete old Events. One that was written again since it was noted has been noted again, for later."""
+        """Delete expired Events. An Event that was written again has a later entry, too."""
         due = []
         while self._ageing and self._ageing[0][0] < now:
             due.append(heapq.heappop(self._ageing)[1])
@@ -192,7 +191,7 @@ class GarbageCollector:
                 heapq.heappush(self._ageing, (end, key))
 
     async def _delete_all(self, keys: Iterable[Key]) -> None:
-        """Delete objects, together: they share commits. What others have deleted already is done."""
+        """Delete objects at once, in shared commits. An object that is already gone is no failure."""
         async with asyncio.TaskGroup() as tasks:
             for key in list(keys):
                 tasks.create_task(self._delete(key))
@@ -203,7 +202,7 @@ class GarbageCollector:
                 await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
 
     async def _release_all(self, keys: Iterable[Key]) -> None:
-        """Delete dependents that have no other owner; take the names of owners that go out of those that have one."""
+        """Delete dependents without another owner; remove the references to gone owners from the others."""
         async with asyncio.TaskGroup() as tasks:
             for key in list(keys):
                 tasks.create_task(self._release(key))
@@ -217,7 +216,7 @@ class GarbageCollector:
                 await self._change(key, functools.partial(_without_owners, uids=leaving))
 
     def _stays(self, uid: str) -> bool:
-        """Report whether an owner is there, and not only waiting for its dependents to go."""
+        """Report whether an owner exists and does not wait only for its dependents' deletion."""
         going = self._going.get(self._uids[uid]) if uid in self._uids else None
         return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
 
@@ -228,18 +227,18 @@ class GarbageCollector:
 
 
 def _owners_of(meta: Object) -> tuple[str, ...]:
-    """Name the owners of kinds that are served here."""
+    """Return the UIDs of owners of kinds that the API server has."""
     listed = (o for o in meta.get("ownerReferences") or () if (o["apiVersion"], o["kind"]) in _SERVED)
     return tuple(str(owner["uid"]) for owner in listed)
 
 
 def _end(event: Object, now: datetime) -> datetime:
-    """Return when an Event expires. A time in the future, which a writer may have given, counts as now."""
+    """Return when an Event expires. A time in the future, which a client may have written, counts as now."""
     last = event.get("lastTimestamp") or event.get("eventTime") or at(event, "metadata", "creationTimestamp")
     seen = time_or_none(last) or now
     try:
         return min(seen, now) + EVENTS_LIVE
-    except OverflowError:  # so early, in a zone, that it was before the first year
+    except OverflowError:  # with its time zone before the year 1
         return now
 
 

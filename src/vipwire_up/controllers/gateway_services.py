@@ -1,9 +1,9 @@
-"""A LoadBalancer Service for each Gateway: from it a Gateway has an address of the operator's ranges, announced so.
+"""Makes a LoadBalancer Service for each Gateway, which gives the Gateway an announced address of the ranges.
 
-Ours are Gateways of classes of `vipwire gateway` that name no address, or one within the ranges. The Service is
-called GATEWAY-CLASS, as GEP-1762 asks. It belongs to its Gateway and goes with it. No proxy serves its address, of
-ipMode Proxy: HAProxy listens there itself. Its ClusterIP leads there: the address is its only endpoint. It has the
-labels and annotations of spec.infrastructure, and the Gateway's that are about announcing.
+The controller serves Gateways of `vipwire gateway`'s classes that name no address, or one within the ranges. The
+Service is called GATEWAY-CLASS, as in GEP-1762, and is owned by its Gateway. Its address has ipMode Proxy, so no
+proxy translates it: HAProxy listens there itself. The address is the only endpoint of the Service's ClusterIP. The
+Service gets the labels and annotations of spec.infrastructure, and the Gateway's annotations about announcing.
 """
 
 import ipaddress
@@ -48,11 +48,10 @@ class GatewayServices:
         self._left: dict[Name, None] = {}
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Look at each Gateway that may want another Service; report whether something is left to do."""
+        """Update the Services of changed Gateways; report whether some are left to do."""
         changes, anew = self._feed.look()
         names = dict(self._left) | dict.fromkeys((key.namespace, key.name) for key in self._guard.due())
         for change in changes:
@@ -75,7 +74,7 @@ class GatewayServices:
 
     async def _settle(self, name: Name) -> None:
         record = self._registry.store.read(key_of(GATEWAYS, *name))
-        if record is None:  # its Service goes with it
+        if record is None:  # garbage collection deletes its Service
             self._told.pop(name, None)
             return
         gateway = decoded(record)
@@ -102,7 +101,7 @@ class GatewayServices:
         await self._report(gateway, problem)
 
     async def _lead(self, gateway: Object, service: Object) -> None:
-        """Have the ClusterIP lead to the addresses."""
+        """Write the LoadBalancer addresses as endpoints of the ClusterIP."""
         namespace = service["metadata"]["namespace"]
         for family in ("IPv4", "IPv6"):
             name = f"{service['metadata']['name']}-{family.lower()}"
@@ -142,7 +141,7 @@ class GatewayServices:
 
 
 async def declare_pool(registry: Registry, networks: Sequence[Network]) -> None:
-    """Say in a ConfigMap which ranges there are, for `vipwire gateway`, or that there are none."""
+    """Write the ranges, or that there are none, into a ConfigMap for `vipwire gateway`."""
     key = key_of(CONFIG_MAPS, *POOL)
     found = registry.store.read(key)
     data = {"ranges": ",".join(map(str, networks))}
@@ -156,11 +155,11 @@ async def declare_pool(registry: Registry, networks: Sequence[Network]) -> None:
 
 
 def wanted_service(gateway: Object, there: Object | None = None) -> Object:
-    """Write the Service that a Gateway is to have; `there` is the one that it has."""
+    """Build the Service of a Gateway; `there` is the existing one."""
     meta, spec = gateway["metadata"], gateway["spec"]
     name, more = meta["name"], spec.get("infrastructure") or {}
     announcing = {key: text for key, text in (meta.get("annotations") or {}).items() if key.startswith(_ANNOUNCING)}
-    # Of an older vipwire: no proxy may take the address for its own before its mode is changed.
+    # From an older vipwire: no proxy may translate the address before its ipMode is changed.
     other = {} if there is None or has_its_mode(there) else {_PROXY: "vipwire-gateway"}
     asked = _values(gateway)
     return {
@@ -191,12 +190,12 @@ def _ports(listeners: Sequence[Any]) -> Iterator[Object]:
 
 
 def differs(there: Object, wanted: Object) -> bool:
-    """Report whether a Service is not as it is to be, in what is ours to say."""
+    """Report whether a Service differs in the fields that vipwire owns."""
     return merged(there, wanted) != there
 
 
 def merged(there: Object, wanted: Object) -> Object:
-    """Return a Service as it is to be; what others have added stays."""
+    """Return the existing Service with vipwire's fields; other clients' fields stay."""
     meta, spec = there["metadata"], dict(there["spec"])
     spec.pop("loadBalancerIP", None)
     known = {(each["port"], each["protocol"]): each for each in there["spec"].get("ports") or ()}
@@ -219,7 +218,7 @@ def _values(gateway: Object) -> list[str]:
 
 
 def _belongs(service: Object, gateway: Object) -> bool:
-    """Report whether a Service is a Gateway's, and ours: another controller may make some too (`--services`)."""
+    """Report whether vipwire made a Gateway's Service: another controller (`--services`) may make some too."""
     owners = service["metadata"].get("ownerReferences") or ()
     owned = any(each["uid"] == gateway["metadata"]["uid"] for each in owners)
     return owned and not made_by_deployment(service["metadata"].get("annotations") or {})

@@ -1,14 +1,13 @@
-"""The hooks of the registry that allocate, complete and refuse, and the first ServiceCIDR.
+"""The registry's admission hooks, and the first ServiceCIDR.
 
-A default IngressClass has the annotation `ingressclass.kubernetes.io/is-default-class: "true"`; of several the newest
-one is taken. Ingresses that are there already stay as they are.
+The default IngressClass has the annotation `ingressclass.kubernetes.io/is-default-class: "true"`; of several, the
+newest is the default. Existing Ingresses stay as they are.
 
-`vipwire up --exec-probes` runs the commands of probes on this machine. The role node may write Pods: without the hook
-anybody with that role could run anything. It may keep a command that is there, and take it away.
+`vipwire up --exec-probes` runs the commands of probes on this machine. The role node may write Pods, so without the
+hook any user of that role could run any command. It may keep an existing command, and remove it.
 
-The Endpoints of a Service that is deleted go with it, in the same transaction, whoever wrote them: so does the API
-server of Kubernetes (pkg/registry/core/service/storage, afterDelete). Slices go by the controller, which finds no
-Service for them, and by garbage collection.
+The Endpoints of a deleted Service are deleted in the same transaction, as in Kubernetes' API server
+(pkg/registry/core/service/storage, afterDelete). The controller and garbage collection delete the slices.
 """
 
 import secrets
@@ -45,13 +44,13 @@ _IS_DEFAULT: Final = "ingressclass.kubernetes.io/is-default-class"
 
 
 class DefaultIngressClass:
-    """The hook. Asks the store."""
+    """Sets the default class of new Ingresses."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Name the default class in a new Ingress that names none."""
+        """Set the default class in a new Ingress without a class."""
         new = attempt.new
         if attempt.resource is not INGRESSES or attempt.operation is not Operation.CREATE or new is None:
             return None
@@ -72,10 +71,10 @@ class DefaultIngressClass:
 
 
 class ExecProbeAdmission:
-    """The hook."""
+    """Refuses commands of probes from the role node."""
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Refuse a Pod with a command that was not there before, unless an admin or a part of ours writes it."""
+        """Refuse a Pod with a new command, unless an admin or a part of this process writes it."""
         if attempt.resource is not PODS or attempt.operation is Operation.DELETE or attempt.new is None:
             return None
         caller = attempt.caller
@@ -90,7 +89,7 @@ class ExecProbeAdmission:
 
 
 def _commands(pod: Object | None) -> Iterator[tuple[object, object]]:
-    """List the commands of a Pod's probes, with their containers."""
+    """Yield the containers and commands of a Pod's probes."""
     containers = at(pod, "spec", "containers")
     for each in containers if isinstance(containers, list) else ():
         if (command := at(each, "readinessProbe", "exec", "command")) is not None:
@@ -98,7 +97,7 @@ def _commands(pod: Object | None) -> Iterator[tuple[object, object]]:
 
 
 class NamesakeDeletion:
-    """The hook. `clock` tells the time, for Endpoints with finalizers: they are marked, and go after these."""
+    """Deletes the Endpoints of a deleted Service. `clock` is for Endpoints with finalizers, which are only marked."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store, self._clock = store, clock
@@ -117,7 +116,7 @@ class NamesakeDeletion:
 
 NODE_PORTS: Final = port_range(30000, 32767)
 FIRST_CIDR: Final = "kubernetes"
-"""The name of the ServiceCIDR that a cluster begins with."""
+"""The name of a cluster's first ServiceCIDR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,6 @@ class Ranges:
 
 
 def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequence[Admission]:
-    """Build the hooks of a registry over a store."""
     draw = secrets.randbelow
     notes = PortNotes(store)
     ports = NodePorts(store, ranges.node_ports, draw, notes.holder)
@@ -146,5 +144,5 @@ async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:
     try:
         await registry.create(SERVICE_CIDRS, "", body, Options(manager="vipwire"))
     except ApiError as error:
-        if error.reason != "AlreadyExists":  # another server was first
+        if error.reason != "AlreadyExists":  # another server created it first
             raise StoreError(error.message) from error

@@ -1,15 +1,15 @@
-"""Lets a machine write only what is its own. A hook; Kubernetes' name for it is NodeRestriction.
+"""Admission hook NodeRestriction: lets a machine write only its own objects.
 
-The rights of the role node are those of all machines. A machine that joined comes as `system:node:NAME`:
+All machines share the rights of the role node. A joined machine has the user name `system:node:NAME`:
 
     Nodes, and Leases in kube-node-lease    its own. Only a machine itself and admins delete Nodes
-    Pods and their status                   those whose spec.nodeName is its own, for it probes no others
-    vipwire-announcer-NODE                  its own; of another's it may say that nobody holds it, which is the fence
-    vipwire-address-ADDRESS                 to take it, or to give what it has
+    Pods and their status                   those whose spec.nodeName is its own, because it probes only these
+    vipwire-announcer-NODE                  its own; of another machine's it may empty the holder, which is the fence
+    vipwire-address-ADDRESS                 to take the address, or to give its own away
     other Leases of machines and servers    none: API servers write them, in their own process
 
-Who has the role without being a machine, such as a proxy with a token, writes none of these Leases in kube-system. An
-Ingress controller does not either, nor any in kube-node-lease.
+Users of the role node that are not machines, such as a proxy with a token, write none of these Leases in kube-system.
+An Ingress controller does not either, nor any in kube-node-lease.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from vipwire_up.nodes.node import NODE_LEASES, SERVERS
 
 USER: Final = "system:node:"
 _OURS: Final = (ADDRESSES, MACHINES, SERVERS, ELECTED)
-"""How Leases in kube-system begin that say who announces, who serves, and who is elected."""
+"""Prefixes of Leases in kube-system: of announcers, addresses, machines, servers and elections."""
 _OWN_ONLY: Final = "a machine writes what is its own only"
 _MACHINES_ONLY: Final = "machines and API servers do"
 
@@ -38,7 +38,7 @@ class NodeRestriction:
     """The hook."""
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Refuse a machine that writes what is another's, and who is no machine what is machines'."""
+        """Refuse writes of another machine's objects, and of machines' objects by other users."""
         caller = attempt.caller
         if caller is None or Role.ADMIN.value in caller.groups:
             return None
@@ -50,7 +50,7 @@ class NodeRestriction:
 
 
 def _problem(attempt: AdmissionRequest, caller: User) -> str:
-    """Tell why somebody may not make a change; "" if it may be made."""
+    """Return why a user may not make a change; "" if allowed."""
     own = caller.name.removeprefix(USER) if caller.name.startswith(USER) else ""
     if attempt.resource is LEASES and attempt.namespace == SYSTEM and attempt.name.startswith(_OURS):
         return _of_announcing(attempt, own)
@@ -66,7 +66,7 @@ def _problem(attempt: AdmissionRequest, caller: User) -> str:
 
 
 def _of_announcing(attempt: AdmissionRequest, own: str) -> str:
-    """Tell why a machine may not write a Lease in kube-system that addresses, servers or controllers depend on."""
+    """Return why a machine may not write a Lease of addresses, servers or controllers; "" if allowed."""
     if not own or not attempt.name.startswith((ADDRESSES, MACHINES)):
         return _MACHINES_ONLY
     before, after = _holder(attempt.old), _holder(attempt.new)

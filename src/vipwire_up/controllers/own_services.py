@@ -1,10 +1,10 @@
-"""The Services of the cluster itself: `kubernetes` leads to the API server, `kube-dns` to DNS, as everywhere.
+"""The cluster's own Services: `kubernetes` leads to the API server, `kube-dns` to DNS, as in every cluster.
 
-Each has the address that people write into their configuration: the first and the tenth of the first range. They
-have no selector; their Endpoints and EndpointSlice are written here, and written again when somebody changes them.
-A Service of one of these names that somebody else has made is left alone, unless it is `kubernetes`.
+They have the well-known addresses: the first and the tenth of the first range. They have no selector; vipwire writes
+their Endpoints and EndpointSlice, and rewrites them after another client's change. If another client made a Service
+of one of these names, vipwire leaves that alone, except `kubernetes`.
 
-Where several servers share the store, each has EndpointSlices of its own, which end with its Lease (`servers.py`).
+If several servers share the store, each has its own EndpointSlices, which end with its Lease (`servers.py`).
 """
 
 import contextlib
@@ -36,16 +36,16 @@ API_NUMBER: Final = 1
 DNS_SERVICE: Final = ("kube-system", "kube-dns")
 DNS_NUMBER: Final = 10
 SERVER: Final = "vipwire.io/server"
-"""The label of an EndpointSlice that one of several servers has made: its Node's name."""
+"""The label of an EndpointSlice of one of several servers: its Node's name."""
 _LABEL: Final = "app.kubernetes.io/managed-by"
 _PAUSE: Final = 1.0
-"""Seconds between two looks at a Service that several servers share: if they differ, they do not race."""
+"""Seconds between checks of a Service that several servers share, so that servers that differ do not race."""
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPort:
-    """A port of a Service and the one that listens here."""
+    """A port of a Service, and the port that listens on this machine."""
 
     name: str
     protocol: str
@@ -55,7 +55,7 @@ class OwnPort:
 
 @dataclass(frozen=True, slots=True)
 class OwnService:
-    """A Service of the cluster itself: the how-manieth address it has, where it leads, on which Node."""
+    """One of the cluster's own Services: the index of its address in the range, its endpoints, its Node."""
 
     name: Name
     number: int
@@ -66,20 +66,19 @@ class OwnService:
 
 
 def api_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
-    """Describe Service `kubernetes`."""
     labels = (("component", "apiserver"), ("provider", "kubernetes"))
     return OwnService(API_SERVICE, API_NUMBER, labels, (OwnPort("https", "TCP", 443, port),), addresses, node)
 
 
 def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
-    """Describe Service `kube-dns`, under the name and labels that tools look for."""
+    """Describe Service `kube-dns`, with the name and labels that tools expect."""
     labels = (("k8s-app", "kube-dns"), ("kubernetes.io/cluster-service", "true"), ("kubernetes.io/name", "CoreDNS"))
     ports = (OwnPort("dns", "UDP", 53, port), OwnPort("dns-tcp", "TCP", 53, port))
     return OwnService(DNS_SERVICE, DNS_NUMBER, labels, ports, addresses, node)
 
 
 class OwnServices:
-    """Keeps some Services in a registry as they should be."""
+    """Keeps the cluster's own Services in a registry up to date."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class OwnServices:
         return network.version if network else 4
 
     def address(self, number: int) -> str:
-        """Return the address of a number in the first range, "" if it has not so many."""
+        """Return the address at an index of the first range, "" beyond its end."""
         network = self._range()
         return str(network.network_address + number) if network and network.num_addresses > number + 1 else ""
 
@@ -109,26 +108,24 @@ class OwnServices:
         return next(networks_of(readable(record)), None) if record else None
 
     async def add(self, service: OwnService) -> None:
-        """Add one more."""
         self._services[service.name] = service
         with self._guard.of(key_of(SERVICES, *service.name)):
             await self._settle(service)
 
     async def drop(self, name: Name) -> None:
-        """Delete one that an earlier start has made."""
+        """Delete a Service that an earlier start made."""
         with self._guard.of(key_of(SERVICES, *name)):
             found = self._read(SERVICES, name)
             if found is not None and _is_ours(found) and not self._registry.store.shared:
                 for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
-                    with contextlib.suppress(ApiError):  # it is not there
+                    with contextlib.suppress(ApiError):  # no such Service
                         await self._registry.delete(resource, *name, options=_OPTIONS)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Write again what somebody has changed; tell whether something is to be tried again."""
+        """Rewrite changed Services; report whether a write must be tried again."""
         changes, anew = self._feed.look()
         changed = {_service_name(change.record.key, self._services.values()) for change in changes}
         changed |= {(key.namespace, key.name) for key in self._guard.due()} | self._waiting
@@ -148,7 +145,7 @@ class OwnServices:
         found = self._read(SERVICES, service.name)
         if found is not None and not _is_ours(found) and service.name != API_SERVICE:
             return
-        with contextlib.suppress(ApiError):  # the store cannot write now: again at its next change
+        with contextlib.suppress(ApiError):  # the store cannot write now: its next change brings another try
             made = await self._apply_service(service, found)
             if self._registry.store.shared:
                 value = slice_of_server(service, made)
@@ -163,7 +160,7 @@ class OwnServices:
         if found is not None:
             body["spec"]["clusterIP"] = at(found, "spec", "clusterIP")
         elif address := self.address(service.number):
-            with contextlib.suppress(ApiError):  # taken by somebody: then any other
+            with contextlib.suppress(ApiError):  # the address is taken: use any other
                 wished = body | {"spec": body["spec"] | {"clusterIP": address}}
                 return decoded((await self._registry.apply(SERVICES, *service.name, wished, _OPTIONS)).record)
         return decoded((await self._registry.apply(SERVICES, *service.name, body, _OPTIONS)).record)
@@ -174,7 +171,7 @@ class OwnServices:
 
 
 def slice_of_server(service: OwnService, made: Object) -> Object:
-    """Write the EndpointSlice of one server, of those that share a Service."""
+    """Build one server's EndpointSlice of a shared Service."""
     *_, (_, value) = _endpoints(service, made)
     meta = value["metadata"]
     labels = meta["labels"] | {SERVER: service.node}
@@ -182,7 +179,7 @@ def slice_of_server(service: OwnService, made: Object) -> Object:
 
 
 def _service_name(key: Key, services: Iterable[OwnService]) -> Name:
-    """Name the Service that an object is about: its namesake, or that of a server's own slice."""
+    """Return the Service of an object: the one of its name, or the one in the slice's label."""
     for service in services:
         if (key.namespace, key.name) == (service.name[0], f"{service.name[1]}-{service.node}"):
             return service.name
@@ -194,7 +191,7 @@ def _is_ours(value: Object) -> bool:
 
 
 def _service(service: OwnService, *, named: bool) -> Object:
-    """Write the Service; where several servers share it, each slice says which port has the name."""
+    """Build the Service; if several servers share it, each slice names the port."""
     ports = [
         {
             "name": port.name,
@@ -209,7 +206,7 @@ def _service(service: OwnService, *, named: bool) -> Object:
 
 
 def _endpoints(service: OwnService, made: Object) -> Iterator[tuple[Resource, Object]]:
-    """Write a Service's endpoints in both forms: for those who read slices, and for those who do not."""
+    """Yield a Service's Endpoints and EndpointSlice."""
     family = (at(made, "spec", "ipFamilies") or ["IPv4"])[0]
     fitting = [each for each in service.addresses if f"IPv{ipaddress.ip_address(each).version}" == family]
     ports = [{"name": port.name, "protocol": port.protocol, "port": port.target} for port in service.ports]

@@ -1,9 +1,9 @@
-"""The API servers that share a store: each has a Lease, and what it has written for itself ends with that.
+"""The API servers that share a store: each has a Lease, and its own objects end with the Lease.
 
-Server      a server renews its Lease kube-system/vipwire-server-NODE; it takes it back when it ends. It does not
-            begin while another one that is alive has the Lease, and ends if another one has taken it
-OwnSlices   the elected server deletes the EndpointSlices of those whose Lease is over, and writes the Endpoints of
-Services `kubernetes` and `kube-dns` from the slices that are left
+Server      a server renews its Lease kube-system/vipwire-server-NODE and frees it at its end. It does not begin
+            while another live server has the Lease, and ends if another one has taken it
+OwnSlices   the elected server deletes the EndpointSlices of servers whose Lease expired, and writes the Endpoints of
+            Services `kubernetes` and `kube-dns` from the slices that are left
 """
 
 import asyncio
@@ -41,9 +41,9 @@ _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
 
 class Server:
-    """This server among others: `node` is the name of its Node, `identity` what no other data directory has.
+    """This server: `node` is the name of its Node, `identity` is unique to its data directory.
 
-    So a process that is started again where one was killed has the Lease at once.
+    So a process that replaces a killed one has the Lease at once.
     """
 
     def __init__(self, registry: Registry, node: str, identity: str) -> None:
@@ -54,7 +54,7 @@ class Server:
     async def wait_for_name(self) -> frozenset[str]:
         """Wait until no other server holds the Node's name; return which one had it.
 
-        Raise NameTakenError if one that is alive does.
+        Raise NameTakenError if a live one does.
         """
         while record := self._registry.store.read(key_of(LEASES, NAMESPACE, self._name)):
             if not (left := self._claim.wait(readable(record))):
@@ -70,7 +70,7 @@ class Server:
         return self._claim.holds()
 
     async def run(self) -> None:
-        """Renew the Lease until cancelled; then give it back, with what belongs to it. Raise NameTakenError."""
+        """Renew the Lease until cancelled; then free the Lease and delete its objects. Raise NameTakenError."""
         try:
             while True:
                 await self.renew()
@@ -81,9 +81,9 @@ class Server:
                     await release(self._lease, self._claim.identity, self._registry.clock)
 
     async def renew(self) -> None:
-        """Claim the Lease or renew it, if that can be done now. What ends with it is written after it.
+        """Claim or renew the Lease, if possible now. Objects that end with the Lease are written after it.
 
-        Raise NameTakenError if another server that is alive has it.
+        Raise NameTakenError if another live server has the Lease.
         """
         objects, now = LocalObjects(self._registry, LEASE_MANAGER), self._registry.clock()
         try:
@@ -91,7 +91,7 @@ class Server:
         except NameAwaitedError:
             self._tell("another API server has this Node's name, or had it just now")
         except ApiError:
-            pass  # the store tells what is wrong with it
+            pass  # the store reports its own failure
         else:
             self._told = False
 
@@ -111,7 +111,7 @@ class OwnSlices:
         self._slices: dict[Key, Record] = {}
 
     async def run(self) -> None:
-        """Work until cancelled. Leases end without a change, so that it looks every second."""
+        """Work until cancelled. Leases expire without an event, so this looks every second."""
         while True:
             with self._guard.step():
                 await self.step(asyncio.get_running_loop().time())
@@ -120,7 +120,7 @@ class OwnSlices:
                     await self._feed.wait()
 
     async def step(self, now: float) -> None:
-        """Delete what belongs to nobody, and write Endpoints from the rest."""
+        """Delete the slices of expired servers, and write Endpoints from the rest."""
         self._feed.follow(self._slices.clear, self._note, self._guard)
         for name in _OWN:
             with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):
@@ -171,7 +171,6 @@ class OwnSlices:
 
 
 def lease_name(node: str) -> str:
-    """Name the Lease of a server."""
     return f"{SERVERS}{node}"
 
 

@@ -1,1 +1,1 @@
-"""Keys, certificates, tokens: who comes, and how that is renewed and withdrawn while `vipwire up` runs."""
+"""Keys, certificates and tokens: authentication, renewal and revocation while `vipwire up` runs."""

@@ -1,17 +1,17 @@
-"""The cluster's own certificate authority: its key, the server's certificate, and certificates for users.
+"""The cluster's certificate authority: its key, the server's certificate, and certificates for users.
 
-Keys are ECDSA on P-256, files are readable by their owner only, and nothing that is still good is made anew: who has
-been given a certificate keeps it. A certificate is made again when an address is missing in it, two thirds of its
-time are over, it is not valid yet (the clock was ahead when it was made), or it has been revoked.
+Keys are ECDSA on P-256, and only the owner can read the files. Valid certificates are kept. A certificate is replaced
+if it lacks an address, two thirds of its validity are over, it is not valid yet (the clock was ahead when it was
+made), or it has been revoked.
 
-Certificates that vipwire renews by itself, the server's and those of machines, end after LIFE unless told otherwise.
-Those of users, whose kubeconfigs people copy, end after a year.
+Certificates that vipwire renews itself, those of the server and of machines, expire after LIFE by default. Those of
+users, whose kubeconfigs people copy, expire after a year.
 
-A key is written before its certificate, and stays when the certificate is renewed; only a revoked one gets another
-key. So each step is one file, and after an interruption at any point the next start finds a key, with its certificate
-or without, and makes what is missing. A certificate that is not of the key beside it counts as missing. The authority
-keeps its key for ever: certificates that it has signed stay good when its own is renewed, which the wrong clock of a
-first start may make necessary, and so does a copy of its certificate that is still valid.
+A key is written before its certificate, and stays when the certificate is renewed; only a revoked certificate gets
+another key. So each step writes one file: after an interruption the next start finds a key, with its certificate or
+without, and makes the missing one. A certificate that does not match the key beside it counts as missing. The
+authority never changes its key: certificates that it signed stay valid when its own is renewed, such as after a first
+start with a wrong clock, and so do valid copies of its certificate.
 """
 
 import contextlib
@@ -50,15 +50,15 @@ class CertificatePair:
 
 
 def is_due(certificate: x509.Certificate, now: dt.datetime) -> bool:
-    """Report whether two thirds of a certificate's time are over, or it has not begun."""
+    """Report whether two thirds of a certificate's validity are over, or it is not valid yet."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return not begin <= now < begin + (end - begin) * 2 / 3
 
 
 class Authority:
-    """The authority of a folder, made if there is none. Raise ConfigError for files that cannot be used.
+    """The authority of a folder, created if missing. Raise ConfigError for unusable files.
 
-    `life` is for how long the certificates of servers and machines are good.
+    `life` is the validity of certificates of servers and machines.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Authority:
 
     @property
     def text(self) -> str:
-        """The authority's certificate in PEM form, and nothing else that its file may hold."""
+        """The authority's certificate in PEM form, without other content of its file."""
         return self._certificate.public_bytes(_PEM).decode()
 
     def _check_new(self) -> None:
-        """Raise ConfigError where a certificate tells that there was an authority: its key is lost."""
+        """Raise ConfigError if a certificate exists without its key: the authority's key is lost."""
         for left in sorted(self._folder.glob("*.crt")):
             raise ConfigError(
                 f"{self.pair.key}: is missing, but {left.name} is there: put the key back, from a backup or from "
@@ -93,7 +93,7 @@ class Authority:
             )
 
     def _own_certificate(self) -> x509.Certificate:
-        """Read the authority's certificate; sign it anew where it is missing, or not valid for long."""
+        """Return the authority's certificate; sign a new one if it is missing or expires soon."""
         if self.pair.certificate.exists():
             found = _load_certificate(self.pair)
             if not _is_of(found, self._key):
@@ -116,7 +116,7 @@ class Authority:
         return begun and certificate.not_valid_after_utc > self._now + for_long
 
     def server(self, names: Iterable[str]) -> CertificatePair:
-        """Return the server's certificate, good for names and addresses."""
+        """Return the server's certificate, valid for names and addresses."""
         wanted = sorted(set(names))
         alternative = x509.SubjectAlternativeName([_general(name) for name in wanted])
         usage = ExtendedKeyUsageOID.SERVER_AUTH
@@ -127,12 +127,11 @@ class Authority:
         return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, _YEAR)
 
     def sign(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
-        """Sign a user's certificate for a key that somebody else keeps; give it as PEM."""
+        """Sign a user's certificate for a key that the user keeps; return PEM."""
         made = self._signed(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, self._life)
         return made.public_bytes(_PEM)
 
     def has_signed(self, certificate: x509.Certificate) -> bool:
-        """Report whether a certificate is of this authority."""
         try:
             certificate.verify_directly_issued_by(self._certificate)
         except (InvalidSignature, ValueError, TypeError):
@@ -276,7 +275,7 @@ def _load_key(pair: CertificatePair) -> ec.EllipticCurvePrivateKey:
 
 
 def _readable(pair: CertificatePair) -> x509.Certificate | None:
-    """Read the certificate of a pair; None for one that is missing, broken, or not of the key."""
+    """Read the certificate of a pair; None if it is missing, broken or does not match the key."""
     try:
         certificate, key = _load_certificate(pair), _load_key(pair)
     except (OSError, ConfigError):

@@ -1,7 +1,7 @@
-"""Authenticates clients: by client certificates of our authority, and by bearer tokens from a file.
+"""Authenticates clients: by client certificates of the authority, and by bearer tokens from a file.
 
-The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. It is
-written once, with a token for each role, and read again when it changes (keys.py).
+The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. vipwire
+writes it once, with a token for each role, and reads it again when it changes (keys.py).
 """
 
 import base64
@@ -47,7 +47,7 @@ IDENTITIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """What is refused here because the cluster says so: tokens by their digests, certificates, users.
+    """Credentials that the cluster has withdrawn: tokens by their digests, certificates, users.
 
     `ready` are the Ready Nodes: a certificate for ingress:NAME is accepted only while NAME is one of them.
     """
@@ -58,10 +58,10 @@ class Withdrawn:
 
 
 class Access:
-    """Tells who sends a request. Tokens are kept as hashes, and so compared without telling how far they agree.
+    """Authenticates requests. Tokens are kept as hashes, so that a comparison's time tells nothing about them.
 
-    Tokens and `revoked` may change at any time; the next request meets what they are then. So may those that other
-    API servers share (shared.py).
+    Tokens and `revoked` may change at any time, also those of other API servers (shared.py); the next request is
+    checked against the new state.
     """
 
     def __init__(self, tokens: Mapping[str, User], revoked: Revoked = NOBODY) -> None:
@@ -70,20 +70,20 @@ class Access:
         self._others: Mapping[bytes, User] = {}
         self.withdrawn = Withdrawn()
         self.bootstrap: Callable[[str], User | None] = lambda _token: None
-        """Tells who comes with a token that is not in the file, such as a machine that joins."""
+        """Return the user of a token that is not in the file, such as a joining machine's."""
 
     def take(self, tokens: Mapping[str, User]) -> None:
-        """Accept these tokens of this server's file, and no others of it."""
+        """Replace the tokens of this server's file."""
         self.own = {_digest(token): user for token, user in tokens.items()}
 
     def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> bool:
-        """Accept the tokens of other servers, and refuse what is withdrawn; report whether that is anything new."""
+        """Set the tokens and withdrawals of all servers; report whether they changed."""
         before = self._others, self.withdrawn
         self._others, self.withdrawn = tokens, withdrawn
         return before != (tokens, withdrawn)
 
     def identify(self, request: Exchange) -> User:
-        """Return the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
+        """Return the user: by token, by certificate, or anonymous. Raise ApiError 401 for invalid credentials."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
             user = self.user_of(token.strip()) if scheme.lower() == "bearer" else None
@@ -93,7 +93,7 @@ class Access:
         return self._of_certificate(request.certificate) if request.certificate else ANONYMOUS
 
     def user_of(self, token: str) -> User | None:
-        """Tell who comes with a token; None for one that is wrong or withdrawn."""
+        """Return the user of a token; None if it is unknown or withdrawn."""
         digest = _digest(token)
         if digest in self.withdrawn.tokens:
             return None
@@ -116,9 +116,9 @@ class Access:
 
 
 def load_tokens(path: Path) -> dict[str, User]:
-    """Read the file of tokens; write it first if there is none. Raise ConfigError that names the line.
+    """Read the file of tokens; create it if missing. Raise ConfigError that names the line.
 
-    Where it cannot be written, nobody comes by token.
+    If the file cannot be written, there are no tokens.
     """
     try:
         if not path.exists():
@@ -134,7 +134,7 @@ def load_tokens(path: Path) -> dict[str, User]:
 
 
 def parse_tokens(path: Path, content: bytes) -> dict[str, User]:
-    """Read the content of the file of tokens. Raise ConfigError that names the line."""
+    """Parse the file of tokens. Raise ConfigError that names the line."""
     users: dict[str, User] = {}
     try:
         lines = content.decode().splitlines()
@@ -151,9 +151,9 @@ def parse_tokens(path: Path, content: bytes) -> dict[str, User]:
 
 
 def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
-    """Write a kubeconfig for each role, with a client certificate of its own; give the admin's path.
+    """Write a kubeconfig for each role, with a client certificate of its own; return the admin's path.
 
-    One that cannot be written, on a full disk, is told: the server goes on without.
+    If a kubeconfig cannot be written, such as on a full disk, vipwire logs that and continues.
     """
     trusted = authority.text.encode()
     for identity in IDENTITIES:

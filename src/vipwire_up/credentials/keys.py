@@ -1,10 +1,10 @@
-"""The credentials of a data directory while `vipwire up` runs: renewed, read again, withdrawn, without a restart.
+"""The credentials of a data directory while `vipwire up` runs: renewed, reread and revoked without a restart.
 
-pki/            certificates are looked at every minute of the clock, which may jump, and renewed as ca.py says; new
+pki/            certificates are checked every minute of the clock, which may jump, and renewed as ca.py says; new
                 connections get the new one
-*.kubeconfig    written again when what they hold is another
-tokens.csv      read again within a second of its change; a file that is broken or missing changes nothing
-revoked         who may not come any more (revocation.py); read again likewise
+*.kubeconfig    written again when their content changes
+tokens.csv      read again within a second of a change; a broken or missing file changes nothing
+revoked         refused certificates and users (revocation.py); read again likewise
 """
 
 import asyncio
@@ -28,9 +28,9 @@ REVOKED: Final = "revoked"
 
 
 class Keys:
-    """Opens what a folder has, or makes it. Raise ConfigError for what cannot be used.
+    """The credentials of a folder, created if missing. Raise ConfigError for unusable files.
 
-    `life` is for how long the certificates of servers and machines are good.
+    `life` is the validity of certificates of servers and machines.
     """
 
     def __init__(
@@ -46,16 +46,15 @@ class Keys:
         self.access.take(load_tokens(folder / TOKENS))
         self._url = ""
         self.when_read: Callable[[], None] = lambda: None
-        """Called when tokens, or what is revoked, are others than before."""
+        """Called when the tokens or the file `revoked` change."""
         self._known = {name: _content(folder / name) for name in (TOKENS, REVOKED)}
 
     def write_kubeconfigs(self, url: str) -> Path:
-        """Write a kubeconfig for each role, which lead to a URL; give the admin's path."""
+        """Write a kubeconfig for each role with the server's URL; return the admin's path."""
         self._url = url
         return write_kubeconfigs(self._folder, self.authority(), url)
 
     async def run(self) -> None:
-        """Renew and reread until cancelled."""
         looked = self._clock()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -64,7 +63,7 @@ class Keys:
                 await self.renew()
 
     def read_again(self) -> bool:
-        """Reread the files that have changed; report whether any has. They are small."""
+        """Reread the changed files; report whether any changed. They are small."""
         before = dict(self._known)
         for name, take in ((TOKENS, self._take_tokens), (REVOKED, self._take_revoked)):
             path = self._folder / name
@@ -83,12 +82,12 @@ class Keys:
         return changed
 
     async def rename(self, names: Iterable[str]) -> None:
-        """Make the server's certificate good for these names; new connections get it."""
+        """Make the server's certificate valid for these names; new connections get it."""
         self._names = tuple(names)
         await self.renew()
 
     async def renew(self) -> None:
-        """Renew what is due; what cannot be renewed now is told, and tried again."""
+        """Renew due certificates; log a failure and try again later."""
         try:
             await asyncio.to_thread(self._renew)
         except (ConfigError, OSError) as error:
@@ -106,12 +105,12 @@ class Keys:
             write_kubeconfigs(self._folder, authority, self._url)
 
     def authority(self) -> Authority:
-        """Open the authority that signs here. Raise ConfigError."""
+        """Open the signing authority. Raise ConfigError."""
         serials = self.access.revoked.serials | self.access.withdrawn.others.serials
         return Authority(self._folder / "pki", self._clock(), serials, self._life)
 
     def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
-        """Take over what API servers share."""
+        """Set the credentials that API servers share."""
         if self.access.share(tokens, withdrawn):
             self.when_read()
 
@@ -138,12 +137,12 @@ _PUBLIC: Final = (".", "pki", "pki/*.crt", "revoked", "member.json")
 
 
 def tell_loose_modes(folder: Path) -> None:
-    """Log a warning for each secret that others can read, and for each file and folder that others can change."""
+    """Log a warning for each secret that other users can read, and for each file and folder that they can change."""
     for patterns, bits, remedy in ((_SECRET, 0o077, "go-rwx"), (_PUBLIC, 0o022, "go-w")):
         for path in (folder / each for pattern in patterns for each in sorted(_found(folder, pattern))):
             try:
                 mode = stat.S_IMODE(path.stat().st_mode)
-            except OSError:  # the file is gone, or a link leads nowhere: who opens it tells
+            except OSError:  # the file is gone, or a dangling link: the reader reports it
                 continue
             if mode & bits:
                 what = "change" if mode & 0o022 else "read"

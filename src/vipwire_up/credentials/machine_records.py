@@ -1,15 +1,15 @@
-"""Which certificates each machine has, by which token, for which Node; API servers refuse those that have ended.
+"""The certificates of each machine, with their tokens and Nodes; API servers refuse those that have ended.
 
-A Secret `vipwire-machine-NODE` in kube-system has the record. So every API server of the cluster knows it.
+A Secret `vipwire-machine-NODE` in kube-system holds the record, so every API server of the cluster has it.
 
     type: vipwire.io/machine
     data.given, data.refused      a line for each certificate: SERIAL EXPIRY
     data.origins                  a line for each certificate: SERIAL USER TOKEN TOKEN-UID TOKEN-EXPIRY NODE-UID
 
-A certificate ends with the token of its join, unless the token expired first, and with its Node: by UID, so that a
-new token or Node of the same name does not bring it back. An unknown field is a `-`. Records of earlier versions have
-no origins: such a certificate ends by its time, or when its machine leaves. TLS refuses an expired certificate; its
-lines go with the next change.
+A certificate ends when its join token is deleted, unless the token expired first, and when its Node is deleted: by
+UID, so that a new token or Node of the same name does not revive the certificate. An unknown field is a `-`. Records
+of earlier versions have no origins: such a certificate ends when it expires or its machine leaves. TLS refuses an
+expired certificate; the next change removes its lines.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,13 +31,13 @@ PREFIX: Final = "vipwire-machine-"
 TOKEN_PREFIX: Final = "bootstrap-token-"  # noqa: S105  # the name of a Secret begins with it
 NODE_USER: Final = "system:node:"
 INGRESS_USER: Final = "ingress:"
-"""How the users begin that a machine's certificates are for; its Node's name follows."""
+"""Prefix of the user names of machines' certificates; the Node's name follows."""
 _NONE: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a machine got a certificate: for which user, by which token of a join, for which Node. "" is unknown."""
+    """How a machine got a certificate: its user, its join token, its Node. "" is unknown."""
 
     user: str = ""
     token: str = ""
@@ -48,7 +48,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """A certificate that was signed for a machine, by its serial number."""
+    """A machine's certificate, by its serial number."""
 
     serial: int
     until: datetime
@@ -57,13 +57,13 @@ class IssuedCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The UIDs of the bootstrap tokens by their ids, and of the Nodes by their names; "" for a damaged object."""
+    """The UIDs of bootstrap tokens by id, and of Nodes by name; "" for a damaged object."""
 
     tokens: Mapping[str, str]
     nodes: Mapping[str, str]
 
     def end_of(self, node: str, certificate: IssuedCertificate, now: datetime) -> str:
-        """Tell why a certificate of a machine has ended; "" if it has not."""
+        """Return why a machine's certificate has ended; "" if it has not."""
         origin = certificate.origin
         if origin.node_uid and self.nodes.get(node) not in (origin.node_uid, ""):
             return "its Node was removed"
@@ -82,20 +82,19 @@ class MachineRecord:
     refused: frozenset[IssuedCertificate] = frozenset()
 
     def with_issued(self, certificate: IssuedCertificate) -> "MachineRecord":
-        """Note a certificate."""
         return replace(self, given=self.given | {certificate})
 
     def with_all_refused(self, *more: IssuedCertificate) -> "MachineRecord":
-        """Refuse all that the machine has, and some more."""
+        """Refuse all certificates of the machine, and `more`."""
         return replace(self, given=frozenset(), refused=self.refused | self.given | set(more))
 
     def with_refused(self, has_ended: Callable[[IssuedCertificate], object]) -> "MachineRecord":
-        """Refuse the certificates that have ended."""
+        """Refuse the certificates for which `has_ended` is true."""
         ended = frozenset(filter(has_ended, self.given))
         return replace(self, given=self.given - ended, refused=self.refused | ended)
 
     def without_token(self, token: str) -> "MachineRecord":
-        """Let the certificates of a token outlive it."""
+        """Drop a token from the origins, so that its certificates outlive it."""
         given = (
             replace(each, origin=replace(each.origin, token_uid="")) if each.origin.token == token else each
             for each in self.given
@@ -103,12 +102,12 @@ class MachineRecord:
         return replace(self, given=frozenset(given))
 
     def find(self, serial: int) -> IssuedCertificate | None:
-        """Find a certificate by its serial number; None for one that is not recorded."""
+        """Return a certificate by its serial number; None if unknown."""
         return next((each for each in (*self.refused, *self.given) if each.serial == serial), None)
 
 
 def machine_secret(record: MachineRecord, now: datetime) -> Object:
-    """Write a record, without certificates that have expired."""
+    """Build the Secret of a record, without expired certificates."""
     meta = {"name": f"{PREFIX}{record.node}", "namespace": NAMESPACE}
     given, refused = (
         sorted((each for each in certificates if each.until > now), key=lambda each: (each.until, each.serial))
@@ -123,7 +122,7 @@ def machine_secret(record: MachineRecord, now: datetime) -> Object:
 
 
 def read_machine(secret: Object) -> MachineRecord | None:
-    """Read a record; None for another Secret. Lines that cannot be read are left out."""
+    """Parse a record; None for another Secret. Invalid lines are skipped."""
     name = str(at(secret, "metadata", "name") or "")
     if secret.get("type") != KIND or not name.startswith(PREFIX):
         return None
@@ -152,7 +151,7 @@ def certificate_table(records: Iterable[MachineRecord], present: Present, now: d
 
 
 def token_uids(secrets: Iterable[Object]) -> dict[str, str]:
-    """List the UIDs of the bootstrap tokens among Secrets of kube-system, by their ids."""
+    """Return the UIDs of the bootstrap tokens among Secrets of kube-system, by id."""
     found = ((str(at(each, "metadata", "name") or ""), str(at(each, "metadata", "uid") or "")) for each in secrets)
     return {name.removeprefix(TOKEN_PREFIX): uid for name, uid in found if name.startswith(TOKEN_PREFIX)}
 
@@ -160,14 +159,14 @@ def token_uids(secrets: Iterable[Object]) -> dict[str, str]:
 async def refuse_certificates(
     objects: Objects, node: str, has_ended: Callable[[IssuedCertificate], bool], now: datetime
 ) -> None:
-    """Refuse those certificates of a machine that have ended. Raise ApiError if its record cannot be written."""
+    """Refuse those of a machine's certificates that have ended. Raise ApiError if the record cannot be written."""
     await change_machine(objects, node, lambda record: record.with_refused(has_ended), now)
 
 
 async def change_machine(
     objects: Objects, node: str, change: Callable[[MachineRecord], MachineRecord], now: datetime
 ) -> None:
-    """Change the record of a machine; create it if there is none. Raise ApiError if it cannot be written."""
+    """Change a machine's record; create it if missing. Raise ApiError if it cannot be written."""
 
     def edit(value: Object) -> Object:
         record = change(read_machine(value) or MachineRecord(node))

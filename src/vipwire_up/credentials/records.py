@@ -1,12 +1,12 @@
-"""Secrets in kube-system by which the API servers of a cluster know each other's tokens.
+"""Secrets in kube-system through which the API servers of a cluster share their tokens.
 
     vipwire-server-NODE     type vipwire.io/server
       data.tokens           a line for each token of the server: SHA256,user,uid,"group1,group2"
-      data.withdrawn        SHA256 of each token that its tokens.csv does not have any more
+      data.withdrawn        SHA256 of each token that was removed from its tokens.csv
       data.revoked          its file `revoked`
 
-A token of one server is good at all of them, and one that any of them has withdrawn at none. The tokens themselves
-stand in the server's own file only. Pure.
+All servers accept a token of one server, and refuse a token that one server has withdrawn. Only the server's own file
+holds the tokens themselves. Pure.
 """
 
 import base64
@@ -26,12 +26,12 @@ from vipwire_up.credentials.revocation import NOBODY, Revoked, parse_revoked
 
 
 def encoded(data: Mapping[str, str]) -> dict[str, str]:
-    """Write texts as a Secret's data."""
+    """Encode texts as a Secret's data."""
     return {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
 
 
 def text_of(secret: Object, name: str) -> str:
-    """Read one text; "" for one that is not there or none."""
+    """Decode one text of a Secret; "" if missing or invalid."""
     try:
         return base64.b64decode(str(at(secret, "data", name) or ""), validate=True).decode()
     except (binascii.Error, ValueError):
@@ -39,7 +39,7 @@ def text_of(secret: Object, name: str) -> str:
 
 
 def lines_of(secret: Object, name: str) -> list[str]:
-    """Read the lines of one text."""
+    """Decode the lines of one text."""
     return text_of(secret, name).splitlines()
 
 
@@ -57,13 +57,12 @@ class ServerRecord:
     revoked: Revoked = NOBODY
 
     def now(self, tokens: Mapping[bytes, User], revoked: Revoked) -> "ServerRecord":
-        """Tell what follows if the server has these tokens now: those that it had and has no more are withdrawn."""
+        """Return the record after the server's tokens changed to these: removed tokens are withdrawn."""
         gone = self.tokens.keys() - tokens.keys()
         return ServerRecord(self.node, dict(tokens), (self.withdrawn | gone) - tokens.keys(), revoked)
 
 
 def server_secret(record: ServerRecord) -> Object:
-    """Write a record."""
     rows = io.StringIO()
     writer = csv.writer(rows, lineterminator="\n")
     for digest, user in sorted(record.tokens.items()):
@@ -78,7 +77,7 @@ def server_secret(record: ServerRecord) -> Object:
 
 
 def read_server(secret: Object) -> ServerRecord | None:
-    """Read a record; None for another Secret. What cannot be read in it is left out."""
+    """Parse a record; None for another Secret. Invalid lines are skipped."""
     name = str(at(secret, "metadata", "name") or "")
     if secret.get("type") != SERVER_KIND or not name.startswith(SERVER_PREFIX):
         return None

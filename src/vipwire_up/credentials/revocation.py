@@ -1,10 +1,10 @@
-"""Reads the file `revoked`: the certificates and users that are refused although their credentials are valid.
+"""Reads the file `revoked`: certificates and users that are refused although their credentials are valid.
 
     serial 5D3A91        a certificate, by its serial number in hexadecimal digits (openssl x509 -noout -serial)
-    user viewer          everybody of this name, with whatever credentials
+    user viewer          all credentials of this user name
     # a comment
 
-A certificate of ours that is revoked is made again with another key, and stands in its kubeconfig.
+vipwire replaces its own revoked certificates with ones of another key, and rewrites their kubeconfigs.
 """
 
 import re
@@ -17,7 +17,7 @@ from vipwire.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """What is withdrawn."""
+    """The revoked certificates and users."""
 
     serials: frozenset[int] = frozenset()
     users: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ _SERIAL: Final = re.compile(r"[0-9A-Fa-f:]{1,60}")
 
 
 def load_revoked(path: Path) -> Revoked:
-    """Read the file; there need be none. Raise ConfigError that names the line."""
+    """Read the file, which may be missing. Raise ConfigError that names the line."""
     try:
         return parse_revoked(path, path.read_bytes())
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def load_revoked(path: Path) -> Revoked:
 
 
 def parse_revoked(path: Path, content: bytes) -> Revoked:
-    """Read the file's content. Raise ConfigError that names the line."""
+    """Parse the file's content. Raise ConfigError that names the line."""
     serials, users = set[int](), set[str]()
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         word, _, value = line.strip().partition(" ")

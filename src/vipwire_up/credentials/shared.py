@@ -1,10 +1,10 @@
 """Credentials that API servers share through the store: tokens, withdrawals, certificates of machines.
 
-Each server follows the records of all (records.py); where the store is shared, it writes
-its own. So what is withdrawn at one server is refused at all of them as soon as they see the change.
+Each server follows the records of all (records.py) and, if the store is shared, writes its own. So all servers refuse
+a credential that one has withdrawn as soon as they see the change.
 
-Each server also follows bootstrap tokens and Nodes: it refuses the certificates that have ended with one of them, and
-notes them as refused in the record of their machine. They stay refused when the token would have expired meanwhile.
+Each server also follows bootstrap tokens and Nodes: it refuses the certificates that ended with one of them, and
+marks them as refused in the machine's record. They stay refused after the token's expiry date.
 """
 
 from collections.abc import Collection
@@ -48,7 +48,7 @@ class _Node:
 
 
 class SharedCredentials:
-    """Keeps the access of one server, on machine `node`, as the records say."""
+    """Keeps the access of one server, on machine `node`, in step with the records."""
 
     def __init__(
         self,
@@ -69,11 +69,10 @@ class SharedCredentials:
         self.look()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Follow the records, and write what this server has to say; report whether to step again soon."""
+        """Apply the records, and write this server's own; report whether to step again soon."""
         self.look()
         try:
             await self._note_ended()
@@ -88,7 +87,7 @@ class SharedCredentials:
         return self._registry.store.shared
 
     def look(self) -> None:
-        """Take over what the records, the tokens and the Nodes say, as far as they have changed."""
+        """Apply changes of the records, the tokens and the Nodes."""
         changes, anew = self._feed.look()
         if anew:
             self._nodes.clear()
@@ -101,7 +100,7 @@ class SharedCredentials:
         self._keys.share(self._tokens, replace(self._withdrawn, ready=ready))
 
     def _note_node(self, change: RecordChange) -> bool:
-        """Note a Node; report whether certificates may have ended with it."""
+        """Record a Node; report whether certificates may have ended with it."""
         name, value = change.record.key.name, readable(change.record)
         before = self._nodes.pop(name, None)
         if change.deleted:
@@ -110,7 +109,7 @@ class SharedCredentials:
         return before is not None and before.uid != node.uid
 
     def _read_records(self) -> None:
-        """Read all records: which tokens are good here, what is withdrawn, whose certificates have ended."""
+        """Read all records: accepted tokens, withdrawals, ended certificates."""
         found = [each for each in self._registry.store.scan(SECRETS.id) if _is_record(each.key)]
         values = {each.key.name: shown(each) for each in found}
         present = Present(token_uids(values.values()), {name: node.uid for name, node in self._nodes.items()})
@@ -131,7 +130,7 @@ class SharedCredentials:
         self._tokens, self._withdrawn = tokens, Withdrawn(frozenset(digests), revoked)
 
     async def _note_ended(self) -> None:
-        """Note in the machines' records which of their certificates have ended. Raise ApiError."""
+        """Mark ended certificates in the machines' records. Raise ApiError."""
         for node, ended in list(self._ended.items()):
             await refuse_certificates(self._objects, node, partial(_is_among, ended), self._registry.clock())
             self._ended.pop(node, None)

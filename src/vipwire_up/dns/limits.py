@@ -1,21 +1,21 @@
-"""Limits one client of the DNS server: questions in a second, questions that wait, connections. Pure.
+"""Limits each client of the DNS server: questions per second, questions that wait, connections. Pure.
 
-A client is an address. Nothing is kept of one that has nothing under way, but for its count of this second.
+A client is an address. The server keeps no state of an idle client, except its count of this second.
 """
 
 from collections import Counter
 from typing import Final
 
 RATE: Final = 20_000
-"""Questions that one client may ask in a second; further ones are dropped without an answer."""
+"""Questions per second of one client; further ones are dropped without an answer."""
 WAITING: Final = 100
-"""Questions of one client that may wait for upstream; further ones are answered with SERVFAIL."""
+"""Questions of one client that wait for upstream; further ones are answered with SERVFAIL."""
 CONNECTIONS: Final = 50
 """TCP connections of one client; further ones are closed."""
 
 
 class ClientLimits:
-    """Counts what clients have. A `rate` of 0 is no limit."""
+    """Counts each client's questions and connections. A `rate` of 0 is no limit."""
 
     def __init__(self, *, rate: int = RATE, waiting: int = WAITING, connections: int = CONNECTIONS) -> None:
         self._rate, self._most_waiting, self._most_connections = rate, waiting, connections
@@ -26,11 +26,11 @@ class ClientLimits:
 
     @property
     def clients(self) -> int:
-        """Count the clients of whom something is kept."""
+        """The number of clients with state."""
         return len({*self._asked, *self._waiting, *self._connections})
 
     def asks(self, client: str, now: float) -> bool:
-        """Count a question; tell whether it may be answered. `now` in seconds."""
+        """Count a question; report whether it may be answered. `now` in seconds."""
         if not self._rate:
             return True
         if now >= self._until:
@@ -40,19 +40,17 @@ class ClientLimits:
         return self._asked[client] <= self._rate
 
     def waits(self, client: str) -> bool:
-        """Count a question that waits, until it is `answered`; tell whether it may."""
+        """Count a question that waits, until `answered`; report whether it may wait."""
         return _take(self._waiting, client, self._most_waiting)
 
     def answered(self, client: str) -> None:
-        """Note that a question waits no more."""
         _give_back(self._waiting, client)
 
     def connects(self, client: str) -> bool:
-        """Count a connection, until it has `left`; tell whether it may be."""
+        """Count a connection, until `left`; report whether it is allowed."""
         return _take(self._connections, client, self._most_connections)
 
     def left(self, client: str) -> None:
-        """Note that a connection is closed."""
         _give_back(self._connections, client)
 
 

@@ -1,9 +1,8 @@
-"""Services and their endpoints as DNS reads them: on the wire, as values, and as kinds of any source. Pure.
+"""Services and their endpoints for DNS: as wire structs, as values, and as kinds of any source. Pure.
 
-The service proxy's own values leave out exactly what DNS needs most (headless Services, ExternalName, hostnames), and
-keep much that it does not; so these are separate, and the proxy pays nothing for DNS. What is not valid of an object
-is a Problem; nothing raises. Another proxy's Services (label `service.kubernetes.io/service-proxy-name`) have names
-like any other.
+The service proxy's values leave out headless Services, ExternalName and hostnames, and have much that DNS does not
+use; so DNS has its own, and the proxy pays nothing for it. Invalid fields become a Problem; nothing raises. Services
+of another proxy (label `service.kubernetes.io/service-proxy-name`) have names, too.
 """
 
 import enum
@@ -72,7 +71,7 @@ class DnsEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class DnsSlice:
-    """Some of a Service's endpoints, with the ports that all of them have."""
+    """Some of a Service's endpoints, with the ports that they share."""
 
     name: ObjectName
     service: ObjectName
@@ -103,7 +102,7 @@ class WireService(Struct, gc=False):
 
 
 class SliceLabels(Struct, gc=False):
-    """The label of an EndpointSlice that says whose it is."""
+    """The label of an EndpointSlice that names its Service."""
 
     service: str | None = field(default=None, name="kubernetes.io/service-name")
 
@@ -115,7 +114,7 @@ class SliceMeta(Meta, gc=False, rename="camel"):
 
 
 class Conditions(Struct, gc=False):
-    """`endpoints[].conditions`: DNS goes by `ready` alone, which the controllers make of the others."""
+    """`endpoints[].conditions`: DNS reads only `ready`, which the controllers derive from the others."""
 
     ready: bool | None = None
 
@@ -164,7 +163,7 @@ _FAMILIES = {"IPv4": 4, "IPv6": 16}
 
 
 def convert_service(source: WireService) -> tuple[DnsService | None, tuple[Problem, ...]]:
-    """Convert a Service; None when it has nothing that a name could lead to."""
+    """Convert a Service; None if its names cannot resolve."""
     meta, spec = source.metadata or _NO_META, source.spec or ServiceSpec()
     found = _findings("Service", meta)
     if not found.named(namespaced=True) or not is_label(found.name.name):
@@ -194,7 +193,7 @@ def _external(spec: ServiceSpec, found: Findings) -> DnsService | None:
 
 
 def convert_slice(source: EndpointSlice) -> tuple[DnsSlice | None, tuple[Problem, ...]]:
-    """Convert an EndpointSlice; None when it belongs to no Service or is of no IP family."""
+    """Convert an EndpointSlice; None without a Service or an IP family."""
     meta = source.metadata or SliceMeta()
     service = (meta.labels and meta.labels.service) or ""
     found = _findings("EndpointSlice", meta)
@@ -210,7 +209,7 @@ def _endpoints(sources: Iterable[WireEndpoint], size: int, found: Findings) -> I
     for index, source in enumerate(sources):
         path = f"endpoints[{index}]"
         text = source.addresses[0] if source.addresses else None
-        # Unknown is not "no": a slice that somebody wrote without conditions is to be used.
+        # Unset counts as ready: hand-written slices without conditions are used.
         ready = source.conditions is None or source.conditions.ready is not False
         endpoint = _endpoint(
             (f"{path}.addresses[0]", text), (f"{path}.hostname", source.hostname), found, ready=ready
@@ -222,7 +221,7 @@ def _endpoints(sources: Iterable[WireEndpoint], size: int, found: Findings) -> I
 def _endpoint(
     address: tuple[str, str | None], hostname: tuple[str, str | None], found: Findings, *, ready: bool
 ) -> DnsEndpoint | None:
-    """Read an endpoint from two fields, each with its path; one with a bad hostname goes by its address."""
+    """Read an endpoint from two fields, each with its path; an invalid hostname is ignored."""
     value, name = found.address(*address, local_use=False), hostname[1] or ""
     if name and not is_label(name):
         found.note(hostname[0], f"{name[:80]!r} is not a DNS label of at most 63 characters")
@@ -233,7 +232,7 @@ def _endpoint(
 def convert_endpoints(source: Endpoints) -> tuple[tuple[DnsSlice, ...], tuple[Problem, ...]]:
     """Convert v1 Endpoints: one slice for each subset, both families together.
 
-    The slices' names hold colons, so that they cannot be the name of a slice that somebody wrote.
+    The slices' names have colons, so that no EndpointSlice can have the same name.
     """
     found = _findings("Endpoints", source.metadata or _NO_META)
     if not found.named(namespaced=True):
@@ -259,7 +258,7 @@ def _subset(subset: Subset, path: str, found: Findings) -> Iterator[DnsEndpoint]
 
 
 def _ports(sources: Iterable[WireServicePort | WireEndpointPort], field: str, found: Findings) -> Iterator[DnsPort]:
-    """Read the ports that have a name: without one there is nothing that DNS could say."""
+    """Yield the ports with a name: DNS has no records for others."""
     for index, source in enumerate(sources):
         path = f"{field}[{index}]"
         if not source.name:
@@ -277,7 +276,7 @@ def _findings(kind: str, meta: Meta) -> Findings:
 DnsResource: TypeAlias = Resource[DnsKind, DnsObject]
 
 SERVICES: Final[DnsResource] = Resource(DnsKind.SERVICE, "/api/v1", "services", WireService, convert_service)
-# All slices, not only those with the label of headless Services: those that people write do not have it.
+# All slices: hand-written ones lack the label of headless Services.
 SLICES: Final[DnsResource] = Resource(
     DnsKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", EndpointSlice, convert_slice
 )
@@ -292,4 +291,4 @@ _ENDPOINTS: Final[ManifestKind[DnsKind, DnsObject]] = ManifestKind(
     DnsKind.SLICE, "Endpoints", ("v1",), _read_endpoints
 )
 MANIFESTS: Final = ManifestReader(kind_in_manifests(SERVICES), kind_in_manifests(SLICES), _ENDPOINTS)
-"""Reads files for DNS."""
+"""Reads manifests for DNS."""

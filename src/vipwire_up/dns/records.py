@@ -1,8 +1,8 @@
-"""Derives a Service's records: Kubernetes' DNS specification 1.1.0, section 2, and nothing else.
+"""Derives a Service's records: Kubernetes' DNS specification 1.1.0, section 2.
 
-The specification leaves three things open, which are decided here as CoreDNS decides them: an endpoint without a
-hostname is called by its address with dashes; SRV records have priority 0 and share a weight of 100; two endpoints
-with the same hostname share that name.
+The specification leaves three things open, where vipwire follows CoreDNS: the label of an endpoint without a hostname
+is its address with dashes; SRV records have priority 0 and share a weight of 100; two endpoints with the same
+hostname share that name.
 """
 
 import struct
@@ -14,12 +14,12 @@ from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, F
 
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV = 1, 2, 5, 6, 12, 16, 28, 33
 WEIGHT = 100
-"""What the SRV records of one name share."""
+"""The weight that the SRV records of one name share."""
 
 RRsets: TypeAlias = Mapping[int, tuple[bytes, ...]]
-"""The records of a name: the data of each on the wire, names in it not compressed, by type."""
+"""The data of a name's records by type, with names in them not compressed."""
 Records: TypeAlias = dict[bytes, dict[int, tuple[bytes, ...]]]
-"""Names on the wire with their records."""
+"""Records by encoded name."""
 
 
 def service_name(service: DnsService, zone: bytes) -> bytes:
@@ -28,7 +28,7 @@ def service_name(service: DnsService, zone: bytes) -> bytes:
 
 
 def records_of(service: DnsService, slices: Iterable[DnsSlice], zone: bytes) -> Records:
-    """Return all records of a Service, those below in-addr.arpa and ip6.arpa too; a headless one may have none."""
+    """Return all records of a Service, including those in in-addr.arpa and ip6.arpa; a headless one may have none."""
     name = service_name(service, zone)
     match service.form:
         case Form.EXTERNAL:
@@ -71,7 +71,7 @@ def _headless(service: DnsService, slices: Iterable[DnsSlice], name: bytes) -> R
 
 
 class _Collected:
-    """Records as they are found; the same one twice is one (RFC 2181 5)."""
+    """Collects records without duplicates (RFC 2181 5)."""
 
     def __init__(self) -> None:
         self._found: dict[bytes, dict[int, dict[bytes, None]]] = {}

@@ -1,7 +1,7 @@
-"""Follows the servers of a resolv.conf: one that is changed, replaced, emptied or made later is used at once.
+"""Follows the servers in a resolv.conf: a new, changed, replaced or emptied file takes effect at once.
 
-A machine's network often comes after vipwire has started, and changes with Wi-Fi and VPN. A file that cannot be read
-changes nothing: whoever writes it anew may remove it first.
+A machine's network often comes up after vipwire has started, and changes with Wi-Fi and VPN. While the file cannot be
+read, the servers stay: some programs remove the file before they write the new one.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from vipwire_up.dns.upstream.exchange import Forwarder
 
 
 class ResolvConf:
-    """Leads a forwarder to the servers that a file names."""
+    """Keeps a forwarder's servers in step with a file."""
 
     def __init__(self, settings: Settings, path: Path, forwarder: Forwarder) -> None:
         self._settings, self._path, self._forwarder = settings, path, forwarder
@@ -26,7 +26,6 @@ class ResolvConf:
             self._tell_none(error.strerror or "")
 
     async def run(self, _begun: Begun) -> None:
-        """Follow the file until cancelled."""
         async for content in FileWatch().contents(self._path):
             if content is not None:
                 self._take(content)

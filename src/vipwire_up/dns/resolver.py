@@ -1,7 +1,7 @@
-"""Decides who answers a question: the zone, the cache, or a server upstream.
+"""Decides where an answer comes from: the zone, the cache, or an upstream server.
 
-`quick` answers from memory; what it cannot answer so, `slow` asks for. A CNAME (ExternalName) is followed inside the
-zone always, and out of it where the asker wants recursion and there is somebody to ask (RFC 1034 4.3.2).
+`quick` answers from memory; `slow` asks upstream for all other questions. A CNAME (ExternalName) is always followed
+inside the zone, and out of it if the client wants recursion and an upstream server is configured (RFC 1034 4.3.2).
 """
 
 from typing import Final, NamedTuple
@@ -34,7 +34,7 @@ _FAILED, _REFUSED, _UNKNOWN_TYPE, _EMPTY = (
 
 
 class _Chain(NamedTuple):
-    """CNAMEs so far; then either where they leave the zone, or what answers at their end."""
+    """CNAMEs so far; then either the name where they leave the zone, or the answer at their end."""
 
     records: tuple[bytes, ...]
     outside: bytes = b""
@@ -42,7 +42,7 @@ class _Chain(NamedTuple):
 
 
 class Resolver:
-    """Answers questions. `pods` says whether names of the form 10-0-0-1.namespace.pod lead to their address."""
+    """Answers questions. `pods` enables names of the form 10-0-0-1.namespace.pod."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Resolver:
         self._pods = names.name_of(("pod",), zone.name) if pods else b""
 
     def quick(self, query: Query) -> Reply | None:
-        """Answer from memory; None where somebody has to be asked."""
+        """Answer from memory; None if an upstream server must be asked."""
         zone, kind = self.zone, query.type
         if query.klass not in (IN, ANY_CLASS):
             return _REFUSED
@@ -78,11 +78,11 @@ class Resolver:
                 return pod
         if self.zone.exists(name):
             return self.zone.nothing
-        # What is not here before everything was listed may yet be somewhere.
+        # Before all objects are listed, a missing name may still exist.
         return self.zone.unknown if self.zone.synced else _FAILED
 
     def _pod(self, name: bytes, kind: int) -> Reply | None:
-        """Answer for `<address with dashes>.<namespace>.pod`; the address is believed, no Pod need have it."""
+        """Answer `<address with dashes>.<namespace>.pod` with the address, without a check that such a Pod exists."""
         if next((above for above in list(names.parents(name))[1:2]), b"") != self._pods:
             return None
         address = names.undashed(name[1 : name[0] + 1])
@@ -109,7 +109,7 @@ class Resolver:
         return None if self._asks(query) else Reply.of(NOERROR, chain.records)
 
     def _asks(self, query: Query) -> bool:
-        """Report whether the asker wants recursion, and there is somebody to ask."""
+        """Report whether the client wants recursion and an upstream server is configured."""
         return self.forwarder is not None and bool(self.forwarder.servers) and bool(query.flags & RD)
 
     def _chain(self, query: Query) -> _Chain:
@@ -129,7 +129,7 @@ class Resolver:
         return _Chain((), end=_FAILED)
 
     async def slow(self, query: Query) -> Reply:
-        """Answer what `quick` could not."""
+        """Answer a question for which `quick` returned None."""
         if self.forwarder is None:
             return _REFUSED
         if self.zone.target(query.name) is None:

@@ -1,6 +1,6 @@
-"""One DNS server, its parts put together: a source of objects, the zone, what is upstream, the sockets, the pages.
+"""One DNS server: connects a source of objects, the zone, upstream servers, the sockets and the HTTP pages.
 
-`serve` is for a process that has more to do, such as `vipwire up`. `start` is the command, which checks and opens all
+`serve` is for a process with other parts, such as `vipwire up`. `start` is the command, which checks and opens all
 that its flags name.
 """
 
@@ -47,13 +47,13 @@ from vipwire_up.dns.zone import Zone
 
 Emit: TypeAlias = Callable[[DnsEvent], None]
 Feed: TypeAlias = Callable[[Emit], Awaitable[None]]
-"""Tells of all objects and then of every change, until it is cancelled."""
+"""Emits all objects, then every change, until cancelled."""
 Ready: TypeAlias = Callable[[int, tuple[str, ...]], None]
-"""Is told the port and the addresses once the sockets are open."""
+"""Called with the port and the addresses once the sockets are open."""
 
 
 async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _addresses: None) -> None:
-    """Serve DNS until cancelled. Raise UnsupportedError where an address cannot be bound."""
+    """Serve DNS until cancelled. Raise UnsupportedError if an address cannot be bound."""
     served = _Served(settings)
     async with asyncio.TaskGroup() as tasks:
         server = DnsServer(served.resolver, served.statistics, tasks, ClientLimits(rate=settings.rate))
@@ -87,7 +87,7 @@ async def _listen(server: DnsServer, settings: Settings) -> int:
 
 
 async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
-    """Answer this machine at one more address of it; tell whether that can be."""
+    """Answer this machine at one more address of it; report success."""
     try:
         with contextlib.ExitStack() as opened:
             pair = open_pair(address, port, opened, from_here=True)
@@ -114,7 +114,7 @@ class _Served:
     def __init__(self, settings: Settings) -> None:
         own = settings.advertised or tuple(text for text in settings.addresses if text not in ("0.0.0.0", "::"))  # noqa: S104
         addresses = tuple(parse_address(text) for text in own)
-        # As with dates in a zone file, a server that starts anew does not begin below where it was.
+        # Like a date in a zone file: a restarted server's serial must not go back.
         self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
         self._cache = Cache(settings.cache)
         self.statistics = DnsStatistics(self._sizes)
@@ -134,7 +134,6 @@ class _Served:
         return {**self.zone.sizes, "cached": len(self._cache)}
 
     def take(self, event: DnsEvent) -> None:
-        """Apply an event of a source."""
         synced = self.zone.synced
         for problem in self.zone.apply(event):
             log.warning("invalid object", problem=problem)
@@ -143,11 +142,11 @@ class _Served:
             log.info("all objects are listed", **self.zone.sizes)
 
     def count_failure(self) -> None:
-        """Note that the source has failed; it is started again."""
+        """Count a failure of the source, which is restarted."""
         self.statistics.failures += 1
 
     def pages(self) -> Pages:
-        """Build the pages: /health (lives), /ready (knows all objects), /metrics."""
+        """Build the pages: /health (alive), /ready (all objects listed), /metrics."""
 
         async def health(_request: Request) -> Reply:
             return Reply("OK")
@@ -164,7 +163,7 @@ class _Served:
 
 
 def run_dns(settings: Settings, feed: Feed) -> None:
-    """Run until SIGTERM or SIGINT; raise a VipwireError that ended it."""
+    """Run until SIGTERM or SIGINT; raise a VipwireError that ended the server."""
 
     async def until_stopped() -> None:
         stop = Stop(lambda: log.info("SIGHUP has no effect: there is no file to read again"))
@@ -186,11 +185,11 @@ def run_dns(settings: Settings, feed: Feed) -> None:
 _Source: TypeAlias = ApiSource[DnsKind, DnsObject] | ManifestSource[DnsKind, DnsObject]
 
 LOOK: Final = 1.0
-"""How often it is looked how the contact to the source is, in seconds."""
+"""Seconds between checks of the connection to the source."""
 
 
 def start(flags: Mapping[str, Any]) -> None:
-    """Run the server that the flags ask for until a signal ends it; raise ConfigError or UnsupportedError."""
+    """Run the server of these flags until a signal ends it; raise ConfigError or UnsupportedError."""
     log.configure(Logging(verbosity=flags["verbosity"]))
     settings = settings_of(flags)
     run_dns(settings, _feed(flags["kubeconfig"], flags["master"], flags["manifests"]))
@@ -211,7 +210,7 @@ def settings_of(flags: Mapping[str, Any]) -> Settings:
         http=str(parse_server(http, "--http-address")) if http else "",
         advertised=tuple(check_address(text, "--advertise-address") for text in flags["advertised"]),
         upstream=tuple(dict.fromkeys(parse_server(text) for text in flags["upstream"])),
-        resolv_conf=resolv_conf if resolv_conf.name else None,  # an empty name is `.`, as click makes a path of it
+        resolv_conf=resolv_conf if resolv_conf.name else None,  # click turns an empty flag into the path `.`
     )
 
 
@@ -233,7 +232,7 @@ def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ..
 
 
 async def _tell_contact(source: _Source) -> None:
-    """Log when the contact to the source is lost, or lost for another reason, or restored."""
+    """Log when the connection to the source is lost, fails for another reason, or is restored."""
     told: dict[str, str] = {}
     while True:
         for health in source.health():

@@ -1,10 +1,10 @@
-"""The sockets: questions in over UDP and TCP, answers out.
+"""The sockets of DNS: questions in over UDP and TCP, answers out.
 
-UDP is read straight from the socket, many datagrams at a time, and answered at once where the answer is in memory;
-asyncio's own transports take twice as long for each. On a wildcard address the answer must leave from the address
-that was asked (the asker's socket takes no other), so the kernel is asked which it was: IP_PKTINFO, ip(7), ipv6(7).
+The server reads UDP directly from the socket, many datagrams at a time, and answers from memory at once; asyncio's
+transports take twice as long for each. On a wildcard address the answer must leave from the address that the client
+asked, so the kernel reports that address: IP_PKTINFO, ip(7), ipv6(7).
 
-No question ends this loop: what one makes anybody raise is told, counted, and answered with SERVFAIL.
+No question ends this loop: an exception is logged, counted, and answered with SERVFAIL.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from vipwire_up.dns.sockets import IP_PKTINFO, Pair
 from vipwire_up.dns.statistics import DnsStatistics
 
 AT_ONCE: Final = 64
-"""Datagrams that are read before other work has its turn."""
+"""Datagrams that are read before other tasks get a turn."""
 MOST_WAITING: Final = 1000
-"""Questions that wait for upstream; beyond, SERVFAIL is the answer."""
+"""Questions that wait for upstream; beyond that the server answers SERVFAIL."""
 MOST_CONNECTIONS: Final = 500
 IDLE: Final = 10.0
 """Seconds after which a silent or slow TCP connection is closed (RFC 7766 6.2.3)."""
 _MOST_TOLD: Final = 100
-"""Different failures that are told of in the log; all are counted."""
+"""Distinct failures that are logged; all are counted."""
 _FAILED: Final = Reply(SERVFAIL, authoritative=False)
 _IN_PKTINFO = struct.Struct("@i4s4s")
 
 
 class DnsServer:
-    """Answers at sockets until it is closed. `tasks` holds what waits for upstream."""
+    """Answers at sockets until closed. `tasks` holds the questions that wait for upstream."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class DnsServer:
         self._closers: list[Callable[[], None]] = []
 
     def close(self) -> None:
-        """Close the sockets and end what is under way."""
+        """Close the sockets and cancel waiting questions."""
         for closer in self._closers:
             closer()
         for task in (*self._waiting, *self._connections):
             task.cancel()
 
     async def answer(self, pair: Pair) -> None:
-        """Answer what comes in at an address, until this server is closed, and the sockets with it."""
+        """Answer at an address until this server is closed."""
         loop = asyncio.get_running_loop()
         loop.add_reader(pair.datagrams, self._read_exact if pair.exact else self._read_any, pair.datagrams)
         self._closers.append(partial(_forget, loop, pair.datagrams))
@@ -71,19 +71,19 @@ class DnsServer:
         self._closers.append(server.close)
 
     def _read_exact(self, datagrams: socket.socket) -> None:
-        """Answer what has come to a socket that is bound to one address."""
+        """Answer the datagrams at a socket that is bound to one address."""
         now = time.monotonic()
         for _ in range(AT_ONCE):
             try:
                 data, asker = datagrams.recvfrom(65535)
-            except OSError:  # nothing more; or an ICMP error about an earlier answer, which is nobody's matter
+            except OSError:  # no more datagrams, or an ICMP error about an earlier answer
                 return
             answer = self._answer(data, (datagrams, asker, ()), now)
             if answer:
                 self._send(datagrams, answer, asker, ())
 
     def _read_any(self, datagrams: socket.socket) -> None:
-        """Answer what has come to a socket that is bound to all addresses, from the one that was asked."""
+        """Answer the datagrams at a wildcard socket, from the address that each client asked."""
         now = time.monotonic()
         for _ in range(AT_ONCE):
             try:
@@ -101,11 +101,11 @@ class DnsServer:
                 datagrams.sendmsg((answer,), source, 0, asker)
             else:
                 datagrams.sendto(answer, asker)
-        except OSError:  # a full buffer or no way back: the asker asks again
+        except OSError:  # a full buffer or no route: the client asks again
             self._statistics.unsent += 1
 
     def _answer(self, data: bytes, back: tuple[socket.socket, Any, Any], now: float) -> bytes:
-        """Answer at once, or give nothing and see to it that the answer is sent `back` later."""
+        """Answer at once, or return b"" and send the answer `back` later."""
         client: str = back[1][0]
         if not self._limits.asks(client, now):
             self._statistics.dropped["rate"] += 1
@@ -136,7 +136,7 @@ class DnsServer:
             return _FAILED
 
     def _too_many(self, client: str) -> Reply | None:
-        """Count a question that waits; give what is answered where too many do."""
+        """Count a waiting question; return the refusal if there are too many."""
         if len(self._waiting) < MOST_WAITING and self._limits.waits(client):
             return None
         self._statistics.dropped["waiting"] += 1
@@ -152,7 +152,7 @@ class DnsServer:
             self._limits.answered(client)
 
     def _survive(self, error: Exception) -> None:
-        """Count what a question has made us raise, and tell of it once."""
+        """Count an exception of a question, and log it once."""
         self._statistics.failures += 1
         said = in_short(error)
         if said not in self._told and len(self._told) < _MOST_TOLD:
@@ -188,11 +188,11 @@ class DnsServer:
         finally:
             self._connections.discard(task)
             self._limits.left(client)
-            # Closing waits until all has been read, and who does not read would keep the socket for ever.
+            # close() would wait until the client has read all, perhaps for ever.
             writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str) -> None:
-        """Answer question after question, in order, until the asker is silent, slow, or sends what is none."""
+        """Answer questions in order until the client is silent, slow, or sends an invalid message."""
         while True:
             async with asyncio.timeout(IDLE):
                 data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
@@ -225,7 +225,7 @@ def _forget(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:
 
 
 def _source(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-    """Turn what the kernel said about a datagram's way here into what it must be told for the way back."""
+    """Convert the control messages of a datagram into those of its answer."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
             _, _, address = _IN_PKTINFO.unpack(data[: _IN_PKTINFO.size])

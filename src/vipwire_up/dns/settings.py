@@ -1,4 +1,4 @@
-"""Reads the settings of DNS: flags, and the servers of a resolv.conf. Texts in, values or a ConfigError out."""
+"""The settings of DNS, from flags and the servers of a resolv.conf. Invalid texts raise ConfigError."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ LONGEST_DOMAIN: Final = LONGEST - 140
 class Settings:
     """The settings of one DNS server. `ttl` in seconds; `http` is for health and metrics, empty for none.
 
-    `upstream` are servers for other names; without any, those of the file `resolv_conf` are, as it is at the time.
-    `service` is the address of a Service that leads here.
-    `advertised` are the addresses that the name of this server leads to. `cache` counts answers; 0 keeps none.
-    At `inner` addresses only this machine is answered; they are taken if they are free. `rate` is how many questions
-    one client may ask in a second, 0 for any number. `mixed`: names are asked upstream in letters large and small.
+    `upstream` are servers for other names; without any, the current ones of the file `resolv_conf`. `service` is the
+    address of a Service that leads to this server. `advertised` are the addresses of this server's own name. `cache`
+    is the number of cached answers, 0 for none. At `inner` addresses only this machine is answered; they are bound if
+    free. `rate` is the number of questions per second of one client, 0 for no limit. `mixed` sends names upstream in
+    mixed case.
     """
 
     domain: str = "cluster.local"
@@ -46,7 +46,7 @@ class Settings:
 
 
 def check_domain(text: str) -> str:
-    """Check a cluster domain; raise ConfigError."""
+    """Return the text of a valid cluster domain; raise ConfigError."""
     try:
         name = parse_name(text)
     except ValueError as error:
@@ -59,7 +59,7 @@ def check_domain(text: str) -> str:
 
 
 def check_address(text: str, flag: str) -> str:
-    """Check an IP address and give its canonical form; raise ConfigError."""
+    """Return the canonical form of an IP address; raise ConfigError."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError as error:
@@ -67,7 +67,7 @@ def check_address(text: str, flag: str) -> str:
 
 
 def parse_server(text: str, flag: str = "--upstream") -> UpstreamServer:
-    """Read `IP`, `IP:port` or `[IP]:port`; raise ConfigError."""
+    """Parse `IP`, `IP:port` or `[IP]:port`; raise ConfigError."""
     host, port = text, "53"
     if text.startswith("[") and "]:" in text:
         host, _, port = text[1:].rpartition("]:")
@@ -80,7 +80,7 @@ def parse_server(text: str, flag: str = "--upstream") -> UpstreamServer:
 
 
 def read_resolv_conf(text: str, file: str) -> tuple[UpstreamServer, ...]:
-    """Read the `nameserver` lines (resolv.conf(5)); the rest is about names that people write, not about servers."""
+    """Return the servers of the `nameserver` lines (resolv.conf(5)); other lines are ignored."""
     found: dict[UpstreamServer, None] = {}
     for line in text.splitlines():
         words = line.split()
@@ -90,7 +90,7 @@ def read_resolv_conf(text: str, file: str) -> tuple[UpstreamServer, ...]:
 
 
 def without_ourselves(settings: Settings, servers: Sequence[UpstreamServer]) -> tuple[UpstreamServer, ...]:
-    """Leave out the servers that lead here: a question would come back until it is forgotten."""
+    """Leave out servers that lead to this one: a question would loop until it times out."""
     everywhere = any(ipaddress.ip_address(address).is_unspecified for address in settings.addresses)
 
     def is_ours(server: UpstreamServer) -> bool:

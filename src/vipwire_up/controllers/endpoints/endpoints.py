@@ -1,11 +1,11 @@
 """Derives a Service's endpoints from its selector's Pods, or from Endpoints made by hand. Pure.
 
-Endpoints are grouped by family and ports: Pods whose named target port is another number stand in a group of their
-own (staging/src/k8s.io/endpointslice/reconciler.go). A Pod has an endpoint if it has an address that others
-can reach and has not ended;
+Endpoints are grouped by family and ports: Pods whose named target port has another number form their own group
+(staging/src/k8s.io/endpointslice/reconciler.go). A Pod has an endpoint if it has a reachable address and has not
+ended:
 
     ready        publishNotReadyAddresses, or serving and not terminating
-    serving      its condition Ready, unless the machine that it is on is lost
+    serving      its condition Ready, unless its machine is lost
     terminating  it has a deletionTimestamp
 """
 
@@ -25,7 +25,7 @@ _CLOSE: Final = ("PreferClose", "PreferSameZone", "PreferSameNode")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The properties that all endpoints of a slice share. `ports` is JSON: a value that can be compared."""
+    """The properties that all endpoints of a slice share. `ports` is JSON, which can be compared."""
 
     family: str
     ports: str
@@ -42,7 +42,7 @@ Grouped: TypeAlias = dict[Group, list[Object]]
 
 
 def ports_key(ports: Iterable[Mapping[str, Any]]) -> str:
-    """Write ports so that equal ones are equal texts."""
+    """Encode ports so that equal ports give equal texts."""
     fields = ("name", "protocol", "port", "appProtocol")
     plain = [{name: port[name] for name in fields if port.get(name) is not None} for port in ports]
     return json.dumps(sorted(plain, key=lambda port: (str(port.get("name", "")), str(port.get("port")))))
@@ -51,7 +51,7 @@ def ports_key(ports: Iterable[Mapping[str, Any]]) -> str:
 def from_pods(
     service: Object, pods: Iterable[Object], zones: Mapping[str, str], lost: Collection[str] = ()
 ) -> Grouped:
-    """Find a Service's endpoints among the Pods that it selects; `zones` by node, `lost` nodes by name."""
+    """Return the endpoints of the Pods that a Service selects; `zones` by node, `lost` nodes by name."""
     found: Grouped = {}
     for pod in pods:
         if not is_endpoint(pod):
@@ -65,7 +65,7 @@ def from_pods(
 
 
 def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
-    """Turn Endpoints made by hand into those of slices (KEP-0752, mirroring)."""
+    """Convert Endpoints made by hand into endpoints of slices (KEP-0752, mirroring)."""
     found: Grouped = {}
     for subset in endpoints.get("subsets") or ():
         ports = ports_key(subset.get("ports") or ())
@@ -78,18 +78,16 @@ def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
 
 
 def is_endpoint(pod: Object) -> bool:
-    """Report whether a Pod can be an endpoint at all."""
     return bool(_reachable(pod)) and at(pod, "status", "phase") not in _ENDED
 
 
 def is_ready(pod: Object) -> bool:
-    """Return a Pod's condition Ready."""
+    """Return whether a Pod's condition Ready is True."""
     conditions = at(pod, "status", "conditions") or ()
     return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
 
 
 def pod_addresses(pod: Object) -> list[str]:
-    """List a Pod's addresses."""
     listed = [entry.get("ip") or "" for entry in at(pod, "status", "podIPs") or ()]
     first = at(pod, "status", "podIP")
     return [address for address in listed or [first] if address]
@@ -109,7 +107,7 @@ def _ports(spec: Object, pod: Object) -> Iterator[Object]:
 
 
 def _target(port: Object, protocol: str, pod: Object) -> int | None:
-    """Find the number of a target port: a name is looked up among the Pod's container ports."""
+    """Return the number of a target port; a name is looked up among the Pod's container ports."""
     target = port.get("targetPort") or port.get("port")
     if isinstance(target, int):
         return target
@@ -133,7 +131,7 @@ def _endpoint(service: Object, pod: Object, address: str, zones: Mapping[str, st
     if spec.get("hostname") and spec.get("subdomain") == service["metadata"]["name"]:
         endpoint["hostname"] = spec["hostname"]
     _place(endpoint, spec.get("nodeName") or "", zones)
-    wanted = None if is_auto(service) else at(service, "spec", "trafficDistribution")  # the annotation comes first
+    wanted = None if is_auto(service) else at(service, "spec", "trafficDistribution")  # this takes precedence
     hints = _hints(wanted, endpoint) if ready else {}
     return endpoint | ({"hints": hints} if hints else {})
 
@@ -146,7 +144,7 @@ def _place(endpoint: Object, node: str, zones: Mapping[str, str]) -> None:
 
 
 def _hints(distribution: str | None, endpoint: Object) -> Object:
-    """Return the hints for an endpoint (KEP-4444, KEP-3015): its zone, or its node."""
+    """Return the hints of an endpoint (KEP-4444, KEP-3015): its zone, or its node."""
     hints: Object = {}
     if distribution in _CLOSE and endpoint.get("zone"):
         hints["forZones"] = [{"name": endpoint["zone"]}]

@@ -1,6 +1,6 @@
-"""Endpoints objects, the older form: made of a Service's endpoints for readers that know no slices. Pure.
+"""Endpoints objects, the older form, made of a Service's endpoints for clients that do not read slices. Pure.
 
-One family, the Service's first; 1,000 addresses at most, and an annotation that says so if there are more.
+They have one family, the Service's first, and at most 1,000 addresses; an annotation tells if there are more.
 """
 
 from typing import Final
@@ -17,7 +17,6 @@ HEADLESS: Final = "service.kubernetes.io/headless"
 
 
 def endpoints_object(service: Object, grouped: Grouped) -> Object:
-    """Write a Service's Endpoints."""
     spec, meta = service["spec"], service["metadata"]
     family = (spec.get("ipFamilies") or ["IPv4"])[0]
     left, subsets = MOST, []

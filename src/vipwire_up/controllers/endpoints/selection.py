@@ -1,7 +1,7 @@
-"""Indexes by labels which Pods a Service selects, and which Services select a Pod. Pure.
+"""Indexes by label: the Pods that a Service selects, and the Services that select a Pod. Pure.
 
-Each side is found by one label, and then compared in full: a Service by the label of its selector that the fewest
-others are found by, a Pod by each of its own. So a label that all share costs nothing where another tells them apart.
+Each side is found by one label, then compared in full: a Service by the rarest label of its selector, a Pod by each
+of its labels. So a label that all Pods share costs nothing if another label distinguishes them.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ class Selection:
         self._pods: defaultdict[_Place, set[Name]] = defaultdict(set)
 
     def put_service(self, name: Name, selector: Mapping[str, str]) -> None:
-        """Store a Service's selector; an empty one selects nothing, and removes the Service."""
+        """Set a Service's selector; an empty one selects no Pods and removes the Service."""
         if self._selectors.pop(name, None):
             _discard(self._services, self._found_by.pop(name), name)
         if selector:
@@ -33,7 +33,7 @@ class Selection:
             self._services[place].add(name)
 
     def put_pod(self, name: Name, labels: Mapping[str, str]) -> None:
-        """Store a Pod's labels; None removes the Pod."""
+        """Set a Pod's labels; None removes the Pod."""
         for place in _places(name, self._labels.pop(name, {})):
             _discard(self._pods, place, name)
         if labels:
@@ -42,7 +42,6 @@ class Selection:
                 self._pods[place].add(name)
 
     def services_of(self, pod: Name) -> Iterator[Name]:
-        """Find the Services that select a Pod."""
         labels = self._labels.get(pod, {})
         for place in _places(pod, labels):
             for name in self._services.get(place, ()):
@@ -50,7 +49,7 @@ class Selection:
                     yield name
 
     def pods_of(self, service: Name) -> list[Name]:
-        """Find the Pods that a Service selects, in the order of their names."""
+        """Return the Pods that a Service selects, sorted by name."""
         selector = self._selectors.get(service)
         if not selector:
             return []
@@ -58,7 +57,7 @@ class Selection:
         return sorted(name for name in found if selector.items() <= self._labels[name].items())
 
     def services(self) -> tuple[Name, ...]:
-        """List the Services that have a selector."""
+        """Return the Services with a selector."""
         return tuple(self._selectors)
 
 

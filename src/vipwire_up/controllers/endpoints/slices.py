@@ -1,4 +1,4 @@
-"""EndpointSlices as objects: what one of ours looks like, and what is written to come to an arrangement. Pure."""
+"""EndpointSlices as objects: their form, and the writes that make an arrangement. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose slices are arranged: the Service, the object that they follow, and who says to manage them."""
+    """The owner of slices: the Service, the object that they follow, and the value of the managed-by label."""
 
     service: Object
     object: Object
@@ -43,7 +43,7 @@ class Owner:
 
 
 def steps(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: datetime) -> Steps:
-    """Return what is to be written so that an owner's slices hold the wanted endpoints."""
+    """Return the writes after which an owner's slices hold the wanted endpoints."""
     plan = arrange([slice_of(value) for value in existing], wanted, owner.families)
     labels, update = slice_labels(owner), dict(plan.update)
     replace = []
@@ -60,7 +60,7 @@ def steps(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: dateti
 
 
 def slice_labels(owner: Owner) -> dict[str, str]:
-    """Write the labels of an owner's slices: the owner's own, and those that say what they are."""
+    """Return the labels of an owner's slices: the owner's own, the service-name and the managed-by label."""
     copied = {key: value for key, value in _labels(owner.object).items() if key not in _NOT_COPIED}
     ours = {SERVICE: owner.service["metadata"]["name"], MANAGED_BY: owner.manager}
     return copied | ours | ({HEADLESS: ""} if owner.service["spec"].get("clusterIP") == "None" else {})

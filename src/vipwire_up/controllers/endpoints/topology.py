@@ -1,14 +1,14 @@
 """Zone hints for Services with `service.kubernetes.io/topology-mode: Auto` (KEP-2433). Pure.
 
-Clients of a zone use the endpoints that are hinted at it. Each zone has a share of the CPUs of all Nodes, and is
-taken to make this share of the traffic: so it is given this share of the endpoints, its own first.
+Clients of a zone use the endpoints with a hint for it. vipwire expects a zone's part of the traffic to be its part of
+the CPUs of all Nodes, and gives it that part of the endpoints, its own first.
 
     desired    endpoints * share
-    minimum    desired / 1.2, rounded up: with fewer, each would have 20 % more to do than it should
+    minimum    desired / 1.2, rounded up: with fewer, each would get 20 % more traffic than its part
 
-Endpoints of zones that have most above what is desired are given to zones that have less than their minimum. There
-are no hints, and it is said why, where that cannot be: too few endpoints, or Nodes or endpoints that tell too little.
-Kubernetes gives away more: up to what is desired. The bound on what an endpoint has to do is the same.
+Zones with the most endpoints above `desired` give some to zones below their minimum. If that is impossible (too few
+endpoints, or missing data of Nodes or endpoints), vipwire sets no hints and reports why. Kubernetes moves more
+endpoints, up to `desired`; the bound on an endpoint's overload is the same.
 """
 
 import math
@@ -42,14 +42,13 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The part of all CPUs that each zone has; none, and why, if that is not known."""
+    """Each zone's part of all CPUs; empty, with the reason, if unknown."""
 
     by_zone: Mapping[str, float]
     problem: str = ""
 
 
 def node_facts(node: Object) -> NodeFacts:
-    """Read a Node."""
     labels = at(node, "metadata", "labels") or {}
     conditions = at(node, "status", "conditions") or ()
     ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
@@ -61,7 +60,6 @@ def node_facts(node: Object) -> NodeFacts:
 
 
 def shares(nodes: Iterable[NodeFacts]) -> Shares:
-    """Return each zone's share."""
     cpus: dict[str, float] = {}
     for node in nodes:
         if node.cpus is None:
@@ -75,13 +73,13 @@ def shares(nodes: Iterable[NodeFacts]) -> Shares:
 
 
 def is_auto(service: Object) -> bool:
-    """Report whether a Service asks for it."""
+    """Report whether a Service asks for zone hints by annotation."""
     annotations = at(service, "metadata", "annotations") or {}
     return any(annotations.get(name) in ("Auto", "auto") for name in _MODES)
 
 
 def divide(endpoints: Sequence[Object], known: Shares) -> str:
-    """Hint ready endpoints of one family at zones; tell why not, "" if it is done."""
+    """Set hints on ready endpoints of one family; return why not, "" if set."""
     ready = sorted(
         (each for each in endpoints if each["conditions"]["ready"]), key=lambda each: str(each["addresses"])
     )
@@ -113,7 +111,7 @@ def _obstacle(ready: Sequence[Object], by_zone: Mapping[str, float]) -> str:
 
 
 def _cpus(quantity: object) -> float:
-    """Read a number of CPUs, such as 4 or 3920m; 0 for what is none: no number, negative, or without end."""
+    """Parse a number of CPUs, such as 4 or 3920m; 0 if it is not a number, negative or infinite."""
     text = str(quantity or "")
     try:
         number = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)

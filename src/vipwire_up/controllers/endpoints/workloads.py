@@ -1,9 +1,9 @@
-"""Pods as workloads that already run: an address in an annotation, and readiness where nobody else tells it. A hook.
+"""Admission hook for Pods as workloads that already run: an address in an annotation, readiness.
 
     metadata.annotations["vipwire.io/address"]: 10.0.0.5            or 10.0.0.5,fd00::5
 
-A Pod with this annotation needs no status in its manifest: it runs, at these addresses. It is ready at once, unless
-one of its containers has a readinessProbe: then it becomes ready when the probe says so.
+A Pod with this annotation needs no status in its manifest: it runs, at these addresses. It is Ready at once, unless
+one of its containers has a readinessProbe: then the probe's result decides.
 """
 
 import ipaddress
@@ -22,13 +22,13 @@ ADDRESS: Final = "vipwire.io/address"
 
 
 class Workloads:
-    """The hook. `clock` tells the time."""
+    """The hook. `clock` returns the time of conditions."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Fill in the status of a Pod that its annotation tells the address of. Raise ApiError for a wrong one."""
+        """Fill in the status of a Pod with the annotation. Raise ApiError for an invalid address."""
         if attempt.resource is not PODS or attempt.subresource or attempt.new is None:
             return None
         if attempt.operation is Operation.DELETE:
@@ -41,7 +41,7 @@ class Workloads:
 
 
 def place(pod: Object, addresses: list[str], now: str) -> None:
-    """Register the addresses of a Pod."""
+    """Set the addresses in a Pod's status."""
     status = pod.setdefault("status", {})
     status |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
     if status.get("phase") in (None, "Pending"):
@@ -54,13 +54,13 @@ def place(pod: Object, addresses: list[str], now: str) -> None:
 
 
 def probes(pod: Object) -> list[tuple[str, Object]]:
-    """List a Pod's readiness probes by container."""
+    """Return a Pod's readiness probes by container."""
     containers = at(pod, "spec", "containers") or ()
     return [(each["name"], each["readinessProbe"]) for each in containers if each.get("readinessProbe")]
 
 
 def ready_condition(problem: str | None, now: str) -> Object:
-    """Write the condition Ready: False for a problem, or None where nothing is known yet; "" is ready."""
+    """Build the condition Ready: `problem` "" is True, a text False, None not yet probed."""
     condition = {"type": "Ready", "status": "False" if problem or problem is None else "True"}
     condition["lastTransitionTime"] = now
     if problem:

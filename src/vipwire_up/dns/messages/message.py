@@ -1,8 +1,8 @@
-"""Messages on the wire: a question as it came, and the answer to it. Pure, and no bytes make it raise.
+"""DNS messages: decodes a question, encodes the answer. Pure, and no bytes make it raise.
 
-What this server has to read is small (a header, one question, perhaps EDNS), so it is read by hand: a dozen slices
-instead of a tree of objects. The answer repeats the question as it was asked, large and small letters included, since
-resolvers mix them to see that nobody else has answered (draft-vixie-dnsext-dns0x20); owners of records point to it.
+Questions are small (a header, one question, perhaps EDNS), so the decoder slices bytes instead of building objects.
+The answer repeats the question in its original case, because resolvers mix case to detect forged answers
+(draft-vixie-dnsext-dns0x20); owners of records point to the question.
 
 RFC 1035 4 (format), RFC 6891 (EDNS), RFC 9619 (there is one question).
 """
@@ -23,11 +23,11 @@ OWNER = b"\xc0\x0c"
 """A pointer to the question's name, which begins right after the header."""
 HEADER = struct.Struct("!HHHHHH")
 CLASSIC, OURS = 512, 1232
-"""Bytes of a UDP answer without EDNS (RFC 1035 4.2.1), and the most that we send or take (DNS flag day 2020)."""
+"""Bytes of a UDP answer without EDNS (RFC 1035 4.2.1), and the largest sent or accepted (DNS flag day 2020)."""
 
 
 class Edns(NamedTuple):
-    """The OPT record of a question: the size it accepts, its version, whether it wants DNSSEC's records."""
+    """The OPT record of a question: its UDP size, its version, its DO bit."""
 
     size: int
     version: int
@@ -35,7 +35,7 @@ class Edns(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One question. `question` is as it came, `name` in small letters."""
+    """One question. `question` has the original bytes, `name` is in lower case."""
 
     id: int
     flags: int
@@ -47,12 +47,12 @@ class Query(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """The largest answer over UDP that the asker takes, in bytes."""
+        """The largest UDP answer that the client accepts, in bytes."""
         return CLASSIC if self.edns is None else min(max(self.edns.size, CLASSIC), OURS)
 
 
 class Refusal(NamedTuple):
-    """An invalid question. `answer` is to be sent, nothing if empty."""
+    """An invalid question. The server sends `answer`, nothing if it is empty."""
 
     rcode: int
     answer: bytes
@@ -60,9 +60,9 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The content of an answer: records on the wire, each whole, in order; owners may point to the question's name.
+    """The content of an answer: whole encoded records, in order; owners may point to the question's name.
 
-    `same_size` says that the answers are equally long, so that they may be turned around.
+    `same_size` means that all answers have equal length, so that `render` may rotate them.
     """
 
     rcode: int = NOERROR
@@ -83,7 +83,7 @@ class Reply:
         *,
         authoritative: bool = True,
     ) -> "Reply":
-        """Build a reply; what is sent most often is encoded already."""
+        """Build a reply with its most frequent encoding."""
         lengths = {len(record) for record in answers}
         size = lengths.pop() if len(lengths) == 1 and len(answers) > 1 else 0
         return cls(
@@ -92,7 +92,7 @@ class Reply:
 
 
 def read_query(data: bytes) -> Query | Refusal:
-    """Read a message that asks. Answers are not answered, or two servers would talk for ever."""
+    """Decode a question. Messages with QR set are not answered, or two servers would answer each other for ever."""
     if len(data) < 12 or data[2] & 0x80:  # QR
         return Refusal(FORMERR, b"")
     number, flags, questions, answers, authorities, additionals = HEADER.unpack_from(data)
@@ -119,7 +119,7 @@ def _refuse(number: int, flags: int, rcode: int) -> Refusal:
 
 
 def _name_end(data: bytes, place: int) -> int:
-    """Find where an uncompressed name ends; 0 if it does not, is too long, or points elsewhere."""
+    """Return the end of an uncompressed name; 0 if it is cut off, too long, or has a pointer."""
     start, size = place, len(data)
     while place < size:
         length = data[place]
@@ -132,7 +132,7 @@ def _name_end(data: bytes, place: int) -> int:
 
 
 def skip_name(data: bytes, place: int) -> int:
-    """Find where a name that may be compressed ends; 0 if it does not."""
+    """Return the end of a name that may be compressed; 0 if it is cut off."""
     size = len(data)
     while place < size:
         length = data[place]
@@ -147,7 +147,7 @@ def skip_name(data: bytes, place: int) -> int:
 
 
 def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns | str | None:
-    """Walk over the records of a question to its OPT record; a text says what is malformed."""
+    """Walk over the records of a question to its OPT record; a str tells what is malformed."""
     found: Edns | None = None
     for index in range(before + additionals):
         end = skip_name(data, place)
@@ -165,7 +165,7 @@ def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns |
 def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:
     """Encode the answer to a question, of at most `limit` bytes; `turn` rotates equal answers.
 
-    What does not fit is left out, whole records from the end, and TC set when it is more than a courtesy.
+    Records that do not fit are left out, from the end. TC is set unless only optional records are missing.
     """
     edns = b"" if query.edns is None else _opt(reply.rcode, do=query.edns.do)
     flags = QR | (query.flags & (RD | CD)) | (reply.rcode & 15)
@@ -187,7 +187,7 @@ def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, rec
 
 
 def _fit(reply: Reply, room: int, turn: int) -> tuple[bytes, tuple[int, int, int], bool]:
-    """Select what fits, in order. Additional records are optional: without them an answer is still complete."""
+    """Return the records that fit, in order. Without additional records an answer is still complete."""
     cut = turn % len(reply.answers) if reply.size else 0
     answers = reply.answers[cut:] + reply.answers[:cut]
     taken: list[bytes] = []

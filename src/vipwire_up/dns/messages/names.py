@@ -1,7 +1,7 @@
-"""Names of the DNS as bytes on the wire: labels with their lengths, small letters, a zero at the end.
+"""DNS names as bytes on the wire: labels with their lengths, lower case, a zero at the end.
 
-A dictionary of these is looked up with what stands in a question, without making a text of it. Lengths are below 64
-and so are no letters: a whole name can be made small with `bytes.lower`.
+The server looks up the bytes of a question in dictionaries without decoding them. Lengths are below 64 and so never
+letters: `bytes.lower` works on a whole name.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ def name_of(labels: Iterable[str], suffix: bytes = ROOT) -> bytes:
 
 
 def parse_name(text: str) -> bytes:
-    """Read a name as people write it, absolute whether it ends in a dot or not. Raise ValueError."""
+    """Parse a textual name, absolute with or without a final dot. Raise ValueError."""
     try:
         return dns.name.from_text(text).canonicalize().to_wire() or ROOT
     except (dns.exception.DNSException, UnicodeError) as error:
@@ -33,7 +33,7 @@ def parse_name(text: str) -> bytes:
 
 
 def text_of(name: bytes) -> str:
-    r"""Write a name as people do, with the dot at the end; odd bytes as \DDD (RFC 1035 5.1)."""
+    r"""Format a name as text, with the final dot; odd bytes as \DDD (RFC 1035 5.1)."""
     return dns.name.from_wire(name, 0)[0].to_text()
 
 
@@ -46,24 +46,24 @@ def parents(name: bytes) -> Iterator[bytes]:
 
 
 def is_below(name: bytes, zone: bytes) -> bool:
-    """Report whether a name is a zone's own or below it; the bytes alone could match in the middle of a label."""
+    """Report whether a name is a zone's own or below it. Compares whole labels."""
     return name.endswith(zone) and (name == zone or zone in parents(name))
 
 
 def reverse_name(address: Address) -> bytes:
-    """Encode the name whose PTR records name an address (RFC 1035 3.5, RFC 3596 2.5)."""
+    """Encode the name of an address's PTR records (RFC 1035 3.5, RFC 3596 2.5)."""
     if len(address) == 4:
         return name_of([str(octet) for octet in reversed(address)], REVERSE_4)
     return name_of(reversed(address.hex()), REVERSE_6)
 
 
 def dashed(address: Address) -> str:
-    """Name an endpoint without a hostname by its address, as CoreDNS does: 10-0-0-1, fd00--1."""
+    """Return the label of an endpoint without a hostname, as CoreDNS does: 10-0-0-1, fd00--1."""
     return format_address(address).replace(".", "-").replace(":", "-")
 
 
 def undashed(label: bytes) -> Address | None:
-    """Read such a name back; None where it is none."""
+    """Parse such a label; None if invalid."""
     text = label.decode("ascii", errors="replace")
     for between in (".", ":"):
         try:
