@@ -1,1 +1,1 @@
-"""Kubernetes as the proxy reads it: kinds on the wire, list and watch, manifests, Events."""
+"""Reads Kubernetes objects for the proxy: wire format, list and watch, manifests, Events."""

@@ -1,7 +1,7 @@
-"""An API server as a source of events: drives one `ResourceWatch` a kind over HTTP.
+"""An API server as a source of events: drives one `ResourceWatch` for each kind over HTTP.
 
-All judgement is in `watch`; here bytes go in, events come out, and what it says to do is done. `KeptSource` runs any
-source again whenever it fails: no object and no file ends what reads them.
+All decisions are in `watch`; this module only does input and output. `KeptSource` restarts a failed source, so no
+object or file can end the reader.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ USER_AGENT = f"vipwire/{__version__} (linux)"
 
 
 def any_number() -> float:
-    """Return a random number from 0 up to 1, without the module that would have to be imported for it."""
+    """A random number in [0, 1), without importing `random`, which takes long."""
     return (int.from_bytes(os.urandom(7)) >> 3) / (1 << 53)
 
 
 class ApiSource(Generic[K, T]):
-    """Lists and watches the resources that it is given, at an API server.
+    """Lists and watches resources of an API server.
 
-    `clock` gives seconds that never go back, `chance` numbers from 0 up to 1. An answer must have begun within
-    `answer_timeout` seconds. `places` is told at which addresses the API server is reached.
+    `clock` returns monotonic seconds, `chance` random numbers in [0, 1). An answer must begin within `answer_timeout`
+    seconds. `places` receives the API server's addresses.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ApiSource(Generic[K, T]):
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
 
     def health(self) -> tuple[Health, ...]:
-        """Return how the contact is, for each kind."""
+        """Return the health of each kind."""
         return tuple(watch.health(self._clock()) for watch in self._watches)
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
@@ -150,17 +150,16 @@ class _Source(Protocol[K, T]):  # type: ignore[misc]  # they stand in an argumen
 
 
 class KeptSource(Generic[K, T]):
-    """A source that a failure does not end: the failure is told, as its health too, and the source runs again."""
+    """Restarts a failing source, and reports the failure in its health."""
 
     def __init__(self, source: _Source[K, T]) -> None:
         self._source, self._supervisor = source, Supervisor()
 
     def health(self) -> tuple[Health, ...]:
-        """Return how the source is, and how its running is once that has failed."""
+        """Return the source's health, and the failure of its run if there was one."""
         failures = self._supervisor.failures["source"]
         own = Health("source", error=self._supervisor.troubles().get("source", ""), total=failures)
         return (*self._source.health(), *([own] if failures else []))
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
-        """Emit events until cancelled."""
         await self._supervisor.keep("source", lambda _begun: self._source.run(emit))

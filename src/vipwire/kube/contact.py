@@ -1,8 +1,8 @@
-"""Keeps the state of the contact to the API server for one kind, and says how long to wait before a retry. Pure.
+"""Tracks the contact to the API server for one kind, and the wait before a retry. Pure.
 
-The wait doubles from 0.8 s up to 30 s with every failure in a row (client-go's bounds), with up to half of it added
-by chance so that a cluster's nodes do not come back in step. What ends a row is not that a request was answered but
-that a watch lived: a server that lists well and breaks every watch would otherwise be asked without end.
+The wait doubles from 0.8 s up to 30 s with each failure in a row (client-go's bounds), with up to half of it added at
+random, so that a cluster's nodes do not return in step. A watch that lived ends a row, not an answered request:
+otherwise a server that lists well and breaks every watch would be asked without pause.
 """
 
 from dataclasses import replace
@@ -10,19 +10,19 @@ from dataclasses import replace
 from vipwire.model.value import Value
 
 LEAST_WAIT, MOST_WAIT = 0.8, 30.0
-"""Bounds of the wait after failures, in seconds; it doubles between them."""
+"""Bounds of the doubling wait after failures, in seconds."""
 MOST_RETRY_AFTER = 120.0
-"""A server may ask for a longer wait, up to this, in seconds."""
+"""The longest Retry-After that vipwire follows, in seconds."""
 ABSENT_WAIT = 300.0
-"""How long a kind that the server does not have is left alone, in seconds; up to twice that, by chance."""
+"""Least wait in seconds for a kind that the server lacks; up to twice that, at random."""
 
 
 class Health(Value, frozen=True):
-    """The state of the contact to the server, for one kind.
+    """The contact to the server, for one kind.
 
-    `synced`: a complete list was seen once. `error` is empty when all is well, else it says what is wrong, `since`
-    the time when that began (in the caller's clock). `failures` in a row, `total` all of them. `note` says why a kind
-    counts as empty. `logged`: the error has a line in the log already, for it is not about reading objects.
+    `synced`: a complete list was received once. `error` is "" when all is well, `since` its start (in the caller's
+    clock). `failures` counts failures in a row, `total` all. `note` says why a kind counts as empty. `logged`: the
+    error is in the log already, because it is not about reading objects.
     """
 
     resource: str
@@ -43,32 +43,32 @@ class Contact:
         self._due: float | None = None
 
     def answered(self) -> None:
-        """Note a good answer; the row of failures does not end with it."""
+        """Record a good answer; the row of failures continues."""
         if self.health.error:
             self.health = replace(self.health, error="", since=0.0)
 
     def synced(self) -> None:
-        """Note a complete list. What a watch suffered from is over when a watch lives, not before."""
+        """Record a complete list. Errors of a watch end when a watch lives, not before."""
         self.health = replace(self.health, synced=True, note="")
 
     def lived(self) -> None:
-        """Note that a watch made progress, which ends the row of failures."""
+        """Record progress of a watch, which ends the row of failures."""
         self.health = replace(self.health, error="", since=0.0, failures=0)
 
     def absent(self, reason: str) -> None:
-        """Note that the server does not have this kind: it counts as a complete, empty list, to be tried later."""
+        """Record that the server lacks this kind: it counts as a complete, empty list, and is tried later."""
         self.health = Health(self.health.resource, synced=True, total=self.health.total, note=reason)
         self._due = 0.0
 
     def failed(self, reason: str, now: float, retry_after: float = 0.0) -> None:
-        """Note a failure; `retry_after` seconds is what the server asked for."""
+        """Record a failure; `retry_after` is the server's wish in seconds."""
         health = self.health
         since = health.since if health.error else now
         self.health = replace(health, error=reason, since=since, failures=health.failures + 1, total=health.total + 1)
         self._due = min(retry_after, MOST_RETRY_AFTER)
 
     def take_wait(self, chance: float) -> float | None:
-        """Return the wait that is due, in seconds, and clear it; None when there is none."""
+        """Return the due wait in seconds and clear it; None without one."""
         least, self._due = self._due, None
         if least is None:
             return None

@@ -1,7 +1,7 @@
-"""Converts EndpointSlices and v1 Endpoints on the wire to `model.EndpointSlice`: what of them is valid. Pure.
+"""Converts EndpointSlices and v1 Endpoints from the wire to `model.EndpointSlice`, dropping invalid parts. Pure.
 
-A hundred thousand endpoints pass through here at start, so the usual endpoint is read without a detour, and equal
-values (zones, ports, the names of nodes) are held once.
+A start may read 100,000 endpoints, so usual endpoints take a fast path, and equal values (zones, ports, node names)
+are shared.
 """
 
 import functools
@@ -25,7 +25,7 @@ _TRIGGER_FIELD = "metadata.annotations[endpoints.kubernetes.io/last-change-trigg
 
 
 def convert_slice(source: wire.WireEndpointSlice) -> tuple[EndpointSlice | None, tuple[Problem, ...]]:
-    """Convert one EndpointSlice; None when it is nobody's, another proxy's, headless, or of no IP family."""
+    """Convert one EndpointSlice; None without a Service, for another proxy's, headless, or a non-IP address type."""
     meta = source.metadata or _NO_META
     labels = meta.labels or _NO_LABELS
     if not labels.service or labels.headless is not None or labels.proxy_name is not None:
@@ -59,8 +59,8 @@ def convert_slice(source: wire.WireEndpointSlice) -> tuple[EndpointSlice | None,
 def convert_endpoints(source: wire.WireEndpoints) -> tuple[tuple[EndpointSlice, ...], tuple[Problem, ...]]:
     """Convert v1 Endpoints as the mirroring controller does: one slice for each subset and family.
 
-    Nothing when the label `endpointslice.kubernetes.io/skip-mirror` forbids it. The slices' names hold colons, so
-    that they cannot be the name of a slice that somebody wrote.
+    Returns none with the label `endpointslice.kubernetes.io/skip-mirror`. The slices' names contain colons, so they
+    cannot be names of real slices.
     """
     meta, labels = source.metadata or wire.EndpointsMeta(), (source.metadata and source.metadata.labels)
     if labels and (labels.skip_mirror == "true" or labels.headless is not None or labels.proxy_name is not None):
@@ -94,18 +94,18 @@ def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoin
 
 
 def _ports(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Findings) -> tuple[EndpointPort, ...]:
-    """Read the ports. One port, which most slices have, is read once for all that have the same."""
+    """Read the ports. A single port, the usual case, is cached."""
     if len(ports) == 1:
         try:
             return _only_port(ports[0])
         except ValueError:
-            pass  # there is something to note
+            pass  # the slow path notes the problem
     return _share_ports(tuple(_each_port(ports, field, found)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _only_port(source: wire.WireEndpointPort) -> tuple[EndpointPort, ...]:
-    """Read the only port of a slice; raise ValueError where there is something to note: that is not remembered."""
+    """Read a slice's single port; raise ValueError (which is not cached) if it has a problem."""
     found = Findings("EndpointSlice", _NO_NAME)
     ports = tuple(_each_port((source,), "ports", found))
     if found.problems():
@@ -138,7 +138,7 @@ def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Fi
             continue
         conditions, hints = source.conditions or _NO_CONDITIONS, source.hints
         node = intern(source.node_name) if source.node_name else ""
-        # Unknown is not "no": a slice that somebody wrote without conditions is to be used.
+        # Unknown is not false: an EndpointSlice without conditions is used.
         ready, serving = conditions.ready is not False, conditions.serving is not False
         if hints is None:
             endpoints.append(Endpoint(address, ready, serving, conditions.terminating is True, node))
@@ -149,7 +149,7 @@ def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Fi
 
 
 def _address(source: wire.WireEndpoint, index: int, size: int, found: Findings) -> Address | None:
-    """Read the first address: what the others mean was never defined, and no proxy uses them."""
+    """Read the first address: the others have no defined meaning, and no proxy uses them."""
     if not source.addresses:
         found.note(f"endpoints[{index}].addresses", "is missing")
         return None
@@ -174,11 +174,11 @@ def _one_name(name: str | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _share_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return an equal tuple seen earlier: a cluster has few zones, and every endpoint names one."""
+    """Return an equal earlier tuple: a cluster has few zones, and every endpoint names one."""
     return names
 
 
 @functools.lru_cache(maxsize=4096)
 def _share_ports(ports: tuple[EndpointPort, ...]) -> tuple[EndpointPort, ...]:
-    """Return an equal tuple seen earlier: the slices of one application, and most applications, share them."""
+    """Return an equal earlier tuple: most slices have the same ports."""
     return ports

@@ -1,4 +1,4 @@
-"""What a request to an API server fails with."""
+"""Errors of requests to an API server."""
 
 from typing import Any, Final
 
@@ -6,7 +6,7 @@ from vipwire.errors import VipwireError
 
 
 class ApiError(Exception):
-    """The API server refuses a request. A 404 is an object that is missing, a 409 a state that has changed."""
+    """The API server refuses a request: 404, the object is missing; 409, its state has changed."""
 
     def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class ApiError(Exception):
         self.details = details or {}
 
     def status(self) -> dict[str, Any]:
-        """Write the error as a Status, the body of an answer."""
+        """Return the error as a Status, the body of an answer."""
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -22,7 +22,7 @@ class ApiError(Exception):
             "status": "Failure",
             "message": self.message,
             "reason": self.reason,
-            "details": self.details,  # also when empty: clients look into it without asking whether it is there
+            "details": self.details,  # also if empty: clients read it without checking
             "code": self.code,
         }
 

@@ -1,11 +1,9 @@
-"""Kubernetes Events about Nodes and Services: said once each, counted when they repeat, never in anyone's way.
+"""Sends Kubernetes Events about Nodes and Services; counts repetitions and never delays the caller.
 
-`record` only puts into a bounded queue; a task sends. The same thing said again about the same object within ten
-minutes raises the count of the Event that is there (a PATCH) instead of making another. Sending keeps to the rate
-that `clientConnection.qps` and `burst` allow; what does not fit the queue is dropped and counted. While the API
-server cannot be reached, an Event is sent again after each of `PAUSES`, and dropped then.
-
-Events are core/v1: they have a count, and kube-proxy's RBAC role (create, patch) is enough.
+`record` only fills a bounded queue; a task sends. The same Event about the same object within ten minutes raises the
+existing Event's count (a PATCH). The rate follows `clientConnection.qps` and `burst`; Events beyond the queue are
+dropped and counted. While the API server is unreachable, an Event is sent again after each of `PAUSES`, then dropped.
+Events are core/v1: they have a count, and kube-proxy's RBAC role (create, patch) allows them.
 """
 
 import asyncio
@@ -32,11 +30,11 @@ COMPONENT = "vipwire"
 QUEUE = 1000
 REMEMBERED = 4096
 FORGET_AFTER = 600.0
-"""Seconds after which a repeated thing is a new Event (client-go's aggregation window)."""
+"""Seconds after which a repetition is a new Event (client-go's aggregation window)."""
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 10.0)  # seconds; client-go makes twelve attempts, ten seconds apart
 TIMEOUT = 10.0
 LONGEST_MESSAGE = 1024
-"""An API server refuses longer ones."""
+"""The API server's limit."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class EventType(enum.Enum):
 
 
 class Subject(Value, frozen=True):
-    """The object that an Event is about (`involvedObject`)."""
+    """The object of an Event (`involvedObject`)."""
 
     kind: str
     name: str
@@ -75,14 +73,14 @@ class _Sent(Struct):
 
 
 class TokenBucket:
-    """A rate with a burst; pure. A `qps` of 0 or less is no limit, as for client-go's negative ones."""
+    """A rate limit with a burst; pure. A `qps` of 0 or less is no limit, as client-go's negative ones."""
 
     def __init__(self, qps: float, burst: int) -> None:
         self._qps, self._burst = qps, max(1, burst)
         self._tokens, self._at = float(self._burst), 0.0
 
     def wait(self, now: float) -> float:
-        """Spend a token; return how many seconds to wait before it may be used."""
+        """Take a token; return the seconds to wait before using it."""
         if self._qps <= 0:
             return 0.0
         self._tokens = min(float(self._burst), self._tokens + max(0.0, now - self._at) * self._qps)
@@ -92,7 +90,7 @@ class TokenBucket:
 
 
 class EventRecorder:
-    """Sends Events to an API server. `run` must run for anything to be sent; `record` never fails."""
+    """Sends Events to an API server while `run` runs. `record` never fails."""
 
     def __init__(
         self,
@@ -111,17 +109,17 @@ class EventRecorder:
         self._queue: asyncio.Queue[EventNote] = asyncio.Queue(QUEUE)
         self._sent: OrderedDict[EventNote, _Sent] = OrderedDict()
         self.dropped = 0
-        """How many were dropped, because the queue was full or the server refused them."""
+        """Dropped Events: the queue was full or the server refused them."""
 
     def record(self, about: Subject, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
-        """Queue an Event about an object. Call it from the event loop's thread; it returns at once."""
+        """Queue an Event. Call from the event loop's thread; returns at once."""
         try:
             self._queue.put_nowait(make_note(about, kind, reason, message))
         except asyncio.QueueFull:
             self.dropped += 1
 
     async def run(self) -> None:
-        """Send what is recorded, until cancelled."""
+        """Send queued Events until cancelled."""
         async with Connection(self._access, COMPONENT, witness=self._witness) as connection:
             while True:
                 note = await self._queue.get()
@@ -133,7 +131,7 @@ class EventRecorder:
                     self._queue.task_done()
 
     async def drained(self) -> None:
-        """Wait until all that was recorded has been sent or dropped."""
+        """Wait until all queued Events were sent or dropped."""
         await self._queue.join()
 
     async def _send_until_answered(self, connection: Connection, note: EventNote) -> None:
@@ -185,12 +183,12 @@ class EventRecorder:
 
 
 def make_note(about: Subject, kind: EventType, reason: str, message: str) -> EventNote:
-    """Make a note whose message a terminal can show and an API server takes."""
+    """Build a note with a message that is safe for terminals and short enough for the API server."""
     return EventNote(about, kind, reason, visible(message)[:LONGEST_MESSAGE])
 
 
 def event_about(note: EventNote, count: int, first: dt.datetime, last: dt.datetime, host: str = "") -> dict[str, Any]:
-    """Write an Event, but for its metadata. `host` is the machine that reports it."""
+    """Build an Event without its metadata. `host` is the reporting machine."""
     about = note.about
     return {
         "involvedObject": {

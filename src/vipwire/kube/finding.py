@@ -1,8 +1,8 @@
-"""Reading one object's fields, and keeping what was found wrong with them.
+"""Reads the fields of one object and collects problems.
 
-A `Findings` belongs to one object while it is converted. Each reader returns the value as far as it is valid and
-notes the rest, with the field's path as Kubernetes writes it. An object with thousands of broken entries is told of
-briefly: its first problems in full, then how many more there are.
+One `Findings` per conversion. Each reader returns the valid part of a value and notes the rest with the field's path
+as Kubernetes writes it. Of an object with thousands of broken entries, the first problems are told in full, then
+their number.
 """
 
 import functools
@@ -17,7 +17,7 @@ from vipwire.model.problem import Problem
 from vipwire.model.times import parse_time
 
 MOST_PROBLEMS = 20
-"""As many problems of one object are told in full."""
+"""Problems of one object that are told in full."""
 
 _OCTETS: Final = {str(number): bytes((number,)) for number in range(256)}
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -28,7 +28,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 class Findings:
-    """The problems of one object, in the order in which they were found."""
+    """The problems of one object, in the order of reading."""
 
     __slots__ = ("_problems", "_untold", "kind", "name")
 
@@ -39,24 +39,24 @@ class Findings:
         self._untold = 0
 
     def note(self, field: str, message: str) -> None:
-        """Add one problem; beyond `MOST_PROBLEMS` only their number is kept."""
+        """Add one problem; beyond `MOST_PROBLEMS`, only count it."""
         if len(self._problems) < MOST_PROBLEMS:
             self._problems.append(Problem(self.kind, self.name, field, message))
         else:
             self._untold += 1
 
     def problems(self) -> tuple[Problem, ...]:
-        """All problems found so far."""
+        """All problems so far."""
         told = tuple(self._problems)
         if self._untold:
             told += (Problem(self.kind, self.name, "", f"{self._untold} more problems in this object"),)
         return told
 
     def address(self, field: str, text: str | None, *, local_use: bool = True) -> Address | None:
-        """Read one address that packets can be sent to.
+        """Read one unicast address.
 
-        No proxy may take over the unspecified, loopback, multicast and broadcast addresses. `local_use=False` refuses
-        link-local ones too, as the API server does for endpoints and externalIPs.
+        Refuses unspecified, loopback, multicast and broadcast addresses, which no proxy may serve. `local_use=False`
+        refuses link-local ones too, as the API server does for endpoints and externalIPs.
         """
         ordinary = ordinary_address(text or "")
         if ordinary is not None:
@@ -72,7 +72,7 @@ class Findings:
         return address
 
     def addresses(self, field: str, texts: Iterable[str], *, local_use: bool = True) -> tuple[Address, ...]:
-        """Read a list of addresses; the invalid ones are noted, repeated ones are taken once."""
+        """Read a list of addresses; note invalid ones, drop duplicates."""
         if not texts:
             return ()
         found: dict[Address, None] = {}
@@ -85,7 +85,7 @@ class Findings:
         return tuple(found)
 
     def prefixes(self, field: str, texts: Iterable[str]) -> tuple[Prefix, ...]:
-        """Read a list of CIDRs; spaces around one are ignored, the invalid ones are noted."""
+        """Read a list of CIDRs; ignore surrounding spaces, note invalid ones."""
         found: dict[Prefix, None] = {}
         for index, text in enumerate(texts):
             try:
@@ -95,7 +95,7 @@ class Findings:
         return tuple(found)
 
     def protocol(self, field: str, text: str | None) -> Protocol | None:
-        """Read a protocol; absent is TCP, an unknown one cannot be balanced."""
+        """Read a protocol; absent means TCP. None for an unknown one."""
         if not text:
             return Protocol.TCP
         try:
@@ -105,14 +105,14 @@ class Findings:
             return None
 
     def port(self, field: str, number: int | None) -> int | None:
-        """Read a port number that must be there."""
+        """Read a required port number."""
         if number is not None and 0 < number < 65536:
             return number
         self.note(field, "is missing" if number is None else f"{number} is not a port (allowed: 1 to 65535)")
         return None
 
     def choice(self, field: str, text: str | None, default: Choice) -> Choice:
-        """Read one of an enum's values; absent or unknown is `default`, unknown is noted."""
+        """Read an enum's value; absent or unknown gives `default`, unknown is noted."""
         if not text:
             return default
         members: Mapping[str, Choice] = _members(type(default))
@@ -122,7 +122,7 @@ class Findings:
         return default
 
     def timestamp(self, field: str, text: str | None) -> float | None:
-        """Read an RFC 3339 time as seconds since the epoch; absent is None, invalid is noted and None."""
+        """Read an RFC 3339 time as seconds since the epoch; None if absent, or invalid (noted)."""
         if not text:
             return None
         try:
@@ -132,14 +132,14 @@ class Findings:
             return None
 
     def port_name(self, field: str, text: str | None) -> str | None:
-        """Read a port's name, a DNS label or nothing: it is written into the kernel's comments and chains."""
+        """Read a port's name, a DNS label or "": the kernel's comments and chain names contain it."""
         if not text or _LABEL.fullmatch(text):
             return text or ""
         self.note(field, f"{_cut(text)!r} is not a DNS label of at most 63 characters")
         return None
 
     def named(self, *, namespaced: bool) -> bool:
-        """Check the object's own name as the API server does, so that it can stand in comments and scripts."""
+        """Check the object's name as the API server does, so that it is safe in comments and scripts."""
         namespace, name = self.name
         if not _SUBDOMAIN.fullmatch(name):
             self.note("metadata.name", f"{_cut(name)!r} is not a DNS subdomain of at most 253 characters")
@@ -151,7 +151,7 @@ class Findings:
 
 
 def is_label(text: str) -> bool:
-    """Report whether a text is a DNS label (RFC 1123) of at most 63 characters."""
+    """Report whether a text is a DNS label (RFC 1123, at most 63 characters)."""
     return len(text) <= 63 and _is_label(text)
 
 
@@ -171,7 +171,7 @@ def _instant(text: str) -> float:
 
 
 def ordinary_address(text: str) -> Address | None:
-    """Read an IPv4 address of the usual kind, in a sixth of the time; None sends to `Findings.address`."""
+    """Read a usual IPv4 address, in a sixth of the time; None: call `Findings.address`."""
     beginning, _, last = text.rpartition(".")
     try:
         return Address(_beginning(beginning) + _OCTETS[last])
@@ -181,7 +181,7 @@ def ordinary_address(text: str) -> Address | None:
 
 @functools.lru_cache(maxsize=8192)
 def _beginning(text: str) -> bytes:
-    """Read the first three octets, which the Pods of a node have in common. Raise KeyError or ValueError."""
+    """Read the first three octets, which a node's Pods share. Raise KeyError or ValueError."""
     first, second, third = (_OCTETS[octet] for octet in text.split("."))
     if first[0] in SPECIAL_FIRST_BYTES:
         raise ValueError

@@ -1,7 +1,7 @@
-"""A Lease (coordination.k8s.io/v1): its content, when it expires, and how a holder acquires and renews it. Pure.
+"""Leases (coordination.k8s.io/v1): content, expiry, acquiring and renewing. Pure.
 
-Clocks of machines differ, so the times in a Lease are for people. A Lease has expired when the observer itself has
-seen it unchanged for its duration. Of two writers at once the API server refuses one, by the resourceVersion.
+Clocks of machines differ, so a Lease's times are for people only: a Lease has expired when the observer itself saw it
+unchanged for its duration. Of two concurrent writers, the API server refuses one by resourceVersion.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -16,14 +16,14 @@ Lease: TypeAlias = dict[str, Any]
 
 
 def new_lease(name: str, holder: str, seconds: int, now: datetime) -> Lease:
-    """Write a Lease that a holder has just acquired."""
+    """Build a Lease that a holder has just acquired."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "leaseTransitions": 0}
     written = format_micro_time(now)
     return {"metadata": {"name": name}, "spec": spec | {"acquireTime": written, "renewTime": written}}
 
 
 def with_holder(lease: Lease, holder: str, seconds: int, now: datetime) -> Lease:
-    """Write a Lease that a holder acquires or renews; "" releases it."""
+    """Return the Lease as a holder acquires or renews it; "" releases it."""
     before, written = lease.get("spec") or {}, format_micro_time(now)
     spec = before | {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": written}
     if holder_of(lease) != holder:
@@ -32,17 +32,17 @@ def with_holder(lease: Lease, holder: str, seconds: int, now: datetime) -> Lease
 
 
 def released(lease: Lease, now: datetime) -> Lease:
-    """Write a Lease that its holder gives back, so that another need not wait."""
+    """Return the Lease without a holder, so that another holder need not wait."""
     return with_holder(lease, "", 1, now)
 
 
 def holder_of(lease: Mapping[str, Any]) -> str:
-    """Return who holds a Lease; "" if it is released."""
+    """Return a Lease's holder; "" if released."""
     return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
 
 def duration_of(lease: Mapping[str, Any], otherwise: float) -> float:
-    """Return after how many seconds without a renewal a Lease expires; `otherwise` if it does not say so."""
+    """Return the seconds until an unrenewed Lease expires; `otherwise` if the Lease has no duration."""
     seconds = (lease.get("spec") or {}).get("leaseDurationSeconds")
     return float(seconds) if isinstance(seconds, int) and seconds > 0 else otherwise
 
@@ -51,12 +51,12 @@ class LeaseObserver:
     """Remembers since when Leases are unchanged, by name. Times are seconds of one monotonic clock."""
 
     def __init__(self, otherwise: float = 0.0) -> None:
-        """`otherwise` is the duration of a Lease that names none."""
+        """`otherwise` is the duration of a Lease without one."""
         self._otherwise = otherwise
         self._seen: dict[str, tuple[Hashable, float]] = {}
 
     def seconds_left(self, name: str, lease: Mapping[str, Any], now: float) -> float:
-        """Return in how many seconds a Lease expires unless it changes; 0 if it has expired or is released."""
+        """Return the seconds until a Lease expires unless it changes; 0 if expired or released."""
         version = (lease.get("metadata") or {}).get("resourceVersion")
         seen, since = self._seen.get(name, (None, now))
         if name not in self._seen or seen != version:
@@ -70,7 +70,7 @@ class LeaseHeldError(Exception):
 
 
 class LeaseRequest(Value, frozen=True):
-    """What a holder writes into a Lease. `transitions` is the count with which one is created."""
+    """A holder's fields of a Lease. `transitions` is the count in a new Lease."""
 
     name: str
     holder: str
@@ -80,10 +80,9 @@ class LeaseRequest(Value, frozen=True):
 
 
 class LeaseObject(Protocol):
-    """One Lease, in the registry of this process or at an API server. Each call raises ApiError for a refusal."""
+    """One Lease, in this process or at an API server. Each call raises ApiError for a refusal."""
 
-    async def create(self, value: Lease) -> object:
-        """Create the Lease."""
+    async def create(self, value: Lease) -> object: ...
 
     async def update(self, edit: Callable[[Lease], Lease]) -> object:
         """Read the Lease, edit it and replace it; again if another writer was first."""
@@ -96,7 +95,7 @@ async def acquire_or_renew(
     clock: Callable[[], float],
     now: Callable[[], datetime],
 ) -> None:
-    """Acquire a Lease or renew it. Raise LeaseHeldError if another holder has it, ApiError for another refusal."""
+    """Acquire or renew a Lease. Raise LeaseHeldError if another holder has it, ApiError for another refusal."""
 
     def edit(value: Lease) -> Lease:
         left = observer.seconds_left(request.name, value, clock())
@@ -125,7 +124,7 @@ def _created(request: LeaseRequest, now: datetime) -> Lease:
 
 
 async def release(lease: LeaseObject, holder: str, now: Callable[[], datetime]) -> None:
-    """Give a Lease back. Raise LeaseHeldError if it is another's, ApiError if it cannot be written."""
+    """Release a Lease. Raise LeaseHeldError if it is another's, ApiError if it cannot be written."""
 
     def edit(value: Lease) -> Lease:
         if holder_of(value) != holder:

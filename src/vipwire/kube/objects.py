@@ -1,7 +1,7 @@
-"""Reads and writes single objects of an API server, by their paths.
+"""Reads and writes single objects of an API server, by path.
 
-Each call either returns what the server answers or raises: ApiError for a refusal, UnreachableError where no server
-answers. The time limit, the field manager and the loop of an update are decided here.
+Each call returns the server's answer or raises: ApiError for a refusal, UnreachableError without a server. Sets the
+timeout, the field manager and the retries of an update.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from vipwire.kube.resource import BROKEN
 from vipwire.model.text import visible
 
 Object: TypeAlias = dict[str, Any]
-"""An object as JSON has it."""
+"""An object as JSON."""
 Query: TypeAlias = tuple[tuple[str, str], ...]
 Edit: TypeAlias = Callable[[Object], Object]
 T = TypeVar("T")
@@ -29,12 +29,12 @@ _LONGEST_MESSAGE: Final = 500
 
 
 def path_of(base: str, plural: str, namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """Write the path of an object, of all objects in a namespace, or of all; `base` is that of group and version."""
+    """Return the path of an object, of a namespace's objects, or of all; `base` is that of group and version."""
     return "/".join(filter(None, (base, f"namespaces/{namespace}" if namespace else "", plural, name, subresource)))
 
 
 class ObjectClient:
-    """A client of one API server, to be entered as a context. `manager` owns the fields that it writes."""
+    """A client of one API server; enter it as a context. `manager` owns the fields that it writes."""
 
     def __init__(self, access: Access, manager: str, *, timeout: float = 10.0) -> None:
         self._connection, self._manager, self._timeout = Connection(access, manager), manager, timeout
@@ -60,7 +60,7 @@ class ObjectClient:
             raise
 
     async def list(self, path: str, query: Query = ()) -> list[Object]:
-        """List objects. A list leaves out the kind of its items."""
+        """List objects; items of a list have no kind."""
         return (await self.ask("GET", path, query=query)).get("items") or []
 
     async def create(self, path: str, value: Object) -> Object:
@@ -68,7 +68,7 @@ class ObjectClient:
         return await self.ask("POST", path, value, query=(("fieldManager", self._manager),))
 
     async def replace(self, path: str, value: Object) -> Object:
-        """Replace the state that the value's resourceVersion names; ApiError 409 if that has changed."""
+        """Replace the state with the value's resourceVersion; ApiError 409 if that has changed."""
         return await self.ask("PUT", path, value, query=(("fieldManager", self._manager),))
 
     async def update(self, path: str, edit: Edit, *, subresource: str = "") -> Object:
@@ -84,12 +84,12 @@ class ObjectClient:
         raise AssertionError  # pragma: no cover  # the last attempt raises
 
     async def apply(self, path: str, value: Object) -> Object:
-        """Apply an object (server-side apply), and take fields over from other managers."""
+        """Apply an object (server-side apply), taking over fields from other managers."""
         query = (("fieldManager", self._manager), ("force", "true"))
         return await self.ask("PATCH", path, value, query=query, content_type=APPLY)
 
     async def merge(self, path: str, patch: Object) -> Object:
-        """Change the fields that a JSON merge patch has."""
+        """Apply a JSON merge patch."""
         return await self.ask("PATCH", path, patch, content_type=_MERGE)
 
     async def delete(self, path: str, query: Query = ()) -> None:
@@ -110,7 +110,7 @@ class ObjectClient:
         content_type: str = _JSON,
         most: int = 0,
     ) -> Object:
-        """Send any request. `most` cuts a longer answer, which is no JSON then."""
+        """Send any request. `most` truncates a longer answer, which is then no JSON."""
         payload = None if body is None else Payload(msgspec.json.encode(body), content_type)
         return _decode(await self._send(method, path, query, payload, most=most), dict[str, Any])
 
@@ -130,7 +130,7 @@ class ObjectClient:
 
 
 class FencedObjects(ObjectClient):
-    """A client whose writes end with its election: FencedError is raised once `holds` reports that it is lost."""
+    """A client whose writes end with its election: raises FencedError once `holds` returns False."""
 
     def __init__(self, access: Access, manager: str, holds: Callable[[], bool], *, timeout: float = 10.0) -> None:
         super().__init__(access, manager, timeout=timeout)
@@ -145,7 +145,7 @@ class FencedObjects(ObjectClient):
 
 
 def _refusal(status: int, content: bytes | bytearray) -> ApiError:
-    """Read the Status with which a server refuses a request."""
+    """Parse the Status of a refused request."""
     try:
         value = msgspec.json.decode(content)
     except BROKEN:

@@ -1,14 +1,12 @@
-"""The kinds that a service proxy reads: for each its path, its selectors, and how its bytes become values.
+"""The kinds that a service proxy reads: path, selectors and conversion of each.
 
-Every judgement about what is valid is made by the `convert_*` functions and nowhere else, for API servers and
-manifests alike. What a conversion finds wrong are `Problem` values; nothing raises. EndpointSlices have a module of
-their own, `convert_slice`. A Service is taken exactly as far as it is valid. It is no Service to a proxy at all (the
-result is None) when it is headless, an ExternalName, another proxy's (label
-`service.kubernetes.io/service-proxy-name`), or has not one valid ClusterIP; only the last is a problem.
+Only the `convert_*` functions judge validity, for API servers and manifests alike; mistakes are `Problem` values,
+nothing raises. EndpointSlices are in `convert_slice`. The valid part of a Service counts. The result is None for a
+Service that is headless, an ExternalName, another proxy's (label `service.kubernetes.io/service-proxy-name`), or
+without a valid ClusterIP; only the last is a problem.
 
-The selectors are kube-proxy's, so that the API server does not send what nobody here would use. Servers before 1.31
-know no field selector `spec.clusterIP` and refuse it with 400; then it is left out and headless Services, which come
-along, are sorted out by the conversion.
+The selectors are kube-proxy's, so the API server omits unused objects. Servers before 1.31 refuse the field selector
+`spec.clusterIP` with 400; then vipwire omits it and drops headless Services itself.
 """
 
 import enum
@@ -31,11 +29,11 @@ from vipwire.plan.annotations import wants_local
 from vipwire.watched_objects.event import Kind, Object
 
 DEFAULT_AFFINITY_SECONDS = 10800
-"""`sessionAffinityConfig.clientIP.timeoutSeconds` when absent (three hours, core/v1)."""
+"""`sessionAffinityConfig.clientIP.timeoutSeconds` if absent (three hours, core/v1)."""
 MOST_AFFINITY_SECONDS = 86400
 
 ANNOTATION_PREFIXES = ("vipwire.io/", "kube-router.io/")
-"""The annotations that say how to balance; the others are nobody's business here."""
+"""Prefixes of the annotations that vipwire reads."""
 
 _NO_NAME = ObjectName("", "")
 _NO_META = wire.ServiceMeta()
@@ -54,7 +52,7 @@ class _IPMode(enum.Enum):
 
 
 def convert_service(source: wire.WireService) -> tuple[Service | None, tuple[Problem, ...]]:
-    """Convert one Service; None when there is nothing to proxy."""
+    """Convert one Service; None if a proxy has nothing to serve."""
     meta, spec = source.metadata or _NO_META, source.spec or _NO_SPEC
     if _is_not_ours(meta, spec):
         return None, ()
@@ -98,7 +96,7 @@ def _is_not_ours(meta: wire.ServiceMeta, spec: wire.ServiceSpec) -> bool:
 
 
 def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]:
-    """Read the ClusterIPs: at most one a family, `clusterIP` counting only where `clusterIPs` is absent."""
+    """Read the ClusterIPs: at most one a family; `clusterIP` counts only without `clusterIPs`."""
     if spec.cluster_ips:
         addresses = found.addresses("spec.clusterIPs", spec.cluster_ips)
     elif spec.cluster_ip:
@@ -117,18 +115,18 @@ def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]
 
 
 def _ports(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings) -> tuple[ServicePort, ...]:
-    """Read the ports. One port, which most Services have, is read once for all that have the same."""
+    """Read the ports. A single port, the usual case, is cached."""
     if len(ports) == 1:
         try:
             return _only_port(ports[0], kind)
         except ValueError:
-            pass  # there is something to note
+            pass  # the slow path notes the problem
     return _share_ports(tuple(_each_port(ports, kind, found)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _only_port(source: wire.WireServicePort, kind: ServiceType) -> tuple[ServicePort, ...]:
-    """Read the only port of a Service; raise ValueError where there is something to note: that is not remembered."""
+    """Read a Service's single port; raise ValueError (which is not cached) if it has a problem."""
     found = Findings("Service", _NO_NAME)
     ports = tuple(_each_port((source,), kind, found))
     if found.problems():
@@ -176,14 +174,14 @@ def _port(source: wire.WireServicePort, path: str, kind: ServiceType, found: Fin
 
 @functools.lru_cache(maxsize=1024)
 def _share_ports(ports: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
-    """Return an equal tuple seen earlier: most Services have one of a few sets of ports, and values are immutable."""
+    """Return an equal earlier tuple: most Services have one of a few sets of ports."""
     return ports
 
 
 def _source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tuple[Prefix, ...], bool]:
-    """Read the source ranges, and whether the absence of any means that everyone may come.
+    """Read the source ranges, and whether their absence admits every client.
 
-    Ranges that are all invalid must not open the load balancer to the world: then its addresses are not programmed.
+    Only invalid ranges must not open the load balancer to everyone: its addresses are then not programmed.
     """
     texts = spec.load_balancer_source_ranges
     if not texts:
@@ -195,9 +193,9 @@ def _source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tuple[Prefi
 
 
 def _load_balancer_ips(status: wire.ServiceStatus | None, found: Findings) -> tuple[Address, ...]:
-    """Read the addresses at which packets arrive unchanged; an ingress of a host name only has none.
+    """Read the addresses at which packets arrive unchanged; an ingress with only a host name has none.
 
-    Whatever the Service's type, as kube-proxy does: the API server clears the status where it does not belong.
+    The Service's type does not matter, as in kube-proxy: the API server clears the status of other types.
     """
     if status is None or status.load_balancer is None:
         return ()
@@ -232,7 +230,7 @@ def _affinity(spec: wire.ServiceSpec, found: Findings) -> int | None:
 
 
 def _health_check(spec: wire.ServiceSpec, kind: ServiceType, policy: TrafficPolicy, found: Findings) -> int:
-    """Read the health-check node port, which only a load balancer that wants local endpoints asks."""
+    """Read the health-check node port, which only load balancers of Local Services ask."""
     if not spec.health_check_node_port:
         return 0
     if kind is not ServiceType.LOAD_BALANCER or policy is not TrafficPolicy.LOCAL:
@@ -247,7 +245,7 @@ def _annotations(annotations: dict[str, str] | None) -> tuple[tuple[str, str], .
 
 
 def convert_node(source: wire.WireNode) -> tuple[Node | None, tuple[Problem, ...]]:
-    """Convert a Node; None only when it has no valid name."""
+    """Convert a Node; None only without a valid name."""
     meta = source.metadata or wire.NodeMeta()
     spec = source.spec or wire.NodeSpec()
     found = Findings("Node", ObjectName("", meta.name or ""))
@@ -270,7 +268,7 @@ def convert_node(source: wire.WireNode) -> tuple[Node | None, tuple[Problem, ...
 
 
 def convert_cidr(source: wire.WireServiceCIDR) -> tuple[ServiceCIDR | None, tuple[Problem, ...]]:
-    """Convert a ServiceCIDR; None when it has no valid prefix, of which there may be one a family."""
+    """Convert a ServiceCIDR, which has one prefix a family; None without a valid one."""
     meta = source.metadata or wire.Meta()
     found = Findings("ServiceCIDR", ObjectName("", meta.name or ""))
     if not found.named(namespaced=False):
@@ -291,7 +289,7 @@ def convert_cidr(source: wire.WireServiceCIDR) -> tuple[ServiceCIDR | None, tupl
 
 
 def _node_addresses(status: wire.NodeStatus | None, found: Findings) -> tuple[Address, ...]:
-    """Read InternalIPs, then ExternalIPs; host names and DNS names are for people."""
+    """Read InternalIPs, then ExternalIPs; host and DNS names are for people."""
     addresses: dict[Address, None] = {}
     sources = (status.addresses if status else None) or ()
     for wanted in _NODE_ADDRESS_TYPES:
@@ -344,10 +342,10 @@ NODES: ProxyResource = Resource(
 
 
 def own_node(name: str) -> ProxyResource:
-    """Build the resource that is one Node only."""
+    """Return the resource of a single Node."""
     return replace(NODES, field_selector=f"metadata.name={name}", only=name)
 
 
 def proxy_resources(node_name: str) -> tuple[ProxyResource, ...]:
-    """Name all that the proxy of a node watches."""
+    """Return everything that a node's proxy watches."""
     return SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name)

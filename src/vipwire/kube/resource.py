@@ -1,7 +1,7 @@
-"""Describes a resource to watch or read, of whatever kind: its path, and how its bytes become values. Pure.
+"""Describes a resource of any kind: its path, and the conversion of its bytes to values. Pure.
 
-A `Resource[K, T]` is all that a source has to be given: `ApiSource`, the store of `vipwire up` and manifests read
-whichever they get. The proxy's are in `kube.proxied`, those of DNS and Ingress with them.
+`ApiSource`, the store of `vipwire up` and manifests take any `Resource[K, T]`. The proxy's are in `kube.proxied`,
+those of DNS and Ingress in their packages.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,23 +16,22 @@ from vipwire.model.value import Value
 from vipwire.watched_objects.event import Deleted, K, K_co, Listed, Named, T, T_co, Upserted
 
 BROKEN = (msgspec.MsgspecError, RecursionError, ValueError)
-"""What decoding foreign bytes raises: bad JSON, a wrong type, nesting without end, text that is not UTF-8."""
+"""Errors of decoding foreign bytes: bad JSON, a wrong type, deep nesting, invalid UTF-8."""
 _LONGEST_TEXT = 1000
 
 
 class Decoded(Protocol):
-    """An object as `msgspec` decodes it, as far as it is looked at here."""
+    """A decoded object, as far as this module reads it."""
 
     @property
-    def metadata(self) -> wire.Meta | None:
-        """Its metadata, if it has any."""
+    def metadata(self) -> wire.Meta | None: ...
 
 
 class Resource(Value, Generic[K_co, T_co], frozen=True):
     """One kind of object at an API server; `kind.value` is its name in a manifest.
 
-    `optional_field_selector` is dropped when a server refuses it. `optional` kinds may be unknown to the server or
-    forbidden by an older RBAC role: they then count as empty. With `only`, one object of that name is read.
+    `optional_field_selector` is omitted if a server refuses it. `optional` kinds count as empty if the server lacks
+    them or an older RBAC role forbids them. With `only`, one object of that name is read.
     """
 
     kind: K_co
@@ -53,12 +52,11 @@ class Resource(Value, Generic[K_co, T_co], frozen=True):
 
     @property
     def api_version(self) -> str:
-        """The group and version, as objects name it."""
         return self.path.removeprefix("/apis/").removeprefix("/api/")
 
     @property
     def id(self) -> str:
-        """The plural with its group, as in `endpointslices.discovery.k8s.io`."""
+        """The plural with its group, such as `endpointslices.discovery.k8s.io`."""
         group = self.api_version.rpartition("/")[0]
         return f"{self.plural}.{group}" if group else self.plural
 
@@ -66,7 +64,7 @@ class Resource(Value, Generic[K_co, T_co], frozen=True):
 class ReadObject(Value, Generic[T_co], frozen=True):
     """The result of reading one object.
 
-    `object` is None when it is not one to read, `name` when it could not be read.
+    `object` is None if the object is to be ignored, `name` if it could not be read.
     """
 
     name: ObjectName | None
@@ -84,7 +82,7 @@ class ObjectReader(Generic[K, T]):
         self._header = msgspec.json.Decoder(wire.WireObject)
 
     def read(self, raw: bytes | msgspec.Raw, place: str) -> ReadObject[T]:
-        """Read one object; `place` names it in a problem when its own name cannot be read (`items[7]`)."""
+        """Read one object; `place` (`items[7]`) names it in a problem if its own name cannot be read."""
         try:
             source = self._decoder.decode(raw)
         except BROKEN as error:
@@ -99,13 +97,13 @@ class ObjectReader(Generic[K, T]):
         return ReadObject(_name(converted, meta), converted, meta.resource_version or "", problems)
 
     def listed(self, values: Iterable[tuple[str, bytes]]) -> Listed[K, T]:
-        """Build the event that lists all objects of the kind, from each one's place and bytes."""
+        """Build the event with all objects of the kind, from each one's place and bytes."""
         readings = [self.read(value, place) for place, value in values]
         found = tuple(reading.object for reading in readings if reading.object is not None)
         return Listed(self.resource.kind, found, tuple(problem for each in readings for problem in each.problems))
 
     def changed(self, name: ObjectName, value: bytes) -> Upserted[T] | Deleted[K]:
-        """Build the event of a new or changed object: a deletion, if it is not one to read."""
+        """Build the event of a new or changed object: a deletion if the object is to be ignored."""
         reading = self.read(value, name.name)
         if reading.object is not None:
             return Upserted(reading.object, reading.problems)
@@ -132,30 +130,30 @@ def document_name(document: object) -> ObjectName:
 
 
 def printable(value: object) -> str:
-    """Return a text of a file for messages, cut; escapes can name characters that no encoding has."""
+    """Return a text of a file for messages, shortened; escapes can name unencodable characters."""
     return str(value or "")[:_LONGEST_TEXT].encode(errors="replace").decode()
 
 
 def explain(error: Exception) -> tuple[str, str]:
-    """Split a decoder's error into the field's path, as Kubernetes writes it, and what is wrong there."""
+    """Split a decoder's error into the field's path, as Kubernetes writes it, and the mistake."""
     message, _, path = str(error).partition(" - at `$")
     return path.rstrip("`").removeprefix("."), message
 
 
 def unexpected(error: Exception) -> str:
-    """Report an object whose reading has failed in a way that nobody has thought of: it is left out."""
+    """Report an object whose reading failed by a bug; the object is left out."""
     return f"cannot be read, which is a defect of vipwire: {type(error).__name__}: {str(error)[:200]}"
 
 
 def without_nulls(value: Any) -> Any:
-    """Copy a value without nulls, which mean that nothing is said."""
+    """Copy a value without nulls, which count as absent."""
     if isinstance(value, dict):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
     return [without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value
 
 
 def name_of(value: Named) -> ObjectName:
-    """Return the name by which an object is known in events."""
+    """Return an object's name in events."""
     return value.name if isinstance(value.name, ObjectName) else ObjectName("", value.name)
 
 

@@ -1,20 +1,20 @@
-"""List and watch of one kind of object, without any input or output: the protocol alone.
+"""The list and watch protocol of one kind, without input or output.
 
-`ResourceWatch` is told what came (bytes, ends, failures, the time, a random number) and answers with events and with
-what to do next. It is in one of these states, which its version and its token tell:
+`ResourceWatch` receives bytes, ends, failures, the time and random numbers, and returns events and the next action.
+Its version and its token tell its state:
 
-    list ──page──▶ list (next chunk) ──last page──▶ watch from the list's version ──end──▶ watch from the last version
-     ▲                    │ 410: from the start,        │ 410, garbage, unknown error
-     └────────────────────┴─in one piece◀───────────────┘
+list ──page──▶ list (next chunk) ──last page──▶ watch from the list's version ──end──▶ watch from the last version
+  ▲                    │ 410: from the start,        │ 410, garbage, unknown error
+  └────────────────────┴─in one piece◀───────────────┘
 
-Rules that matter:
+Rules:
 
-* Nothing is said while the server is away: what was programmed stays.
-* A version from which the server cannot continue (410) is no failure: list again, at once. Unless that version came
-  straight from a list: a server that forgets so quickly would be asked without a pause.
-* A watch that ends within a second made no progress worth a free retry: it counts as a failure, or a server that
-  accepts and closes would be asked without a pause.
-* `Listed` replaces everything, so a list is only told of when complete.
+* While the server is away, no events: the rules stay.
+* A version from which the server cannot continue (410) is no failure: list again, at once. A version straight from a
+  list counts as a failure, because a server that forgets so quickly would be asked without pause.
+* A watch that ends within a second counts as a failure, because a server that accepts and closes would be asked
+  without pause.
+* `Listed` replaces everything, so only a complete list becomes an event.
 
 See "Efficient detection of changes" and "Retrieving large results sets in chunks" in the Kubernetes documentation.
 """
@@ -33,23 +33,23 @@ from vipwire.watched_objects.event import Deleted, EventOf, K, Listed, T, Upsert
 
 PAGE_SIZE = 500
 LEAST_WATCH = 300.0
-"""`timeoutSeconds` of a watch; up to twice that, by chance, so that a cluster's nodes do not return together."""
+"""Least `timeoutSeconds` of a watch; at most twice that, at random, so that nodes do not return together."""
 BRIEF = 1.0
 """A watch shorter than this, in seconds, made no progress."""
 LONGEST_LINE = 16 << 20
 LONGEST_PAGE = 256 << 20
-"""Bytes of a list's answer, unpacked. 100,000 Services of 2.5 KB fit into one, should a server know no pages."""
+"""Most bytes of an unpacked list answer: 100,000 Services of 2.5 KB, for a server without chunks."""
 LONGEST_LIST = 2 << 30
-"""Bytes of all pages of a list."""
+"""Most bytes of all pages of a list."""
 MOST_OBJECTS = 1_000_000
-"""Objects of a kind. A page counts as at least `_LEAST_PAGE` of them, so that a list of empty pages ends."""
+"""Most objects of a kind. A page counts as at least `_LEAST_PAGE`, so that a list of empty pages ends."""
 _LEAST_PAGE = 50
 MOST_NAMELESS = 1_000
-"""Objects of a list that have no name. An API server writes none."""
+"""Most nameless objects of a list. An API server writes none."""
 
 
 class WatchRequest(Value, frozen=True):
-    """GET `path` with `query`. `timeout` bounds the whole answer, in seconds."""
+    """GET `path` with `query`. `timeout` limits the whole answer, in seconds."""
 
     path: str
     query: tuple[tuple[str, str], ...]
@@ -58,7 +58,7 @@ class WatchRequest(Value, frozen=True):
 
 
 class Sleep(Value, frozen=True):
-    """Wait so many seconds, then ask again what to do."""
+    """Wait so many seconds, then call `next_action` again."""
 
     seconds: float
 
@@ -67,12 +67,12 @@ Action: TypeAlias = WatchRequest | Sleep
 
 
 class ResourceWatch(Generic[K, T]):
-    """The state of list and watch for one kind. Never raises for anything that a server says."""
+    """The state of list and watch for one kind. Never raises for a server's answer."""
 
     def __init__(self, resource: Resource[K, T]) -> None:
         self.resource = resource
         self.broken = False
-        """Whether the rest of this watch's answer is of no use."""
+        """True if the rest of this watch's answer is useless."""
         self._reader = ObjectReader(resource)
         self._page = msgspec.json.Decoder(wire.Page)
         self._line = msgspec.json.Decoder(wire.WatchEvent)
@@ -81,7 +81,7 @@ class ResourceWatch(Generic[K, T]):
         self._known: set[ObjectName] = set()
         self._found: dict[ObjectName, T] = {}
         self._problems: list[Problem] = []
-        self._objects = self._bytes = 0  # of the list that is being read
+        self._objects = self._bytes = 0  # of the current list
         self._version = ""
         self._token = ""
         self._chunked = True
@@ -92,13 +92,13 @@ class ResourceWatch(Generic[K, T]):
         self._opened: float | None = None
 
     def health(self, now: float) -> Health:
-        """Return how it goes. A watch that has been open for a moment is well, even if nothing has come yet."""
+        """Return the health. A watch that has been open for a moment is healthy, even without events."""
         if self._opened is not None and not self.broken and now - self._opened >= BRIEF:
             self._contact.answered()
         return self._contact.health
 
     def next_action(self, chance: float) -> Action:
-        """Return the next action; `chance` is a random number from 0 up to 1. Each wait is returned once."""
+        """Return the next action; `chance` is a random number in [0, 1). Each wait is returned once."""
         wait = self._contact.take_wait(chance)
         if wait is not None:
             return Sleep(wait)
@@ -162,11 +162,11 @@ class ResourceWatch(Generic[K, T]):
         return event
 
     def opened(self, now: float) -> None:
-        """Handle that the server has begun to answer a watch."""
+        """Handle the beginning of a watch's answer."""
         self._opened, self._just_listed = now, False
 
     def received(self, data: bytes, now: float) -> list[EventOf[K, T]]:
-        """Handle bytes of a watch's answer, cut anywhere. `broken` then tells whether to go on reading."""
+        """Handle bytes of a watch's answer, cut anywhere. Stop reading once `broken` is set."""
         if self.broken:
             return []
         head, newline, tail = data.rpartition(b"\n")
@@ -184,7 +184,7 @@ class ResourceWatch(Generic[K, T]):
         return events
 
     def ended(self, now: float) -> None:
-        """Handle the end of a watch's answer, orderly or not; an unfinished line is asked for again."""
+        """Handle the end of a watch's answer, orderly or not; the next watch repeats an unfinished line."""
         if self.broken:
             return
         if self._opened is not None and now - self._opened >= BRIEF:
@@ -193,8 +193,8 @@ class ResourceWatch(Generic[K, T]):
             self._fail("watch: ended at once", now)
 
     def failed(self, reason: str, now: float) -> None:
-        """Handle a request without an answer, or a connection that broke."""
-        self._chunked = True  # what was too long in one piece may come in several
+        """Handle a request without an answer, or a broken connection."""
+        self._chunked = True  # an answer too long in one piece may fit in several
         self._fail(f"{'watch' if self._version else 'list'}: {reason}", now)
 
     def refused(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
@@ -221,14 +221,14 @@ class ResourceWatch(Generic[K, T]):
 
     def _gone(self, reason: str, now: float) -> None:
         if self._token:
-            # The chunks outlived the server's memory of that version; in one piece it cannot happen again.
+            # The server forgot that version before the last chunk; in one piece that cannot happen.
             self._chunked = False
         elif self._just_listed or (self._opened is not None and now - self._opened < BRIEF):
             self._fail(reason, now)
         self._relist()
 
     def _may_be_absent(self) -> bool:
-        """Report whether a refusal may mean that the kind is not served; not once it was: that is an outage."""
+        """Report whether a refusal may mean that the server lacks the kind; after a success it means an outage."""
         return self.resource.optional and (self._absent or not self._contact.health.synced)
 
     def _count_as_empty(self, reason: str) -> list[EventOf[K, T]]:
@@ -269,7 +269,7 @@ class ResourceWatch(Generic[K, T]):
         return [Upserted(reading.object, reading.problems)]
 
     def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[EventOf[K, T]]:
-        """Return the deletion of an object that is gone or no longer one to proxy, if it was known."""
+        """Return the deletion of a known object that is gone or ignored from now on."""
         if name not in self._known and not problems:
             return []
         self._known.discard(name)
@@ -309,7 +309,7 @@ class ResourceWatch(Generic[K, T]):
 
 
 def _count_items(body: bytes | bytearray) -> None:
-    """Raise ValueError for a page of more than `MOST_OBJECTS` items, before msgspec keeps 100 bytes for each."""
+    """Raise ValueError for a page of more than `MOST_OBJECTS` items, before msgspec stores 100 bytes for each."""
     places = iter(range(MOST_OBJECTS))
 
     class Item(msgspec.Struct, gc=False):

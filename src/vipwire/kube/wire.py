@@ -1,15 +1,13 @@
-"""Kubernetes objects as they stand on the wire, only the fields that a service proxy reads.
+"""Kubernetes objects on the wire, with only the fields that a service proxy reads.
 
-msgspec decodes into these ten times faster than into dicts, since what is not named here is skipped unread. Two
-habits of the API shape them:
+msgspec decodes into these structs ten times faster than into dicts, because it skips other fields.
 
-* Go reads `null` as the zero value, so every field may be null; absent and null mean the same.
-* An object's *meaning* is never judged here (a port of 0, an address that is none): that is `convert`'s work. Only a
-  wrong JSON type fails, and it fails for one object: lists and watch events keep their objects as raw bytes, and each
-  is decoded on its own.
+* Go reads `null` as the zero value, so every field may be null, which means absent.
+* These structs do not judge an object's *meaning* (a port of 0, an invalid address): `convert` does. A wrong JSON
+  type fails for one object only: lists and watch events keep their objects as raw bytes, decoded one by one.
 
-Structs are not tracked by the garbage collector (`gc=False`): JSON has no cycles. One without a docstring is the part
-of an object that the API calls by its name or by the field that has it.
+The garbage collector does not track structs (`gc=False`): JSON has no cycles. A struct without a docstring is the
+part of an object with its name.
 """
 
 from typing import TypeAlias
@@ -22,7 +20,7 @@ Labels: TypeAlias = dict[str, str] | None
 
 
 class Meta(Struct, gc=False, rename="camel"):
-    """The fields of every object's `metadata`, without labels and annotations."""
+    """The common fields of `metadata`, without labels and annotations."""
 
     name: str | None = None
     namespace: str | None = None
@@ -31,7 +29,7 @@ class Meta(Struct, gc=False, rename="camel"):
 
 
 class WireObject(Struct, gc=False, rename="camel"):
-    """Any object, to learn only what it is and what it is called."""
+    """Any object, for its kind and name only."""
 
     api_version: str | None = None
     kind: str | None = None
@@ -39,7 +37,7 @@ class WireObject(Struct, gc=False, rename="camel"):
 
 
 class ServiceLabels(Struct, gc=False):
-    """The label of a Service that means something here; present and empty is not absent."""
+    """The Service's label that vipwire reads; "" is not absent."""
 
     proxy_name: str | None = field(default=None, name="service.kubernetes.io/service-proxy-name")
 
@@ -51,7 +49,7 @@ class ServiceMeta(Meta, gc=False, rename="camel"):
 
 
 class WireServicePort(Struct, frozen=True, gc=False, rename="camel"):
-    """One of `spec.ports`; `targetPort` is the EndpointSlice controller's matter."""
+    """One of `spec.ports`; `targetPort` concerns the EndpointSlice controller only."""
 
     name: str | None = None
     protocol: str | None = None
@@ -101,7 +99,7 @@ class WireService(Struct, gc=False):
 
 
 class SliceLabels(Struct, gc=False):
-    """The labels of an EndpointSlice that mean something here."""
+    """The EndpointSlice's labels that vipwire reads."""
 
     service: str | None = field(default=None, name="kubernetes.io/service-name")
     headless: str | None = field(default=None, name="service.kubernetes.io/headless")
@@ -109,7 +107,7 @@ class SliceLabels(Struct, gc=False):
 
 
 class SliceAnnotations(Struct, gc=False):
-    """The annotation of EndpointSlices and Endpoints that means something here."""
+    """The annotation of EndpointSlices and Endpoints that vipwire reads."""
 
     triggered: str | None = field(default=None, name="endpoints.kubernetes.io/last-change-trigger-time")
 
@@ -120,7 +118,7 @@ class SliceMeta(Meta, gc=False, rename="camel"):
 
 
 class Conditions(Struct, gc=False):
-    """`endpoints[].conditions`; null is unknown, which is not false."""
+    """`endpoints[].conditions`; null is unknown, not false."""
 
     ready: bool | None = None
     serving: bool | None = None
@@ -159,7 +157,7 @@ class WireEndpointSlice(Struct, gc=False, rename="camel"):
 
 
 class EndpointsLabels(Struct, gc=False):
-    """The labels of v1 Endpoints that mean something here."""
+    """The labels of v1 Endpoints that vipwire reads."""
 
     skip_mirror: str | None = field(default=None, name="endpointslice.kubernetes.io/skip-mirror")
     headless: str | None = field(default=None, name="service.kubernetes.io/headless")
@@ -183,14 +181,14 @@ class Subset(Struct, gc=False, rename="camel"):
 
 
 class WireEndpoints(Struct, gc=False):
-    """core/v1 Endpoints, read from manifests only: an API server mirrors them into EndpointSlices itself."""
+    """core/v1 Endpoints, read from manifests only: an API server mirrors them into EndpointSlices."""
 
     metadata: EndpointsMeta | None = None
     subsets: tuple[Subset, ...] | None = None
 
 
 class NodeLabels(Struct, gc=False):
-    """The label of a Node that means something here."""
+    """The Node's label that vipwire reads."""
 
     zone: str | None = field(default=None, name="topology.kubernetes.io/zone")
 
@@ -235,14 +233,14 @@ class WireServiceCIDR(Struct, gc=False):
 
 
 class ListMeta(Struct, gc=False, rename="camel"):
-    """A list's `metadata`; `continue` is the token that asks for the next chunk."""
+    """A list's `metadata`; `continue` is the token of the next chunk."""
 
     resource_version: str | None = None
     continue_token: str | None = field(default=None, name="continue")
 
 
 class Page(Struct, gc=False):
-    """One chunk of a list; its items are decoded one by one, so that a broken one costs only itself."""
+    """One chunk of a list; items are decoded one by one, so that a broken one affects only itself."""
 
     metadata: ListMeta | None = None
     items: tuple[Raw, ...] | None = None
@@ -256,7 +254,7 @@ class WatchEvent(Struct, gc=False):
 
 
 class Status(Struct, gc=False):
-    """meta/v1 Status: what went wrong, the body of every refusal."""
+    """meta/v1 Status: an error, the body of every refusal."""
 
     code: int | None = None
     reason: str | None = None

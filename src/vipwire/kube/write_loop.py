@@ -1,12 +1,9 @@
-"""Writes objects to an API server as they are wanted, from the one replica that is elected.
+"""Writes desired objects to an API server, from the elected replica.
 
-A writer compares what it wants with what it knows of the API server's objects. That takes longer the more objects
-there are; the question whether anything has changed does not. So a writer looks when what it wants is another, when
-the objects that it knows have changed, when its replica has become the elected one, and when a pause is over. It asks
-now and then, and at once when it is woken.
-
-No write of a replica that is no longer elected is sent: the client is a `FencedObjects`. After a write, and after a
-refusal, an object is left alone for a while.
+Comparing desired and known objects costs more with more objects; asking for changes does not. So a writer compares
+only when its desired objects changed, the known objects changed, its replica was elected, or a pause ended. It asks
+every `_EVERY` seconds, and at once when woken. A replica that is no longer elected sends no write: the client is a
+`FencedObjects`. After a write or a refusal, an object pauses.
 """
 
 import asyncio
@@ -20,7 +17,7 @@ from vipwire.kube.objects import FencedObjects
 from vipwire.logging import log
 
 _EVERY: Final = 0.25
-"""Seconds between two questions whether anything has changed."""
+"""Seconds between two checks for changes."""
 _GONE: Final = 404
 _CONFLICT: Final = 409
 _Key = TypeVar("_Key", bound=Hashable)
@@ -28,9 +25,9 @@ _Wanted = TypeVar("_Wanted")
 
 
 class Pauses(NamedTuple):
-    """Seconds for which an object is not written: after a refusal, a write (the watch may be late) and a conflict.
+    """Seconds without writing an object: after a refusal, a write (the watch may be late) and a conflict.
 
-    None for `conflict`: as after any refusal. Else a conflict is ordinary, for the writes name a resourceVersion.
+    `conflict` None: as after a refusal. Otherwise conflicts are ordinary, because writes name a resourceVersion.
     """
 
     refused: float
@@ -39,7 +36,7 @@ class Pauses(NamedTuple):
 
 
 class WriteLoop(Generic[_Key]):
-    """The loop of one writer. A key is what it writes at a time; `changes` counts changes of the known objects."""
+    """The loop of one writer. A key names one written object; `changes` counts changes of the known objects."""
 
     def __init__(
         self, access: Access, manager: str, leading: Callable[[], bool], changes: Callable[[], int], pauses: Pauses
@@ -47,23 +44,23 @@ class WriteLoop(Generic[_Key]):
         self._access, self._manager, self._leading = access, manager, leading
         self._changes, self._pauses = changes, pauses
         self._waiting: dict[_Key, float] = {}
-        """When each may be written again."""
+        """When each key may be written again."""
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Ask now whether anything has changed."""
+        """Check for changes now."""
         self._woken.set()
 
     def waits(self, key: _Key) -> bool:
-        """Report whether it is too early to write what was written, or refused, a moment ago."""
+        """Report whether a key still pauses."""
         return key in self._waiting
 
     async def run(
         self, wanted: Callable[[], _Wanted | None], keep: Callable[[FencedObjects, _Wanted], Awaitable[None]]
     ) -> None:
-        """Call `keep` with what is wanted until cancelled; None is not written.
+        """Call `keep` with the result of `wanted` until cancelled; None is not written.
 
-        What is wanted is never changed in place: while it is the same object, it says the same.
+        `wanted` must return a new object for each change.
         """
         async with FencedObjects(self._access, self._manager, self._leading) as objects:
             kept: tuple[_Wanted, int] | None = None
@@ -74,7 +71,7 @@ class WriteLoop(Generic[_Key]):
                     kept = None
                 elif is_due or kept is None or kept[0] is not what or kept[1] != changes:
                     kept = what, changes
-                    with contextlib.suppress(FencedError):  # another replica goes on
+                    with contextlib.suppress(FencedError):  # another replica continues
                         await keep(objects, what)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EVERY):
@@ -84,7 +81,7 @@ class WriteLoop(Generic[_Key]):
     async def write(self, key: _Key, send: Callable[[], Awaitable[object]], failure: str, **fields: object) -> bool:
         """Send a write unless it is too early; report whether the API server took it. `failure` is for the log.
 
-        Raise FencedError if this replica is no longer the elected one.
+        Raise FencedError if this replica is no longer elected.
         """
         if self.waits(key):
             return False
@@ -96,7 +93,7 @@ class WriteLoop(Generic[_Key]):
                 self._pause(key, conflict)
             else:
                 self._pause(key, self._pauses.refused)
-                if not isinstance(error, ApiError) or error.code != _GONE:  # the watch tells of what is gone
+                if not isinstance(error, ApiError) or error.code != _GONE:  # the watch reports deleted objects
                     log.warning(failure, **fields, error=error)
             return False
         if self._pauses.written:
@@ -104,7 +101,7 @@ class WriteLoop(Generic[_Key]):
         return True
 
     def _pause(self, key: _Key, seconds: float) -> None:
-        """Leave an object alone; then call the writer, whatever happens."""
+        """Pause a key; then wake the writer in any case."""
         self._waiting[key] = asyncio.get_running_loop().time() + seconds
 
     def _end_waits(self) -> bool:

@@ -28,7 +28,7 @@ _VERSION: Final = 1
 
 
 class DrainOrder(NamedTuple):
-    """An endpoint to drain, with start and end in seconds since the epoch (end None: until `vipwire undrain`)."""
+    """An endpoint to drain, with start and end in seconds since the epoch (None: until `drain --undo`)."""
 
     drain: Drain
     since: float

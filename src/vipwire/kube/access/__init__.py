@@ -1,1 +1,1 @@
-"""Reaches the API server and authenticates to it: kubeconfigs, TLS, tokens, HTTP proxies."""
+"""Connects and authenticates to the API server: kubeconfigs, TLS, tokens, HTTP proxies."""

@@ -1,19 +1,18 @@
-"""Decides how to reach the API server and as whom: from a kubeconfig, `--master`, or the Pod this runs in.
+"""Decides how to reach the API server, and with which credentials: kubeconfig, `--master`, or the Pod's own.
 
-As client-go decides it: without a kubeconfig and without a master we must be in a Pod; a master replaces the
-kubeconfig's server and needs no kubeconfig; $KUBECONFIG counts only when somebody passes it. Whatever is wrong is a
-`ConfigError` that names the file and the field, raised at start; files that break later are an error of that request.
+As in client-go: without kubeconfig and master, the program must run in a Pod; a master replaces the kubeconfig's
+server and needs no kubeconfig; the proxy ignores $KUBECONFIG and ~/.kube/config, so that a node's Services do not
+depend on a shell. Mistakes raise a `ConfigError` with file and field at start; files that break later fail their
+request.
 
-A command to which no flag names a kubeconfig takes the one that kubectl would take:
+A command without a kubeconfig flag uses kubectl's:
 
-    $KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
+$KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
 
-$KUBECONFIG may name several files, which are one kubeconfig then; those that are not there are passed over. The proxy
-takes neither, as kube-proxy does not: what a node serves must not depend on somebody's shell.
+$KUBECONFIG may name several files, which are merged; missing ones are skipped.
 
-The HTTP proxy is chosen by the rules of Go's `http.ProxyFromEnvironment`. A cluster's nodes often have HTTPS_PROXY
-set for image pulls, with NO_PROXY naming the cluster's networks as CIDRs: without the CIDRs every in-cluster
-connection would leave through the proxy.
+The HTTP proxy follows Go's `http.ProxyFromEnvironment`. Nodes often set HTTPS_PROXY for image pulls, with NO_PROXY
+naming the cluster's networks as CIDRs: without CIDR support every in-cluster connection would use the proxy.
 """
 
 import base64
@@ -36,9 +35,9 @@ _SYSTEM = "the system's store, which --master alone relies on (a --kubeconfig ca
 
 
 class Access(Value, frozen=True):
-    """The way to an API server.
+    """How to reach an API server.
 
-    `server` is its URL without a slash at the end, `proxy` an HTTP proxy's URL, `certificate` the client's: in files,
+    `server` is its URL without a trailing slash, `proxy` an HTTP proxy's URL, `certificate` the client's: in files,
     or as PEM texts with the key second.
     """
 
@@ -49,7 +48,7 @@ class Access(Value, frozen=True):
     certificate: ClientFiles | ClientCertificate | None = None
 
     async def credential(self, now: float) -> Credential:
-        """Return what a request is to carry now (seconds since the epoch); raise ConfigError."""
+        """Return the credential for a request at `now` (seconds since the epoch); raise ConfigError."""
         credential = await self.credentials.current(now)
         if credential.certificate is not None or self.certificate is None:
             return credential
@@ -64,9 +63,9 @@ def load_access(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Access:
-    """Find out how to reach the API server; raise ConfigError when that cannot work.
+    """Find out how to reach the API server; raise ConfigError if no way is configured.
 
-    `environ` is read for the in-cluster address, for proxies, and passed to exec plugins.
+    `environ` is read for the in-cluster address and for proxies, and passed to exec plugins.
     """
     if kubeconfig is not None and str(kubeconfig):
         selected = parse_kubeconfig(read_text(kubeconfig, "--kubeconfig"), kubeconfig)
@@ -99,7 +98,7 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
 
 
 def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
-    """Build the access that kubeconfigs describe; `master`, `environ` as for `load_access`. Raise ConfigError."""
+    """Build the access that kubeconfigs describe; `master`, `environ` as in `load_access`. Raise ConfigError."""
     cluster, where = selected.cluster, selected.file
     server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
     authority = _authority(selected)
@@ -128,7 +127,7 @@ def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]
 
 
 def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Mapping[str, str]) -> Credentials:
-    """Choose as client-go does: a token file before a token, both before the rest."""
+    """Choose credentials as client-go does: a token file before a token, both before the rest."""
     user, where, folder = selected.user, f"{selected.user_file}: user", Path(selected.user_file).parent
     if user.token_file:
         return TokenFile(folder / user.token_file, f"{where}.tokenFile")
@@ -140,7 +139,7 @@ def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Map
 
 
 def _authority(selected: Selected) -> AuthorityFile | str | None:
-    """Find the server's authority: in the kubeconfig, or in a file, which is read again for every request."""
+    """Find the server's CA: in the kubeconfig, or in a file, which is read again for every request."""
     cluster, field = selected.cluster, "cluster.certificate-authority"
     if cluster.certificate_authority_data or not cluster.certificate_authority:
         return _text(selected.file, cluster.certificate_authority_data, None, field)
@@ -174,7 +173,7 @@ def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[
 
 
 def _text(where: str, data: str | None, file: str | None, field: str) -> str | None:
-    """Read PEM text from a field ending in `-data`, which wins, or from the file that another field names."""
+    """Read PEM text from a field ending in `-data`, which has priority, or from the file that another field names."""
     if data:
         try:
             return base64.b64decode(data, validate=True).decode()
@@ -184,7 +183,7 @@ def _text(where: str, data: str | None, file: str | None, field: str) -> str | N
 
 
 def _server(text: str, where: str) -> str:
-    """Check a server's URL; `host:port` alone is http, as for client-go."""
+    """Check a server's URL; `host:port` alone means http, as in client-go."""
     full = (text if "://" in text else f"http://{text}").rstrip("/")
     try:
         parts = urlsplit(full)
@@ -197,17 +196,17 @@ def _server(text: str, where: str) -> str:
 
 
 FOLDER: Final = "/var/lib/vipwire"
-"""Where `vipwire up` keeps its kubeconfig, unless $VIPWIRE_DATA_DIR says another place."""
+"""The folder of the kubeconfig of `vipwire up`, unless $VIPWIRE_DATA_DIR names another."""
 
 
 class KubeconfigFiles(NamedTuple):
-    """A kubeconfig, in one file or several, and in words what names it."""
+    """A kubeconfig in one or several files, and a description of where it was configured."""
 
     paths: tuple[Path, ...]
     by: str
 
     def access(self, tell: Callable[[str], object], environ: Mapping[str, str] = os.environ) -> Access:
-        """Find out how to reach its server, and tell in a line which it is; raise ConfigError."""
+        """Find out how to reach its server, and pass `tell` a line about it; raise ConfigError."""
         selected = parse_kubeconfigs((read_text(path, self.by), path) for path in self.paths)
         access = access_of(selected, None, environ)
         tell(f"note: asking {access.server}, which {selected.file} names ({self.by})")
@@ -215,7 +214,7 @@ class KubeconfigFiles(NamedTuple):
 
 
 def kubectls(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
-    """Find the kubeconfig that kubectl would take; None if there is none. Raise ConfigError for one that is lost."""
+    """Find kubectl's kubeconfig; None if none exists. Raise ConfigError if $KUBECONFIG names only missing files."""
     if named := [Path(text) for text in environ.get("KUBECONFIG", "").split(os.pathsep) if text]:
         there = tuple(path for path in dict.fromkeys(named) if path.is_file())
         if not there:
@@ -227,13 +226,16 @@ def kubectls(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
 
 
 def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> KubeconfigFiles | None:
-    """Find the kubeconfig of a `vipwire up` or `join` here for a role, if this process may read it."""
+    """Find the readable kubeconfig of a role from a `vipwire up` or `join` on this machine; None without one."""
     path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, f"{role}.kubeconfig")
     return KubeconfigFiles((path,), "of this machine") if os.access(path, os.R_OK) else None
 
 
 def check_proxy(url: str, where: str) -> str:
-    """Check a proxy's URL; `where` names the field in the ConfigError. Go's `host:port` means `http://host:port`."""
+    """Check a proxy's URL; `where` names the field in the ConfigError.
+
+    As in Go, `host:port` means `http://host:port`.
+    """
     full = url if "://" in url else f"http://{url}"
     parts = urlsplit(full)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -244,7 +246,7 @@ def check_proxy(url: str, where: str) -> str:
 
 
 def environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
-    """Find the proxy for a server's URL in HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or in small letters)."""
+    """Find the proxy for a server's URL in HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or in lower case)."""
     parts = urlsplit(server)
     name = f"{parts.scheme}_proxy"
     proxy = environ.get(name.upper()) or environ.get(name)

@@ -1,6 +1,6 @@
 """One HTTP session to the API server, with credentials that follow their rotation.
 
-A TLS context is made again only when a certificate of it has changed.
+A TLS context is built again only when one of its certificates changed.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from vipwire.model.net import Address, format_address, parse_address
 from vipwire.model.value import Value
 
 ANSWER_TIMEOUT = 60.0
-"""Seconds in which an answer must have begun. A watch's begins at once; only its events may take long to come."""
+"""Seconds in which an answer must begin. A watch's answer begins at once; its events may take long."""
 
 TRANSPORT_ERRORS = (TimeoutError, OSError, VipwireError)
-"""What a request raises when there is no usable answer: network, TLS, HTTP framing, credentials."""
+"""Errors of a request without a usable answer: network, TLS, HTTP framing, credentials."""
 
 
 class Payload(Value, frozen=True):
@@ -37,7 +37,7 @@ class Payload(Value, frozen=True):
 
 
 class RequestResult(NamedTuple):
-    """A request and its answer: `status` is empty where none came; `seconds` until the head of the answer."""
+    """A request and its answer: `status` is "" without an answer; `seconds` until the answer's head."""
 
     method: str
     host: str
@@ -46,14 +46,13 @@ class RequestResult(NamedTuple):
 
 
 Witness: TypeAlias = Callable[[RequestResult], None]
-"""Is told of every request, for metrics."""
+"""Receives every request, for metrics."""
 
 Place: TypeAlias = tuple[Address, int]
-"""An address and a port."""
 
 
 def ignored(_answered: RequestResult) -> None:
-    """Ignore a request."""
+    """Do nothing: the default witness."""
 
 
 class Connection:
@@ -68,7 +67,7 @@ class Connection:
         witness: Witness = ignored,
         places: Callable[[frozenset[Place]], None] | None = None,
     ) -> None:
-        """Prepare a session. `places` is told where connections go, before they are made."""
+        """`places` receives the addresses of connections before they are made."""
         self._access, self._answer_timeout, self._witness, self._places = access, answer_timeout, witness, places
         self._known: tuple[Place, ...] = ()
         self._url = access.server
@@ -99,7 +98,7 @@ class Connection:
         timeout: float,  # noqa: ASYNC109 - passed on to the client, which bounds the whole answer with it
         payload: Payload | None = None,
     ) -> AsyncIterator[Response]:
-        """Send a request and give the answer; `timeout` in seconds. Raises one of TRANSPORT_ERRORS."""
+        """Send a request and yield the answer; `timeout` in seconds. Raises one of TRANSPORT_ERRORS."""
         if self._client is None:
             raise VipwireError("the connection is not open")
         credential = await self._access.credential(time.time())
@@ -127,7 +126,6 @@ class Connection:
             yield answer
 
     async def _answer(self, request: Awaitable[Response]) -> Response:
-        """Wait for the head of an answer."""
         try:
             async with asyncio.timeout(self._answer_timeout):
                 return await request
@@ -139,9 +137,9 @@ class Connection:
             raise VipwireError(self._access.tls.explain(error)) from error
 
     async def _look_up(self, told: Callable[[frozenset[Place]], None]) -> None:
-        """Tell where the next connection goes; use the addresses of the last answer if the name has none now.
+        """Report the next connection's addresses; if the name has none now, use those of the last look-up.
 
-        The addresses of the last answer are told as well: connections to them may be open.
+        The addresses of the last look-up are reported as well, because connections to them may be open.
         """
         self._url = self._access.server
         host, port = _host_and_port(self._access.proxy or self._url)
@@ -169,7 +167,7 @@ class Connection:
 
 
 async def _addresses(host: str) -> tuple[Address, ...]:
-    """Look a host's addresses up, in one order. Raise OSError."""
+    """Look up a host's addresses, in a fixed order. Raise OSError."""
     with contextlib.suppress(ValueError):
         return (parse_address(host),)
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
-"""Reads our credentials for the API server anew before every request, since tokens and certificates are rotated.
+"""Reads the credentials for the API server again before every request, because they are rotated.
 
-Requests are few (a watch lasts minutes), so files are simply read each time rather than cached with a rule for when
-to doubt the cache. Only an exec plugin's answer is kept, until it expires or the server refuses it.
+Requests are few (a watch lasts minutes), so files need no cache. Only an exec plugin's answer is kept, until it
+expires or the server refuses it.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from vipwire.model.value import Value
 EXEC_TIMEOUT = 60.0
 """Seconds that an exec plugin may take."""
 EXPIRY_MARGIN = 10.0
-"""Seconds before its expiry from which a credential is no longer used."""
+"""A credential is unused from this many seconds before its expiry."""
 
 
 class Credential(Value, frozen=True):
-    """The credentials of a request: a value for the header `Authorization`, a certificate and its key as PEM."""
+    """The credentials of a request: the value of the header `Authorization`, a certificate and its key as PEM."""
 
     authorization: str = ""
     certificate: tuple[str, str] | None = None
@@ -36,33 +36,31 @@ class Credentials(Protocol):
     """A source of credentials."""
 
     async def current(self, now: float) -> Credential:
-        """Return what is valid now (seconds since the epoch); raise ConfigError when there is none."""
+        """Return the credential valid at `now` (seconds since the epoch); raise ConfigError without one."""
 
     def refused(self) -> None:
-        """Discard what is kept: the server answered 401."""
+        """Discard the kept credential: the server answered 401."""
 
 
 class Fixed(Value, frozen=True):
-    """A token, a user name with its password, or nothing: it never changes."""
+    """A token, a user name with password, or nothing: never changes."""
 
     credential: Credential = Credential()
 
     async def current(self, now: float) -> Credential:  # noqa: ARG002 - it is the same at any time
-        """Return it."""
         return self.credential
 
     def refused(self) -> None:
-        """Nothing was kept that could be forgotten."""
+        """Discard nothing: the credential is fixed."""
 
 
 class TokenFile(Value, frozen=True):
-    """A token in a file that somebody rotates: the kubelet, for a service account."""
+    """A token in a file that another program rotates: the kubelet, for a service account."""
 
     path: Path
     where: str
 
     async def current(self, now: float) -> Credential:  # noqa: ARG002 - the file is read each time
-        """Read the file."""
         try:
             token = self.path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -72,7 +70,7 @@ class TokenFile(Value, frozen=True):
         return Credential(f"Bearer {token}")
 
     def refused(self) -> None:
-        """Nothing was kept that could be forgotten."""
+        """Discard nothing: the file is read each time."""
 
 
 class _ExecStatus(Struct, rename="camel"):
@@ -100,7 +98,7 @@ class ExecPlugin:
         environ: Mapping[str, str],
     ) -> None:
         self._plugin, self._where = plugin, where
-        # A command with a slash is meant from the kubeconfig's folder, one without is looked for in PATH.
+        # The kubeconfig format resolves a command with a slash from the kubeconfig's folder, another in PATH.
         has_slash = "/" in plugin.command
         self._command = str(folder / plugin.command) if has_slash else plugin.command
         self._environ = dict(environ)
@@ -118,7 +116,7 @@ class ExecPlugin:
         return msgspec.json.encode(info).decode()
 
     async def current(self, now: float) -> Credential:
-        """Return the kept credential, or run the program; requests that come together run it once."""
+        """Return the kept credential, or run the program; concurrent requests run it once."""
         async with self._lock:
             expired = self._expires is not None and now >= self._expires - EXPIRY_MARGIN
             if self._kept is None or expired:
@@ -126,7 +124,6 @@ class ExecPlugin:
             return self._kept
 
     def refused(self) -> None:
-        """Forget what was kept."""
         self._kept = None
 
     async def _run(self) -> bytes:
@@ -165,7 +162,7 @@ class ExecPlugin:
 
 
 def _read_answer(output: bytes, version: str | None) -> tuple[Credential, float | None]:
-    """Read an ExecCredential: the credential, and when it expires in seconds since the epoch; raise ValueError."""
+    """Parse an ExecCredential into the credential and its expiry in seconds since the epoch; raise ValueError."""
     answer = msgspec.json.decode(output, type=_ExecCredential)
     status = answer.status
     if status is None or answer.kind != "ExecCredential":
@@ -183,5 +180,5 @@ def _read_answer(output: bytes, version: str | None) -> tuple[Credential, float 
 
 
 def basic(username: str, password: str) -> Credential:
-    """Build the credential of a user name and a password (RFC 7617)."""
+    """Build HTTP basic credentials (RFC 7617)."""
     return Credential("Basic " + base64.b64encode(f"{username}:{password}".encode()).decode())

@@ -1,11 +1,9 @@
-"""A kubeconfig as a value: its current context's cluster and user. Reads text, touches nothing else.
+"""Parses a kubeconfig into the cluster and user of its current context.
 
-Several files are one kubeconfig: the first that says the current context, or that has an entry of a name, says all
-of it, and the paths in an entry are meant from the folder of its own file.
-
-Every error is a `ConfigError` that names the file and the field and what is allowed. Fields that have no meaning for
-a program without a terminal (preferences, extensions, an exec plugin's install hint) are ignored. The removed
-`auth-provider` is refused, since ignoring it would mean to connect as nobody.
+Several files form one kubeconfig: the first file with a current context, or with an entry of a name, counts, and
+relative paths start at the entry's own file. Every error is a `ConfigError` with file, field and allowed values.
+Fields for terminals (preferences, extensions, an exec plugin's install hint) are ignored. The removed `auth-provider`
+is an error, because without it requests would be anonymous.
 
 Format: kubeconfig (v1), https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 """
@@ -95,7 +93,7 @@ class _Config(Struct, frozen=True, rename="kebab"):
 
 
 class Selected(Struct, frozen=True):
-    """The parts that the current context selects, each with its file: relative paths start at that file's folder."""
+    """The cluster and user of the current context, each with its file: relative paths start in that file's folder."""
 
     cluster: Cluster
     user: User
@@ -107,7 +105,7 @@ _Named = TypeVar("_Named", _NamedCluster, _NamedUser, _NamedContext)
 
 
 def parse_kubeconfig(text: str, file: Path) -> Selected:
-    """Read a kubeconfig and select its current context; `file` names it in errors and gives relative paths a base.
+    """Parse a kubeconfig's current context; `file` names it in errors and is the base of relative paths.
 
     Raises ConfigError.
     """
@@ -115,7 +113,7 @@ def parse_kubeconfig(text: str, file: Path) -> Selected:
 
 
 def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
-    """Read kubeconfigs, each a text and its file, as one, and select the current context. Raises ConfigError."""
+    """Parse the current context of several kubeconfigs, each a text and its file. Raises ConfigError."""
     configs = [(_config(text, file), str(file)) for text, file in texts]
     where = ", ".join(file for _, file in configs)
     name = next((config.current_context for config, _ in configs if config.current_context), None)
@@ -152,7 +150,7 @@ def _config(text: str, file: Path) -> _Config:
         message, _, path = str(error).partition(" - at `$")
         field_path = path.rstrip("`").removeprefix(".")
         raise ConfigError(f"{file}: {field_path or 'the whole file'}: {message}") from error
-    except (ValueError, RecursionError) as error:  # half of a surrogate pair, an alias to itself
+    except (ValueError, RecursionError) as error:  # half of a surrogate pair, a self-referencing alias
         raise ConfigError(f"{file}: not a kubeconfig: {error}") from error
 
 

@@ -1,9 +1,8 @@
-"""TLS as files and values say it: the server's authority and the client's certificate, both of which may be rotated.
+"""TLS to the API server: its CA and the client's certificate, both of which may be rotated.
 
-Certificates are judged as Go judges them, since that is what clusters are made for: any certificate of the
-authority's file is trusted as it stands (no chain up to a self-signed one is needed), names are looked for in the
-subject's alternative names only, and the stricter RFC 5280 checks that Python 3.13 switched on are left out, because
-the authorities that several installers make do not pass them.
+Verification follows Go's, because clusters' certificates are made for Go: every certificate of the CA file is trusted
+by itself (no chain to a self-signed one needed), only subject alternative names count, and Python 3.13's stricter RFC
+5280 checks are off, because the CAs of several installers fail them.
 """
 
 import os
@@ -23,7 +22,7 @@ _OTHER_NAME: Final = (62, 63, 64)
 
 
 class ClientFiles(Value, frozen=True):
-    """A client certificate and its key in files that somebody may rotate (the kubelet does)."""
+    """A client certificate and its key in files that another program (the kubelet) may rotate."""
 
     certificate: Path
     key: Path
@@ -36,28 +35,28 @@ class ClientFiles(Value, frozen=True):
 
 
 class AuthorityFile(Value, frozen=True):
-    """The authority's certificates in a file that somebody may rotate."""
+    """The CA certificates in a file that another program may rotate."""
 
     path: Path
     where: str
 
     def read(self) -> str:
-        """Read it as PEM text; raise ConfigError."""
+        """Read the file as PEM text; raise ConfigError."""
         return read_text(self.path, self.where)
 
 
 class Material(NamedTuple):
-    """The content of a TLS context, as PEM texts. An authority of None is the system's."""
+    """The content of a TLS context, as PEM texts. `authority` None means the system's CAs."""
 
     authority: str | None
     certificate: ClientCertificate | None
 
 
 class Tls(Value, frozen=True):
-    """The rules by which the server is verified.
+    """The rules for verifying the server.
 
-    `authority` is a file, or PEM text, None for the system's; `name` is what the server's certificate must say, None
-    for its host. `authority_field` and `name_field` name the file and field of both, for errors.
+    `authority` is a file or PEM text, None for the system's CAs; `name` is the name in the server's certificate, None
+    for its host. `authority_field` and `name_field` name file and field of both in errors.
     """
 
     authority: AuthorityFile | str | None = None
@@ -67,7 +66,7 @@ class Tls(Value, frozen=True):
     name_field: str = "tls-server-name"
 
     def material(self, certificate: ClientCertificate | None) -> Material:
-        """Read what a context is to be made of now; raise ConfigError."""
+        """Read the content of a context; raise ConfigError."""
         authority = self.authority
         return Material(authority.read() if isinstance(authority, AuthorityFile) else authority, certificate)
 
@@ -90,7 +89,7 @@ class Tls(Value, frozen=True):
         return context
 
     def explain(self, error: ssl.SSLCertVerificationError) -> str:
-        """Return why the server's certificate is not accepted, and which field decides that."""
+        """Explain why the server's certificate is refused, and which field decides that."""
         if error.verify_code in _OTHER_NAME:
             return f"the server's certificate is for another name: {error.verify_message} (see {self.name_field})"
         if error.verify_code in _OUT_OF_DATE:
@@ -99,27 +98,27 @@ class Tls(Value, frozen=True):
 
     def _load_authority(self, context: ssl.SSLContext, text: str) -> None:
         try:
-            # People write comments between certificates, in their own language; OpenSSL skips them but wants ASCII.
+            # Comments between certificates may be in any language; OpenSSL skips them but needs ASCII.
             context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(f"{self.authority_field}: no certificate in PEM form: {error}") from error
 
 
 def read_text(path: Path, where: str) -> str:
-    """Read a text file; `where` names the flag or field that asked for it in the ConfigError."""
+    """Read a text file; `where` names the flag or field in the ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # a path may hold a NUL
+    except (OSError, ValueError) as error:  # the path may contain a NUL
         raise ConfigError(f"{where}: cannot read {path}: {error}") from error
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
-    """Load a certificate and its key. OpenSSL wants a file: one in memory, since a Pod may have no writable disk."""
+    """Load a certificate and its key. OpenSSL needs a file: a memfd, because a Pod may have no writable disk."""
     with open(os.memfd_create("client-certificate"), "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
         file.write("\n".join(certificate))
         file.flush()
         try:
-            # Without a password given, OpenSSL would ask for one on the terminal.
+            # Without a password argument OpenSSL would ask on the terminal.
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
         except (ssl.SSLError, OSError) as error:
             raise ConfigError(f"client-certificate, client-key: not a pair in PEM form: {error}") from error

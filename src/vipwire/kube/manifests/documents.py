@@ -1,11 +1,8 @@
-"""The text of a manifest file as objects, of the kinds that somebody reads. Pure: text in, entries and problems out.
+"""Parses manifest files into objects of the requested kinds. Pure: text in, entries and problems out.
 
-YAML as Kubernetes reads it: several documents a file, lists of objects, JSON too. A key that stands twice in a
-mapping is an error, not a silent loss of the first.
-
-Other kinds (Deployments, Knative's `Service`) are ordinary in people's folders: they are left out, and named. A kind
-that Kubernetes does not have in a group of its own is a mistake, and told as a problem. A service proxy reads the
-kinds that it watches at an API server, and Endpoints (`MANIFESTS`).
+YAML as Kubernetes reads it: several documents a file, lists of objects, JSON too. A duplicate key is an error. Other
+kinds (Deployments, Knative's `Service`) are skipped and named; an unknown kind in one of Kubernetes' groups is a
+problem. The proxy reads the kinds that it watches at an API server, and Endpoints (`MANIFESTS`).
 """
 
 import json
@@ -39,9 +36,9 @@ from vipwire.watched_objects.event import K, K_co, Kind, Object, T, T_co
 
 _DEEPEST_LIST = 8
 _MOST_ALIASED: Final = 1_000_000
-"""Values that the aliases of one file may stand for."""
+"""Values that the aliases of one file may expand to."""
 _MOST_STRANGE: Final = 1_000
-"""Documents and items of a file that are no objects, or have no name. A file with more is not read."""
+"""The most documents and items of a file without an object or name; a file with more is refused."""
 _SPACE: Final = re.compile(r"\s*")
 _KINDS_OF_KUBERNETES = {
     "": frozenset(
@@ -54,14 +51,14 @@ _KINDS_OF_KUBERNETES = {
     "discovery.k8s.io": frozenset(("EndpointSlice",)),
     "networking.k8s.io": frozenset(("IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR")),
 }
-"""The kinds of those groups of which any is read here."""
+"""All kinds of the API groups from which vipwire reads any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestKind(Generic[K_co, T_co]):
-    """A kind in files: its name, the versions that are read, and what a document becomes.
+    """A kind in files: its name, the versions read, and its conversion.
 
-    `kind` is what it becomes: Endpoints are read as EndpointSlices.
+    `kind` is the result's kind: Endpoints become EndpointSlices.
     """
 
     kind: K_co
@@ -71,17 +68,17 @@ class ManifestKind(Generic[K_co, T_co]):
     namespaced: bool = True
 
     def is_of_group(self, version: str) -> bool:
-        """Report whether a version is one of the kind's group, though perhaps none that is read."""
+        """Report whether a version belongs to the kind's group, even if vipwire does not read that version."""
         return version.rpartition("/")[0] == self.versions[0].rpartition("/")[0]
 
 
 def kind_in_manifests(resource: Resource[K, T], *older: str, namespaced: bool = True) -> ManifestKind[K, T]:
-    """Return how a resource stands in files; `older` versions are read like the one that is watched."""
+    """Return a resource's form in files; `older` versions are read like the watched one."""
 
     def read(document: object) -> tuple[tuple[T, ...], tuple[Problem, ...]]:
         try:
             source = msgspec.convert(document, resource.type)
-        except msgspec.ValidationError:  # perhaps because of keys without a value, which an API server leaves out
+        except msgspec.ValidationError:  # perhaps keys without a value, which an API server omits
             source = msgspec.convert(without_nulls(document), resource.type)
         converted, problems = resource.convert(source)
         return () if converted is None else (converted,), problems
@@ -91,7 +88,7 @@ def kind_in_manifests(resource: Resource[K, T], *older: str, namespaced: bool = 
 
 @dataclass(frozen=True, slots=True)
 class ManifestObject(Generic[K, T]):
-    """One object of a file: what it became (Endpoints become several slices), and its problems."""
+    """One object of a file: its conversion (Endpoints become several slices), and its problems."""
 
     kind: K
     name: ObjectName
@@ -100,13 +97,13 @@ class ManifestObject(Generic[K, T]):
 
     @property
     def names(self) -> tuple[ObjectName, ...]:
-        """The names by which its objects are known in events; its own name if it has none."""
+        """The names of its objects in events; its own name without objects."""
         return tuple(name_of(value) for value in self.objects) or (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest(Generic[K, T]):
-    """The content of a file. `ignored` names the kinds in it that are not read."""
+    """The content of a file. `ignored` names the kinds that were skipped."""
 
     file: str
     entries: tuple[ManifestObject[K, T], ...] = ()
@@ -115,14 +112,14 @@ class Manifest(Generic[K, T]):
 
 
 class ManifestReader(Generic[K, T]):
-    """Reads files for somebody who reads the kinds that are given. `kinds` has each once."""
+    """Reads files for a program that reads `kinds`, each given once."""
 
     def __init__(self, *kinds: ManifestKind[K, T]) -> None:
         self._by_word = {each.word: each for each in kinds}
         self.kinds = tuple(dict.fromkeys(each.kind for each in kinds))
 
     def read(self, text: str, file: str) -> Manifest[K, T]:
-        """Read a file's text; raise DecodeError with the line and column when it does not parse.
+        """Read a file's text; raise DecodeError with line and column if it does not parse.
 
         A file whose name ends in `.json` is JSON, any other is YAML.
         """
@@ -150,7 +147,7 @@ class ManifestReader(Generic[K, T]):
         return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
 
     def _mistake(self, word: str, version: str) -> str:
-        """Explain what is wrong with a kind that is not read; "" for one that others read."""
+        """Explain the mistake in an unread kind; "" for a kind of other programs."""
         near = nearest(word, self._by_word, 0.7)
         meant = f" (did you mean {near}?)" if near else ""
         known = _KINDS_OF_KUBERNETES.get(version.rpartition("/")[0])
@@ -159,7 +156,7 @@ class ManifestReader(Generic[K, T]):
         return f"there is no kind {word} in {version}{meant}"
 
     def _entry(self, item: dict[str, object]) -> ManifestObject[K, T] | None:
-        """Read one object; None when it is of a kind that is not read here."""
+        """Read one object; None if its kind is not read."""
         word, version = str(item["kind"]), str(item["apiVersion"])
         known = self._by_word.get(word)
         if known is None or not known.is_of_group(version):
@@ -175,7 +172,7 @@ class ManifestReader(Generic[K, T]):
 
 
 def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ...], tuple[Problem, ...]]:
-    """Read one document of a kind; whatever is wrong with it is a problem."""
+    """Read one document of a kind; each mistake is a problem."""
     try:
         return kind.read(document)
     except BROKEN as error:
@@ -186,7 +183,7 @@ def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ..
 
 
 def file_problem(file: str, place: str, message: str) -> Problem:
-    """Build a problem of a whole file, or of a place in it that has no object's name."""
+    """Build a problem of a file, or of a place in it without an object's name."""
     return Problem("Manifest", ObjectName("", printable(file)), place, message)
 
 
@@ -202,7 +199,7 @@ def _json_documents(text: str) -> Iterator[object]:
             document, end = decoder.raw_decode(text, rest)
         except json.JSONDecodeError as error:
             raise DecodeError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
-        except Exception as error:  # numbers and nesting without end, a key that stands twice
+        except Exception as error:  # huge numbers, deep nesting, a duplicate key
             reason = "nested too deep" if isinstance(error, RecursionError) else error
             raise DecodeError(f"{place_after(text[:rest])}: in the document that begins here: {reason}") from error
         yield document
@@ -222,7 +219,7 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _objects(document: object, version: str, depth: int, kind: str = "") -> Iterator[dict[str, object] | str]:
-    """Unfold lists; yield each object, or a text that says why there is none."""
+    """Unfold lists; yield each object, or a text that says why an item is none."""
     if not isinstance(document, dict):
         yield f"is {type(document).__name__}, not an object"
         return
@@ -236,7 +233,7 @@ def _objects(document: object, version: str, depth: int, kind: str = "") -> Iter
     elif not isinstance(items, list | None) or depth >= _DEEPEST_LIST:
         yield f"{kind}.items is not a list"
     else:
-        # The items of a ServiceList leave out what the list says for them; those of a List say it themselves.
+        # Items of a ServiceList omit kind and version; items of a List have them.
         of = ("", "") if kind == "List" else (kind.removesuffix("List"), version)
         for item in items or ():
             yield from _objects(item, of[1], depth + 1, of[0])

@@ -1,17 +1,14 @@
-"""Folders and files of manifests as a source of events: read at start, watched ever after.
+"""Folders and files of manifests as a source of events: reads at start, then watches.
 
-A folder's files are those directly in it that end in .yaml, .yml or .json and do not begin with a dot. What is wrong
-with a file, whatever it is, costs that file's changes only: its last good objects stay, and so do those that are
-missing while one of its documents cannot be read. So does a path that vanishes as a whole; a file that leaves a
-folder takes its objects with it.
+Of a folder, files directly in it count if they end in .yaml, .yml or .json and do not begin with a dot. A broken file
+keeps its last good objects, including those missing while one of its documents is unreadable; so does a path that
+vanishes completely. A file that leaves a folder removes its objects. If two files have the same object, the file
+whose path sorts first wins, and the other gets a problem. A file's own problems are reported like those of an object
+that never exists.
 
-Of an object in two files the file whose path sorts first has it, and the other is told of. Problems belong to an
-object or to a file, so that they can be told with an event about it and end with one: a file is spoken of as an
-object that is never there.
-
-Changes are seen by inotify, and by a look at the files' times every few seconds as well: a link's target elsewhere,
-or a network file system, makes no event here. A mounted ConfigMap swaps a link in its folder; editors rename a new
-file over the old one. Both change the folder, which is what is watched (for a single file, the folder it is in).
+Changes are seen by inotify, and by comparing the files' times every few seconds, because link targets elsewhere and
+network file systems make no events here. A mounted ConfigMap swaps a link in its folder, editors rename a new file
+over the old one; both change the folder, which is what is watched (of a single file, its folder).
 """
 
 import asyncio
@@ -38,20 +35,20 @@ from vipwire.watched_objects.event import Deleted, EventOf, K, Listed, T, Upsert
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SETTLE: Final = 0.4
-"""Changes that follow each other are read together, after this many seconds at most."""
+"""Seconds within which successive changes are read together."""
 LOOK: Final = 2.0
-"""Seconds after which the files' times are looked at without an event."""
+"""Seconds between looks at the files' times without an event."""
 
 MOST_BYTES: Final = 64 << 20
 """A larger file is not read."""
 PIPE_SECONDS: Final = 10.0
-"""Seconds without data after which a pipe that an operator has named is left alone."""
+"""Seconds without data after which a named pipe is left alone."""
 FRESH = 5.0
-"""Seconds for which a file that has become empty is taken for one that is being written."""
+"""Seconds for which an emptied file counts as being written."""
 
 Signature: TypeAlias = tuple[int, int, int, int]
 _UNREAD: Final[Signature] = (0, 0, 0, 0)
-"""The signature of a file that could not be read: it is tried at every look."""
+"""The signature of an unreadable file: it is tried at every look."""
 _KINDS: Final = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -77,9 +74,9 @@ class Inventory(Generic[K, T]):
 def take_inventory(
     manifests: Iterable[Manifest[K, T]], files_are: K, file_problems: Iterable[Problem] = ()
 ) -> Inventory[K, T]:
-    """Merge files; `file_problems` are those of files and paths that could not be read.
+    """Merge files; `file_problems` are those of unreadable files and paths.
 
-    A file is spoken of as an object of the kind `files_are`.
+    A file's own problems name it as an object of the kind `files_are`.
     """
     objects: dict[Key[K], T] = {}
     problems: dict[Key[K], tuple[Problem, ...]] = {}
@@ -95,7 +92,7 @@ def take_inventory(
 
 
 def listed(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K, T]]:
-    """Yield one `Listed` for every kind, also for empty ones, since somebody waits for each."""
+    """Yield one `Listed` for every kind, also for empty ones, because the start waits for each."""
     for kind in kinds:
         objects = tuple(value for (of, _), value in inventory.objects.items() if of is kind)
         problems = (problems for (of, _), problems in inventory.problems.items() if of is kind)
@@ -103,7 +100,7 @@ def listed(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K,
 
 
 def differences(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[EventOf[K, T]]:
-    """Yield what changed: an object, or only what is wrong with it."""
+    """Yield the changed objects, and objects with only changed problems."""
     keys = {**before.objects, **after.objects, **before.problems, **after.problems}
     for key in keys:
         old, new = before.objects.get(key), after.objects.get(key)
@@ -144,7 +141,7 @@ class _File(Generic[K, T]):
 
 
 class ManifestSource(Generic[K, T]):
-    """Reads and watches manifests. Raises ConfigError at once when a path does not exist."""
+    """Reads and watches manifests. Raises ConfigError at once if a path does not exist."""
 
     def __init__(
         self,
@@ -164,7 +161,7 @@ class ManifestSource(Generic[K, T]):
         self._health: dict[str, Health] = {}
 
     def health(self) -> tuple[Health, ...]:
-        """Return how each path is: which file of it, if any, cannot be read."""
+        """Return the health of each path, with its unreadable file if any."""
         return tuple(self._health.get(str(path), Health(str(path))) for path in self._paths)
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
@@ -185,7 +182,7 @@ class ManifestSource(Generic[K, T]):
                         break
 
     def _folders(self) -> dict[str, tuple[int, int]]:
-        """Find the folders to watch, with what makes each the one it is: a new one needs a new watch."""
+        """Return the folders to watch with their identity: a replaced folder needs a new watch."""
         folders = {}
         for path in self._paths:
             folder = path if path.is_dir() else path.parent
@@ -197,7 +194,7 @@ class ManifestSource(Generic[K, T]):
         return folders
 
     def scan(self) -> Inventory[K, T]:
-        """Read what has changed since the last time, and merge."""
+        """Read the changed files, and merge."""
         files: dict[str, _File[K, T]] = {}
         for path in self._paths:
             files.update(self._read_path(path))
@@ -206,7 +203,7 @@ class ManifestSource(Generic[K, T]):
         return take_inventory((file.manifest for file in files.values()), self._reader.kinds[0], problems)
 
     def _read_path(self, path: Path) -> dict[str, _File[K, T]]:
-        """Read a path's files. When one vanishes meanwhile, look again: it may have been the whole folder."""
+        """Read a path's files. If one vanishes meanwhile, list again: the whole folder may have vanished."""
         files: dict[str, _File[K, T] | None] = {}
         for _ in range(3):
             found = self._list(path)
@@ -218,7 +215,7 @@ class ManifestSource(Generic[K, T]):
         return {name: file for name, file in files.items() if file is not None}
 
     def _list(self, path: Path) -> list[str] | None:
-        """List a path's files; None when the path has gone or cannot be read, which is noted."""
+        """List a path's files; None (and a problem) if the path is missing or unreadable."""
         name = str(path)
         try:
             if not stat.S_ISDIR(path.stat().st_mode):
@@ -233,7 +230,7 @@ class ManifestSource(Generic[K, T]):
         return found
 
     def _read(self, name: str) -> _File[K, T] | None:
-        """Read a file if it changed; None when it vanished between being listed and being read."""
+        """Read a file if it changed; None if it vanished since the listing."""
         known = self._files.get(name)
         try:
             status = os.stat(name)  # noqa: PTH116 - a string all along
@@ -269,7 +266,7 @@ class ManifestSource(Generic[K, T]):
 
 
 def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[K, T]:
-    """Keep what a file had and has no more: a document of it that cannot be read may be any of these."""
+    """Keep missing objects of a file with an unreadable document, which may contain them."""
     there = {(entry.kind, name) for entry in manifest.entries for name in entry.names}
     missing = (entry for entry in before.entries if not any((entry.kind, name) in there for name in entry.names))
     return replace(manifest, entries=(*manifest.entries, *missing))
@@ -285,13 +282,13 @@ def _is_manifest(entry: os.DirEntry[str]) -> bool:
 
 
 def _signature(status: os.stat_result) -> Signature:
-    if stat.S_ISFIFO(status.st_mode):  # what a pipe has told is never told again
+    if stat.S_ISFIFO(status.st_mode):  # a pipe never repeats its data
         return status.st_dev, status.st_ino, 0, 0
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _content(name: str, status: os.stat_result, *, is_named: bool) -> bytes:
-    """Read a file, or a pipe that an operator has named (`/dev/stdin`). To open a device can do harm."""
+    """Read a file, or a pipe that an operator named (`/dev/stdin`). Opening a device can do harm."""
     is_pipe = stat.S_ISFIFO(status.st_mode)
     if not stat.S_ISREG(status.st_mode) and not (is_pipe and is_named):
         raise DecodeError(f": is {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, not a file")
@@ -319,7 +316,7 @@ def _text(content: bytes) -> str:
 
 
 def _is_being_written(status: os.stat_result) -> bool:
-    """Report whether a file was emptied just now, as `cp` does before it writes; the next look believes it."""
+    """Report whether a file was just emptied, as `cp` does before it writes; the next look believes it."""
     return status.st_size == 0 and time.time() - status.st_mtime < FRESH
 
 
@@ -328,7 +325,7 @@ def _is_in(name: str, path: Path) -> bool:
 
 
 def _place(error: Exception) -> tuple[str, str]:
-    """Split an error into where in the file it is and what it says."""
+    """Split an error into its place in the file and its text."""
     if isinstance(error, DecodeError):
         where, _, message = str(error).partition(": ")
         return where, f"{message}; its last good objects stay"

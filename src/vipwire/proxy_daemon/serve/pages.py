@@ -97,7 +97,8 @@ _WARNING: Final = (
 )
 
 
-async def _nothing() -> None: ...
+async def _nothing() -> None:
+    """Do nothing: the default refresh."""
 
 
 class ProxyInfo(Value, frozen=True):

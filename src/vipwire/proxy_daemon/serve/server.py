@@ -61,7 +61,8 @@ RETRY_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 1.0  # a running request must not delay the end of the process
 
 
-def _ignore(_server: str, _reason: str) -> None: ...
+def _ignore(_server: str, _reason: str) -> None:
+    """Do nothing: the default reaction to a failure."""
 
 
 class BindPolicy(Value, frozen=True):
