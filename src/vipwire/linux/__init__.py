@@ -1,1 +1,1 @@
-"""Linux: netlink, BPF, connection tracking, and the machine that vipwire runs on."""
+"""Linux: netlink, BPF, connection tracking, and this machine's settings."""

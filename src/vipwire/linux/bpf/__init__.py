@@ -1,1 +1,1 @@
-"""The kernel's bpf(2): object files of programs, maps, programs in force, and their names in the file system."""
+"""The kernel's bpf(2): object files of programs, maps, attached programs, and their names in bpffs."""

@@ -1,12 +1,12 @@
 """Reads an object file of BPF programs, as clang makes them. Pure.
 
     cgroup/connect4, ...   a program each: instructions of eight bytes
-    .rel...                where an instruction loads the address of a map or of constants
+    .rel...                instructions that load the address of a map or of constants
     maps                   attributes of maps, five words each, found by their symbols
-    .rodata                constants, which to the kernel are an array of one element
+    .rodata                constants, which the kernel holds as an array of one element
     license                for the kernel
 
-No BTF, no CO-RE: only UAPI is used. Source: the ELF specification; Documentation/bpf/llvm_reloc.rst.
+No BTF and no CO-RE: the programs use only UAPI. Source: the ELF specification; Documentation/bpf/llvm_reloc.rst.
 """
 
 import struct
@@ -20,13 +20,13 @@ _HEADER: Final = b"\x7fELF\x02\x01"
 _RELOCATABLE_BPF: Final = (1, 247)
 _PROGBITS, _SYMBOLS, _ABSENT, _RELOCATIONS = 1, 2, 8, 9
 _LOAD_64: Final = 1
-"""R_BPF_64_64: an instruction that loads 64 bits, of two slots."""
+"""R_BPF_64_64: an instruction of two slots that loads 64 bits."""
 _MAP, _MAP_VALUE = 1, 2
-"""BPF_PSEUDO_MAP_FD and BPF_PSEUDO_MAP_VALUE, in the place of the source register."""
+"""BPF_PSEUDO_MAP_FD and BPF_PSEUDO_MAP_VALUE, in the source register's field."""
 
 
 class MapShape(NamedTuple):
-    """The attributes of a map as the object has them."""
+    """The attributes of a map in the object file."""
 
     kind: int
     key_size: int
@@ -46,7 +46,7 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
-    """What an object file holds: instructions by section, what to put in where, maps by name."""
+    """An object file's instructions by section, relocations, and maps by name."""
 
     programs: Mapping[str, bytes]
     relocations: Mapping[str, tuple[Relocation, ...]]
@@ -69,7 +69,7 @@ class ObjectFile:
         return bytes(code)
 
     def maps_of(self, section: str) -> frozenset[str]:
-        """Name the maps that a program uses; the constants have no name."""
+        """Return the names of a program's maps; the constants have no name."""
         found = self.relocations.get(section, ())
         return frozenset(each.symbol if each.section == "maps" else "" for each in found)
 
@@ -90,7 +90,7 @@ class _Symbol(NamedTuple):
 
 
 def read_object(data: bytes) -> ObjectFile:
-    """Read an object file; raise DecodeError where it is none, or asks for what the loader cannot do."""
+    """Read an object file. Raise DecodeError if malformed, or if the loader lacks a feature."""
     try:
         sections = _sections(data)
         symbols = _symbols(sections)

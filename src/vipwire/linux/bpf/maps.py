@@ -1,6 +1,6 @@
-"""Maps of bpf(2): made, opened by name, written and read, many elements at once.
+"""Maps of bpf(2): creates, opens, writes and reads them, many elements at once.
 
-A map lives as long as a program uses it, a descriptor is open or a name in bpffs leads to it (`pins`).
+A map exists while a program uses it, a descriptor is open, or a name in bpffs refers to it (`pins`).
 """
 
 import errno
@@ -18,7 +18,7 @@ ARRAY: Final = 2
 _SOCKET_STORAGE: Final = 24
 _READ_ONLY_FOR_PROGRAMS: Final = 1 << 7
 _FEW: Final = 4
-"""Fewer elements are written by a call each."""
+"""Fewer elements than this are written by a call each."""
 _AT_ONCE: Final = 16384
 
 
@@ -33,7 +33,7 @@ class Map:
 
     @classmethod
     def create(cls, name: str, shape: MapShape) -> Self:
-        """Make an empty one. That of socket storage must say of which types it is."""
+        """Create an empty map. For socket storage the kernel requires BTF types."""
         types = _storage_types(shape.value_size) if shape.kind == _SOCKET_STORAGE else -1
         try:
             words = (max(types, 0), 1, 2) if types >= 0 else (0, 0, 0)
@@ -45,18 +45,17 @@ class Map:
 
     @classmethod
     def constants(cls, name: str, data: bytes) -> Self:
-        """Make one that holds these bytes for ever."""
+        """Create a read-only map that holds these bytes."""
         made = cls.create(name, MapShape(ARRAY, 4, len(data), 1, _READ_ONLY_FOR_PROGRAMS))
         made.write([bytes(4)], [data])
         bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", made.descriptor))
         return made
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.descriptor)
 
     def lookup(self, key: bytes) -> bytes | None:
-        """Read one element; None if there is none."""
+        """Read one element; None if missing."""
         where, found = buffer_of(key), buffer_of(self.shape.value_size)
         try:
             bpf(
@@ -70,7 +69,7 @@ class Map:
         return found.raw
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write elements, in this order. Raise OSError, E2BIG where the map is full: some may be written then."""
+        """Write elements in order. Raise OSError; E2BIG if the map is full, with some elements written."""
         if len(keys) < _FEW:
             for key, value in zip(keys, values, strict=True):
                 where, what = buffer_of(key), buffer_of(value)
@@ -81,7 +80,7 @@ class Map:
         bpf(BpfCommand.UPDATE_BATCH, self._batch(0, 0, all_keys, all_values, len(keys)))
 
     def write_what_fits(self, elements: Mapping[bytes, bytes]) -> None:
-        """Write elements as long as there is room for them. Raise OSError for any other reason."""
+        """Write elements while the map has room. Raise OSError for any other reason."""
         try:
             self.write(list(elements), list(elements.values()))
         except OSError as error:
@@ -89,7 +88,7 @@ class Map:
                 raise
 
     def remove(self, keys: Iterable[bytes]) -> None:
-        """Delete elements; one that is not there is no error."""
+        """Delete elements; ignores missing ones."""
         for key in keys:
             where = buffer_of(key)
             try:
@@ -99,7 +98,7 @@ class Map:
                     raise
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Read all elements of a hash, in batches: what changes meanwhile may be seen or not."""
+        """Read all elements of a hash, in batches; concurrent changes may be missed."""
         key_size, value_size = self.shape.key_size, self.shape.value_size
         position, room, first = buffer_of(max(key_size, 8)), _AT_ONCE, True
         while True:
@@ -110,7 +109,7 @@ class Map:
                 bpf(BpfCommand.LOOKUP_BATCH, attributes)
                 last = False
             except OSError as error:
-                if error.errno == errno.ENOSPC:  # one bucket holds more than there was room for
+                if error.errno == errno.ENOSPC:  # one bucket holds more elements than the buffer
                     room *= 2
                     continue
                 if error.errno != errno.ENOENT:
@@ -140,12 +139,12 @@ class Map:
 
 
 def stride(shape: MapShape) -> int:
-    """Tell how far apart the elements of an array lie."""
+    """Return the distance between elements of an array, in bytes."""
     return (shape.value_size + 7) & ~7
 
 
 def _storage_types(size: int) -> int:
-    """Load the types that a map of socket storage needs: int as its key, int[n] as its value (btf.rst)."""
+    """Load the BTF types of a socket-storage map: int as its key, int[n] as its value (btf.rst)."""
     names = b"\0int\0"
     types = struct.pack("=IIII", 1, 1 << 24, 4, 1 << 24 | 32)
     types += struct.pack("=IIIIII", 0, 3 << 24, 0, 1, 1, size // 4)

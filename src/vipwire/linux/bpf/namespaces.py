@@ -1,9 +1,9 @@
-"""The cookie of a network namespace, by which programs tell whose a socket is (SO_NETNS_COOKIE, Linux 5.14).
+"""The cookie of a network namespace, by which BPF programs recognise a socket's (SO_NETNS_COOKIE, Linux 5.14).
 
-Also: whether a network namespace is gone. The kernel opens a namespace by its cookie and inode number as long as a
-process, a mount, a descriptor or a socket holds it (open_by_handle_at(2) on nsfs, Linux 6.18). Without the right to
-open it, the kernel gives the same answer as for one that is gone. So vipwire first makes a namespace that nothing but
-a socket holds: if the kernel does not open that one, vipwire takes none for gone.
+Also reports deleted network namespaces. The kernel opens a namespace by its cookie and inode number as long as a
+process, a mount, a descriptor or a socket holds it (open_by_handle_at(2) on nsfs, Linux 6.18). Without rights, the
+kernel answers as for a deleted one. So vipwire first makes a namespace that only a socket holds: if the kernel does
+not open that one, vipwire assumes that none is deleted.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def netns_cookie() -> int:
-    """Tell the cookie of the calling thread's network namespace. Raise OSError where the kernel is older."""
+    """Return the cookie of the calling thread's network namespace. Raise OSError on older kernels."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         (found,) = struct.unpack("=Q", own.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
     return int(found)
@@ -42,7 +42,7 @@ def netns_inode() -> int:
 
 
 def gone_among(namespaces: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-    """Return the network namespaces, by cookie and inode number, that are gone; none if the kernel does not tell."""
+    """Return the deleted network namespaces, by cookie and inode number; none if the kernel does not tell."""
     try:
         with _HERE.open("rb", 0) as nsfs, _held_by_a_socket() as living:
             if _opens(nsfs.fileno(), living):
@@ -85,12 +85,12 @@ def _opens(nsfs: int, namespace: tuple[int, int]) -> bool:
 
 
 def cookie_of(path: Path) -> int:
-    """Tell the cookie of another network namespace, such as /run/netns/NAME; needs CAP_SYS_ADMIN. Raise OSError."""
+    """Return the cookie of another network namespace, such as /run/netns/NAME; needs CAP_SYS_ADMIN. Raise OSError."""
     return within(path, netns_cookie)
 
 
 def within(path: Path, action: Callable[[], T]) -> T:
-    """Do something in another network namespace, in a thread that need not come back. Needs CAP_SYS_ADMIN."""
+    """Call `action` in another network namespace, in a thread of its own. Needs CAP_SYS_ADMIN."""
     with ThreadPoolExecutor(1, "network namespace") as thread:
         return thread.submit(_entered, path, action).result()
 

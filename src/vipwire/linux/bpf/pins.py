@@ -1,4 +1,4 @@
-"""Names in bpffs: what has one stays in the kernel when its process ends, and is found by the next one."""
+"""Names in bpffs: a named object stays in the kernel when its process ends, and the next process opens it."""
 
 import errno
 import os
@@ -12,12 +12,12 @@ from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, mo
 
 BPFFS: Final = Path("/sys/fs/bpf")
 OURS: Final = BPFFS / "vipwire"
-"""In it each node of this machine, a network namespace, has a folder of its own."""
+"""The folder of vipwire, with a folder for each network namespace (a node of this machine)."""
 _KIND: Final = "bpf"
 
 
 def opened(path: Path) -> int | None:
-    """Open what has this name; None if nothing has."""
+    """Open the object at this path; None if there is none."""
     name = buffer_of(bytes(path) + b"\0")
     try:
         return bpf(BpfCommand.OPEN_PINNED, struct.pack("=QII", address_of(name), 0, 0))
@@ -28,7 +28,7 @@ def opened(path: Path) -> int | None:
 
 
 def pin(descriptor: int, path: Path) -> None:
-    """Give something a name, in place of what had it, in one step."""
+    """Pin an object at this path, replacing another one atomically."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"new_{path.name}")
     with suppress(FileNotFoundError):
@@ -39,20 +39,20 @@ def pin(descriptor: int, path: Path) -> None:
 
 
 def of_node(cookie: int) -> Path:
-    """Name the folder of a network namespace, by its cookie."""
+    """Return the folder of a network namespace, by its cookie."""
     return OURS / f"{cookie:x}"
 
 
 def is_mounted(path: Path = BPFFS, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Tell whether bpffs is there."""
+    """Report whether bpffs is mounted."""
     lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     return any(line.split()[1:3] == [str(path), _KIND] for line in lines)
 
 
 def require_mounted(path: Path = BPFFS, *, may_mount: bool, could_mount: bool = False) -> None:
-    """Have bpffs there: systemd mounts it, and where nobody has, we do. Raise UnsupportedError if we cannot.
+    """If bpffs is not mounted, mount it (`may_mount`). Raise UnsupportedError if that fails or is not allowed.
 
-    To who only looks it is enough that it could be mounted.
+    `could_mount`, for commands that only read: this process could mount bpffs, so do nothing.
     """
     if is_mounted(path) or could_mount:
         return

@@ -1,7 +1,7 @@
-"""Programs of cgroups, and the links that put them in force for the sockets of a cgroup.
+"""Programs of cgroups, and the links that attach them to the sockets of a cgroup.
 
-A link is in force as long as a descriptor or a name leads to it (`pins`), or until its cgroup goes. LINK_UPDATE gives
-it another program in one step. The kernel compares types there, not hooks: whoever calls it must.
+A link is attached while a descriptor or a name refers to it (`pins`), or until its cgroup is deleted. LINK_UPDATE
+replaces its program atomically. The kernel compares program types there, not hooks: the caller must compare those.
 """
 
 import ctypes
@@ -22,21 +22,21 @@ HOOKS: Final = {
     "getpeername6": 30,
     "sock_release": 34,
 }
-"""Where programs are called, by the number of the attachment (enum bpf_attach_type)."""
+"""The hooks of programs, by attachment number (enum bpf_attach_type)."""
 _SOCKET, _SOCKET_ADDRESS = 9, 18
-"""BPF_PROG_TYPE_CGROUP_SOCK, whose context is a socket, and BPF_PROG_TYPE_CGROUP_SOCK_ADDR, an address as well."""
+"""BPF_PROG_TYPE_CGROUP_SOCK, with a socket as context, and BPF_PROG_TYPE_CGROUP_SOCK_ADDR, with an address too."""
 _LOG: Final = 1 << 20
 _MOST: Final = 64
-"""So many programs a hook of a cgroup can have."""
+"""The most programs of a cgroup's hook."""
 MULTI: Final = 2
-"""BPF_F_ALLOW_MULTI: beside others. What a link makes is always so."""
+"""BPF_F_ALLOW_MULTI: beside other programs. Links always attach so."""
 _EFFECTIVE: Final = 1
 _TCX_INGRESS: Final = 46
 """BPF_TCX_INGRESS."""
 
 
 class BpfLink(NamedTuple):
-    """What a link is: the program in force, the cgroup (0 once that is gone) and the hook."""
+    """A link: the attached program, the cgroup (0 once deleted) and the hook."""
 
     number: int
     program: int
@@ -45,7 +45,7 @@ class BpfLink(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What a program is: its number, its name, and the numbers of the maps that it uses."""
+    """A program: its number, its name, and the numbers of its maps."""
 
     number: int
     name: str
@@ -53,7 +53,7 @@ class Program(NamedTuple):
 
 
 def load(hook: str, code: bytes, licence: str, name: str) -> int:
-    """Load a program for a hook; return its descriptor. Raise OSError, with what the verifier said as a note."""
+    """Load a program for a hook; return its descriptor. Raise OSError, with the verifier's log as a note."""
     try:
         return _load(hook, code, licence, name, None)
     except OSError as refused:
@@ -85,7 +85,7 @@ def _load(hook: str, code: bytes, licence: str, name: str, log: "ctypes.Array[ct
 
 
 def program(descriptor: int) -> Program:
-    """Tell what a program is (struct bpf_prog_info)."""
+    """Return a program's description (struct bpf_prog_info)."""
     maps = (ctypes.c_uint32 * _MOST)()
     prepared = bytearray(64)
     struct.pack_into("=IQ", prepared, 52, _MOST, ctypes.addressof(maps))
@@ -96,24 +96,24 @@ def program(descriptor: int) -> Program:
 
 
 def create_link(program: int, cgroup: int, hook: str) -> int:
-    """Put a program in force for a cgroup, both by their descriptors; return the link's descriptor."""
+    """Attach a program to a cgroup, both by their descriptors; return the link's descriptor."""
     return bpf(BpfCommand.LINK_CREATE, struct.pack("=IIII32x", program, cgroup, HOOKS[hook], 0))
 
 
 def update_link(link: int, program: int, hook: str) -> None:
-    """Replace a link's program, in one step. Raise ValueError if the link is another hook's."""
+    """Replace a link's program atomically. Raise ValueError if the link belongs to another hook."""
     if look_at_link(link).hook != HOOKS[hook]:
         raise ValueError(f"the link is not that of {hook}")
     bpf(BpfCommand.LINK_UPDATE, struct.pack("=IIII", link, program, 0, 0))
 
 
 def detach(link: int) -> None:
-    """Put a link out of force, whoever else has it open."""
+    """Detach a link, even if other processes have it open."""
     bpf(BpfCommand.LINK_DETACH, struct.pack("=I", link))
 
 
 def look_at_link(descriptor: int) -> BpfLink:
-    """Tell what a cgroup's link is (struct bpf_link_info)."""
+    """Return a cgroup link's description (struct bpf_link_info)."""
     data = information(descriptor)
     _, number, running = struct.unpack_from("=III", data)
     cgroup, hook = struct.unpack_from("=QI", data, 16)
@@ -121,15 +121,15 @@ def look_at_link(descriptor: int) -> BpfLink:
 
 
 def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[int, ...], int]:
-    """List the numbers of a cgroup's programs, in their order, and the flags with which they were attached.
+    """List the numbers of a cgroup's programs in order, and the flags with which they were attached.
 
-    `effective`: of those that are called for its sockets, those of the cgroups above it among them.
+    `effective`: those that the kernel calls for its sockets, including programs of the cgroups above.
     """
     return _query(cgroup, HOOKS[hook], _EFFECTIVE if effective else 0)
 
 
 def at_interface(number: int) -> tuple[int, ...]:
-    """List the numbers of the tcx programs at the ingress of an interface, in their order."""
+    """List the numbers of the tcx programs at the ingress of an interface, in order."""
     return _query(number, _TCX_INGRESS, 0)[0]
 
 
@@ -137,7 +137,7 @@ def _query(place: int, hook: int, mode: int) -> tuple[tuple[int, ...], int]:
     room = _MOST
     while True:
         numbers = (ctypes.c_uint32 * room)()
-        # The kernel writes the last field, `revision`, even if the size that it is told ends before that.
+        # The kernel writes the last field, `revision`, even if the given size ends before it.
         attributes = buffer_of(struct.pack("=IIIIQII32x", place, hook, mode, 0, ctypes.addressof(numbers), room, 0))
         try:
             bpf(BpfCommand.QUERY, attributes)
@@ -145,7 +145,7 @@ def _query(place: int, hook: int, mode: int) -> tuple[tuple[int, ...], int]:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            room *= 2  # each of the cgroups above it may have as many
+            room *= 2  # each of the cgroups above may have as many
     (flags,) = struct.unpack_from("=I", attributes, 12)
     (count,) = struct.unpack_from("=I", attributes, 24)
     return tuple(numbers[:count]), flags

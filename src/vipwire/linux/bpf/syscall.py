@@ -1,6 +1,6 @@
-"""One system call, bpf(2), by ctypes: no library is needed. Everything else of this folder goes through it.
+"""The bpf(2) system call by ctypes, without a library. All modules of this folder call bpf(2) through it.
 
-Source: bpf(2), and union bpf_attr in include/uapi/linux/bpf.h. What a command does not name is 0.
+Source: bpf(2), and union bpf_attr in include/uapi/linux/bpf.h. Fields that a command does not name are 0.
 """
 
 import ctypes
@@ -14,14 +14,14 @@ from typing import Any, Final
 from vipwire.errors import UnsupportedError
 
 NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280, "ppc64le": 361}
-"""The call's number by architecture. The programs' object is for machines that are little-endian."""
+"""The call's number by architecture. The programs' object file is for little-endian machines."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 Buffer = ctypes.Array[ctypes.c_char]
 
 
 class BpfCommand(enum.IntEnum):
-    """The commands that are used here (enum bpf_cmd)."""
+    """The commands that vipwire uses (enum bpf_cmd)."""
 
     MAP_CREATE = 0
     MAP_LOOKUP = 1
@@ -45,14 +45,14 @@ class BpfCommand(enum.IntEnum):
 
 
 def require_architecture() -> None:
-    """Raise UnsupportedError where bpf(2) has a number that is not known, or the machine is big-endian."""
+    """Raise UnsupportedError if bpf(2)'s number is unknown here, or the machine is big-endian."""
     if platform.machine() not in NUMBERS:
         known = ", ".join(NUMBERS)
         raise UnsupportedError(f"the programs of ebpf mode run on {known}; this is {platform.machine()}")
 
 
 def bpf(command: BpfCommand, attributes: bytes | Buffer) -> int:
-    """Make the call, again where a signal came; raise OSError. In a buffer the kernel's answer is found."""
+    """Make the call, again after EINTR. Raise OSError. The kernel writes its answer into a buffer."""
     buffer = buffer_of(attributes) if isinstance(attributes, bytes) else attributes
     number = NUMBERS[platform.machine()]
     while True:
@@ -65,14 +65,14 @@ def bpf(command: BpfCommand, attributes: bytes | Buffer) -> int:
 
 
 def buffer_of(data: bytes | int) -> Buffer:
-    """Make a buffer of these bytes, or of so many zeros."""
+    """Make a buffer of these bytes, or of this number of zeros."""
     if isinstance(data, int):
         return ctypes.create_string_buffer(data)
     return ctypes.create_string_buffer(data, len(data))
 
 
 def address_of(data: bytearray | Buffer) -> int:
-    """Tell where a buffer lies, which must outlive the call. An empty one lies nowhere."""
+    """Return the address of a buffer, which must outlive the call; 0 for an empty one."""
     if not len(data):
         return 0
     if isinstance(data, bytearray):
@@ -81,7 +81,7 @@ def address_of(data: bytearray | Buffer) -> int:
 
 
 def information(descriptor: int, size: int = 256, prepared: bytes = b"") -> bytes:
-    """Ask what a map, a program or a link is. `prepared` is what stands in the answer's place before."""
+    """Return the kernel's description of a map, a program or a link. `prepared` is the buffer's initial content."""
     data = buffer_of(prepared + bytes(size - len(prepared)))
     attributes = buffer_of(struct.pack("=IIQ", descriptor, size, address_of(data)))
     bpf(BpfCommand.INFO, attributes)
@@ -90,7 +90,7 @@ def information(descriptor: int, size: int = 256, prepared: bytes = b"") -> byte
 
 
 def mount(source: str, target: str, kind: str, options: str) -> None:
-    """Mount a file system; raise OSError."""
+    """Mount a file system. Raise OSError."""
     words: list[Any] = [source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()]
     if _LIBC.mount(*words) != 0:
         code = ctypes.get_errno()

@@ -1,1 +1,1 @@
-"""Connection tracking: which flows a change of Services makes wrong, and their deletion."""
+"""Connection tracking: flows that a change of Services makes wrong, and their deletion."""

@@ -1,9 +1,9 @@
-"""Decides from conntrack's events what became of new connections: answered, reset, or not answered in time. Pure.
+"""Decides from conntrack events whether endpoints answered, reset, or ignored new connections. Pure.
 
-Only connections by way of a Service count, for a probe of the Pod itself says nothing about its clients. Of one
-endpoint a few at a time are followed from their beginning: they are enough to judge it, and a flood of connections
-costs no memory. Whether one was answered is looked up in the kernel's table, when its time is over and when another
-one was reset. So nobody fails because an event was lost. `now` is seconds of one monotonic clock.
+Counts only connections through a Service, because a probe of the Pod itself says nothing about its clients. Follows
+at most `FOLLOWED` connections of one endpoint: enough to judge, and a flood costs no memory. Looks each up in the
+kernel's table when its time is over and when another one was reset, so that a lost event is no failure. `now` is
+seconds of one monotonic clock.
 """
 
 from collections.abc import Callable, Collection
@@ -16,12 +16,12 @@ from vipwire.model.net import Address
 from vipwire.plan.ejection import EndpointKey, Failure, Tally
 
 PATIENCE: Final = 3.0
-"""Seconds in which a first packet is to be answered. A client that repeats its SYN does so after one second."""
+"""Seconds to answer a first packet. Clients repeat a SYN after one second."""
 FOLLOWED: Final = 8
-"""Connections of one endpoint that are followed at a time."""
+"""The most connections of one endpoint followed at a time."""
 
 Look = Callable[[Flow], bool | None]
-"""Looks a flow up: whether it has been answered, None if it is gone."""
+"""Looks a flow up: True if answered, None if the flow is gone."""
 
 
 class _Begun(NamedTuple):
@@ -30,9 +30,9 @@ class _Begun(NamedTuple):
 
 
 class Attempts(Struct):
-    """The connections to watched endpoints that are followed, by endpoint, the oldest first.
+    """The followed connections by endpoint, oldest first.
 
-    `direct`: sockets name the endpoint themselves, so that a connection past the Service cannot be told from others.
+    `direct`: client sockets connect to the endpoint itself, so connections through the Service look like all others.
     """
 
     direct: bool = False
@@ -41,14 +41,14 @@ class Attempts(Struct):
     _reset: dict[EndpointKey, list[float]] = field(default_factory=dict)
 
     def watch(self, endpoints: Collection[EndpointKey]) -> None:
-        """Judge these endpoints from now on. What was begun to others is forgotten."""
+        """Judge these endpoints from now on; forget connections to others."""
         self._watched = {(key.protocol, key.address, key.port): key for key in endpoints}
         for known in (self._followed, self._reset):
             for gone in known.keys() - set(endpoints):
                 del known[gone]
 
     def see(self, event: FlowEvent, now: float) -> None:
-        """Take in an event that `beginnings_and_ends` lets pass."""
+        """Record an event that `beginnings_and_ends` passes."""
         change, flow = event
         key = self._watched.get((flow.protocol, flow.reply_source, flow.reply_source_port))
         if key is None or flow.zone or (key[1:] == flow[3:5] and not self.direct):
@@ -61,12 +61,12 @@ class Attempts(Struct):
             self._reset.setdefault(key, []).append(known.since)
 
     def due(self) -> float | None:
-        """Return when the next connection is looked up; None if none is followed."""
+        """Return the time of the next look-up; None if no connection is followed."""
         oldest = (next(iter(begun.values())).since for begun in self._followed.values() if begun)
         return min((since + PATIENCE for since in oldest), default=None)
 
     def settle(self, now: float, look: Look) -> dict[EndpointKey, Tally]:
-        """Look up what is due; return what became of connections since the last call."""
+        """Look up due connections; return the outcomes since the last call."""
         found: dict[EndpointKey, Tally] = {}
         for key in [key for key, begun in self._followed.items() if begun or key in self._reset]:
             tally = self._settle(key, now, look)
@@ -77,7 +77,7 @@ class Attempts(Struct):
         return found
 
     def _settle(self, key: EndpointKey, now: float, look: Look) -> Tally:
-        """Judge one endpoint: in the order in which its connections began."""
+        """Judge one endpoint's connections in the order in which they began."""
         begun, reset = self._followed[key], self._reset.pop(key, [])
         verdicts = [(since, Failure.RESET) for since in reset]
         answered = float("-inf")

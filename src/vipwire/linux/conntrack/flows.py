@@ -1,8 +1,8 @@
-"""The kernel's table of flows: read it, and delete from it exactly what a judge names.
+"""The kernel's table of flows: lists flows, and deletes those that a judge selects.
 
-It is deleted from in one pass. The kernel hands out the table in pieces, and deletions go to it in batches while the
-pass goes on, so that memory does not grow with the table. What cannot be cut is the kernel's own search for the next
-flow that its filter lets through: 12 ms for an empty table, 50 ms past 100,000 others, without Python's lock.
+Deletes in one pass: the kernel dumps the table in pieces, and deletions go to the kernel in batches during the dump,
+so that memory does not grow with the table. One piece takes as long as the kernel's search for the next matching
+flow: 12 ms in an empty table, 50 ms past 100,000 others, without Python's lock.
 """
 
 import errno
@@ -28,41 +28,40 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError
 from vipwire.model.net import Family, Protocol
 
 _PIECE = 1024
-"""Flows that are held at a time."""
+"""Flows held in memory at a time."""
 
 _BATCH = 256
-"""Deletions in one datagram; the answers of so many fit any receive buffer."""
+"""Deletions in one datagram; their answers fit any receive buffer."""
 
 _ATTEMPTS = 3
-"""Passes over a table that keeps changing under the dump."""
+"""Passes over a table that keeps changing during the dump."""
 
 _FEW_PORTS = 4
-"""Up to so many ports, one dump of each that the kernel filters is cheaper than a dump of all.
-
-Walking an empty table costs the kernel 12 ms, and 50 ms at 100,000 flows; handing those out and decoding them 500 ms.
+"""Up to this number of ports, a filtered dump of each is cheaper than a dump of all flows. To walk an empty table
+takes the kernel 12 ms, and 50 ms at 100,000 flows; dumping and decoding those takes 500 ms.
 """
 
 
 class Judge(Interface):
-    """Says which flows are to go, and where to look for them."""
+    """Selects the flows to delete, and where to look for them."""
 
     def __call__(self, flow: Flow, /) -> bool:
-        """Report whether this one is to go."""
+        """Report whether to delete this flow."""
 
     def families(self) -> tuple[Family, ...]:
-        """Name the families to look at."""
+        """Return the families to dump."""
 
     def protocols(self) -> tuple[Protocol, ...]:
-        """Name the protocols to look at."""
+        """Return the protocols to dump."""
 
     def ports(self) -> frozenset[int] | None:
-        """Name the original destination ports to look at; None for any."""
+        """Return the original destination ports to dump; None for any."""
 
 
 class FlowDeletions(NamedTuple):
     """Counts flows examined and deleted; `complete` unless the table changed too much to see every flow.
 
-    `held` are those that a flowtable of somebody else's has, and that this kernel lets nobody delete.
+    `held` counts the flows in another program's flowtable, which this kernel refuses to delete.
     """
 
     examined: int = 0
@@ -72,9 +71,9 @@ class FlowDeletions(NamedTuple):
 
 
 class FlowTable:
-    """The conntrack table of the network namespace in which this was made. Not for several threads.
+    """The conntrack table of the network namespace in which this was made. Not thread-safe.
 
-    Every method raises UnsupportedError where the kernel or the capabilities of this process do not allow it.
+    Every method raises UnsupportedError if the kernel or this process's capabilities do not allow it.
     """
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ class FlowTable:
             self._reader = NetlinkSocket(NETLINK_NETFILTER)
         except OSError as error:
             raise _unsupported(error) from error
-        # Answers to deletions must not get between the pieces of a dump.
+        # A socket of its own, because answers to deletions must not mix with a dump.
         self._deleter = NetlinkSocket(NETLINK_NETFILTER)
         self._decoder = FlowDecoder()
         self._held = 0
@@ -94,14 +93,13 @@ class FlowTable:
         self.close()
 
     def close(self) -> None:
-        """Close its sockets."""
         self._reader.close()
         self._deleter.close()
 
     def flows(self, family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> Iterator[Flow]:
-        """Yield the flows of a family, of a protocol and to an original port if given.
+        """Yield the flows of a family, filtered by protocol and original port if given.
 
-        Raise DumpInterruptedError, after the last one, if the kernel says that it may have left some out.
+        Raise DumpInterruptedError after the last one if the kernel may have skipped some.
         """
         decode = self._decoder.decode
         self._reader.drain()
@@ -114,7 +112,7 @@ class FlowTable:
             raise _unsupported(error) from error
 
     def offloaded(self, family: Family) -> int:
-        """Count the flows of a family that a flowtable has. Raise DumpInterruptedError as `flows`."""
+        """Count a family's flows in flowtables. Raise DumpInterruptedError as `flows`."""
         self._reader.drain()
         try:
             payloads = self._reader.dump(CT_GET, status_request(family, STATUS_OFFLOADED))
@@ -123,9 +121,9 @@ class FlowTable:
             raise _unsupported(error) from error
 
     def delete(self, flows: Iterable[Flow]) -> int:
-        """Delete these flows; return how many there were. One that is gone already is no error.
+        """Delete these flows; return the number deleted. Flows that are gone are no error.
 
-        Nor is one that somebody's flowtable has: before Linux 6.4 nobody can delete it.
+        Flows in another program's flowtable are no error: Linux before 6.4 refuses to delete them.
         """
         waiting = iter(flows)
         deleted = 0
@@ -134,13 +132,13 @@ class FlowTable:
         return deleted
 
     def _delete_batch(self, batch: list[Flow]) -> int:
-        """Delete a few flows in one datagram; return how many were gone already, or are held by a flowtable."""
+        """Delete flows in one datagram; return how many were already gone, and how many a flowtable holds."""
         self._deleter.drain()
         first = self._deleter.sequence(len(batch))
         requests = [
             encode(CT_DELETE, NLM_F_REQUEST, first + index, delete_request(flow)) for index, flow in enumerate(batch)
         ]
-        # Failures are answered unasked; asking for successes too would only cost.
+        # The kernel answers failures unasked; acknowledgements of successes would only cost time.
         self._deleter.send(b"".join(requests))
         gone = 0
         for answer in self._deleter.acknowledgements():
@@ -156,10 +154,7 @@ class FlowTable:
         return gone
 
     def purge(self, judge: Judge) -> FlowDeletions:
-        """Delete every flow that is to go; return what was done.
-
-        A dump that the kernel calls interrupted is repeated a few times.
-        """
+        """Delete the selected flows. Repeats an interrupted dump up to `_ATTEMPTS` times."""
         ports = judge.ports()
         wanted = sorted(ports) if ports is not None and len(ports) <= _FEW_PORTS else [0]
         total = FlowDeletions()
@@ -189,7 +184,7 @@ class FlowTable:
 
 
 def _unsupported(error: OSError) -> UnsupportedError | OSError:
-    """Explain what is missing, where the kernel's answer tells; otherwise return the error itself."""
+    """Turn errors of missing rights or kernel support into UnsupportedError; return others unchanged."""
     if error.errno == errno.EPERM:
         return UnsupportedError(
             "the kernel refuses access to its connection tracking table: run as root, "

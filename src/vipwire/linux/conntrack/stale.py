@@ -1,21 +1,21 @@
-"""Decides which tracked flows are stale: those that still go where no packet of theirs should go any more. Pure.
+"""Decides which tracked flows are stale: those whose packets still go to a wrong endpoint. Pure.
 
-DNAT is decided by the first packet of a flow and remembered in its conntrack entry. A UDP client that keeps sending
-from one port keeps its entry alive for ever, and with it an endpoint that is gone, or no translation at all when the
-first packet came before there was a rule. So such entries have to be deleted when a Service changes; the next packet
-then meets the rules anew. TCP and SCTP need none of this: an endpoint answers with a reset, or the client gives up.
+The first packet of a flow decides its DNAT, which the conntrack entry remembers. A UDP client that keeps sending from
+one port keeps its entry alive forever, and with it a removed endpoint, or no translation if the first packet preceded
+the rule. So vipwire deletes such entries when a Service changes, and the next packet passes the rules again. TCP and
+SCTP do not need this: an endpoint answers with a reset, or the client gives up.
 
-    original:  client:port  ->  10.96.0.10:53      is this a frontend that we were told of?
+    original:  client:port  ->  10.96.0.10:53      is this a frontend to judge?
     reply:     10.1.2.3:53  ->  client:port        is this one of its serving endpoints?
 
-Where serving endpoints only came, every flow stays valid; unless there had been none: then flows were not translated.
+If a Service only gains endpoints, its flows stay valid; unless it had none, because those flows were not translated.
 
-What kube-proxy does otherwise: it skips Services that have lost their last endpoint or are gone (k/k#139628), and it
-takes any flow to the number of a node port for its own, whichever machine that flow goes to.
+kube-proxy differs: it skips Services that have lost their last endpoint or were deleted (k/k#139628), and it treats
+flows to a node port's number on any machine as its own.
 
-Of an endpoint that was ejected those flows of any protocol are stale that wait for its answer. The kernel remembers a
-SYN without an answer for two minutes. So a client that repeats it, or begins anew from the same port, would meet the
-silent endpoint again. Without the flow its next packet meets the rules, which choose among the others.
+Flows of any protocol that wait for an answer of an ejected endpoint are stale, too. The kernel remembers an
+unanswered SYN for two minutes, so a client that repeats it, or reuses the port, would reach the ejected endpoint
+again. Without the flow, its next packet passes the rules, which choose another endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,23 +31,22 @@ UdpEndpoint: TypeAlias = tuple[Address, int]
 """Address and port of an endpoint."""
 
 UdpFrontend: TypeAlias = tuple[Address | None, int]
-"""Address and port by which clients reach a Service; without an address it is a node port."""
+"""Address and port of a frontend; without an address a node port."""
 
 UdpFrontends: TypeAlias = Mapping[UdpFrontend, frozenset[UdpEndpoint]]
-"""Each frontend's serving endpoints (ready, or terminating but serving); the empty set where it has none or is gone.
-
-All serving endpoints count, whatever the traffic policy now chooses among them: a flow that works is left alone.
+"""Each frontend's serving endpoints (ready, or terminating but serving); empty if the frontend has none or is gone.
+All serving endpoints count, whatever the traffic policy chooses: vipwire does not break working flows.
 """
 
-_UDP = int(Protocol.UDP)  # comparing with the enum's member takes longer than the rest of a judgement
+_UDP = int(Protocol.UDP)  # a comparison with the enum's member takes longer than the rest of a judgement
 
 
 class Staleness(Value, frozen=True):
-    """Decides which flows are stale, given what is true now.
+    """Decides which flows are stale.
 
-    `frontends` are those to judge flows by: the ones that have changed, or all of them. `node_addresses` are the
-    addresses at which node ports are served here. `service_cidrs` may be given only along with *all* frontends:
-    translated flows into these ranges that meet no frontend are stale too: their Service went while nobody watched.
+    `frontends` are the changed ones, or all. `node_addresses` are the addresses of node ports on this node.
+    `service_cidrs` may be given only with *all* frontends: translated flows into these ranges without a frontend are
+    stale, too, because their Service was deleted while no proxy watched.
     """
 
     frontends: UdpFrontends
@@ -57,8 +56,7 @@ class Staleness(Value, frozen=True):
     def __call__(self, flow: Flow) -> bool:
         """Report whether this flow is stale.
 
-        Zones are somebody else's tables (OVS tracks the same packet untranslated in one): only the default zone, in
-        which the rules of a service proxy work, is judged.
+        Only the default zone counts, which service proxies use; OVS tracks the same packet untranslated in another.
         """
         if flow.protocol != _UDP or flow.zone:
             return False
@@ -74,7 +72,7 @@ class Staleness(Value, frozen=True):
         return source != (address, port) and any(address in cidr for cidr in self.service_cidrs)
 
     def families(self) -> tuple[Family, ...]:
-        """Name the families in which there can be stale flows."""
+        """Return the families that can have stale flows."""
         addresses = {address for address, _ in self.frontends if address is not None}
         addresses.update(cidr.network for cidr in self.service_cidrs)
         if any(address is None for address, _ in self.frontends):
@@ -83,16 +81,15 @@ class Staleness(Value, frozen=True):
         return tuple(family for family in Family if family in present)
 
     def protocols(self) -> tuple[Protocol, ...]:
-        """Name the only protocol that has stale flows."""
         return (Protocol.UDP,)
 
     def ports(self) -> frozenset[int] | None:
-        """Name the destination ports that stale flows can have; None for any."""
+        """Return the destination ports of stale flows; None for any."""
         return None if self.service_cidrs else frozenset(port for _, port in self.frontends)
 
 
 def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
-    """Collect the UDP frontends of some plans with their serving endpoints; a frontend for each port of a range."""
+    """Collect the plans' UDP frontends with their serving endpoints; a frontend for each port of a range."""
     found: dict[UdpFrontend, frozenset[UdpEndpoint]] = {}
     for plan in plans:
         if plan is not None:
@@ -108,7 +105,7 @@ def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, froz
 
 
 def _of_range(wide: RangeFrontend) -> Iterator[tuple[UdpFrontend, frozenset[UdpEndpoint]]]:
-    """Yield what `at_port` says of each port, without a Frontend for each: a range may have all ports."""
+    """Yield the frontends of a range's ports without a Frontend object for each: a range may have all ports."""
     named = wide.frontend.key.port
     moving = [address for address, port in wide.frontend.serving if port == named]
     staying = frozenset(each for each in wide.frontend.serving if each[1] != named)
@@ -126,7 +123,7 @@ def _may_have_udp(changes: Iterable[PlanChange]) -> bool:
 
 
 def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
-    """Collect the frontends whose flows have to be looked at, with the endpoints that still serve them."""
+    """Collect the frontends whose flows may be stale, with their serving endpoints."""
     changes = tuple(changes)
     if not _may_have_udp(changes):
         return {}
@@ -141,17 +138,17 @@ def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozen
 
 
 Place = tuple[int, Address, int]
-"""Protocol, address and port of an endpoint, as a flow has them."""
+"""Protocol, address and port of an endpoint."""
 
 
 class Unanswered(Value, frozen=True):
-    """Decides which flows to these endpoints are to go. `destination_ports` are the frontends'; None for any."""
+    """Selects unanswered flows to these endpoints. `destination_ports` are the frontends'; None for any."""
 
     endpoints: frozenset[Place]
     destination_ports: frozenset[int] | None = None
 
     def __call__(self, flow: Flow) -> bool:
-        """Report whether this flow came by way of a Service and has no answer."""
+        """Report whether this flow came through a Service and has no answer."""
         return (
             not flow.status & STATUS_SEEN_REPLY
             and not flow.zone
@@ -160,21 +157,19 @@ class Unanswered(Value, frozen=True):
         )
 
     def families(self) -> tuple[Family, ...]:
-        """Name the families in which there can be such flows."""
         present = {family_of(address) for _, address, _ in self.endpoints}
         return tuple(family for family in Family if family in present)
 
     def protocols(self) -> tuple[Protocol, ...]:
-        """Name their protocols."""
         return tuple(sorted({Protocol(protocol) for protocol, _, _ in self.endpoints}))
 
     def ports(self) -> frozenset[int] | None:
-        """Name the destination ports that they can have; None for any."""
+        """Return the destination ports of such flows; None for any."""
         return self.destination_ports
 
 
 def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:
-    """Collect what Services that want ejection have left out of their pools."""
+    """Collect the ejected endpoints of the changed Services that use ejection."""
     endpoints: set[Place] = set()
     ports: set[int] = set()
     ranges = False
@@ -192,7 +187,7 @@ def _used(plan: ServicePlan) -> frozenset[Place]:
 
 
 def _places(plan: ServicePlan) -> Iterator[Place]:
-    """Yield the places that new connections go to, wherever they come from."""
+    """Yield the endpoints of new connections from any client."""
     for frontend in (*plan.frontends, *(wide.frontend for wide in plan.ranges)):
         for action in (frontend.action, frontend.short_circuit):
             if isinstance(action, Forward):

@@ -1,1 +1,1 @@
-"""Reads and changes this machine: kernel, settings, addresses, OOM score. The rest of vipwire asks here."""
+"""This machine: kernel, settings, addresses, OOM score."""

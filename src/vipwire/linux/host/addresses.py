@@ -1,7 +1,7 @@
-"""The addresses of this machine, and being told when they change.
+"""The addresses of this machine, and a watch of their changes.
 
-Node ports are served at them, and conntrack entries of node ports are recognised by them. Of the many notifications
-that change nothing of interest (an IPv6 address whose lifetime each router advertisement extends) nobody is told.
+vipwire serves node ports at them, and recognises conntrack entries of node ports by them. Notifications that change
+no address (router advertisements extend IPv6 lifetimes) are not reported.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,29 +40,28 @@ class LocalAddress(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """Its family."""
         return family_of(self.address)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine itself can use it: 127.0.0.0/8 and ::1, on whichever interface."""
+        """Whether only this machine itself can use the address: 127.0.0.0/8 and ::1, on any interface."""
         return is_loopback(self.address)
 
 
 def reachable(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
-    """Select the addresses at which others can reach this machine, of both families: not those of loopback."""
+    """Select the addresses at which other machines can reach this one: all but loopback."""
     return frozenset(item.address for item in addresses if not item.is_loopback)
 
 
 def global_addresses(addresses: Iterable[LocalAddress]) -> list[Address]:
-    """Select the addresses by which a node may be known, in their order: neither loopback's nor a link's own."""
+    """Select the addresses by which a node may be known, in order: neither loopback nor link-local."""
     return [item.address for item in addresses if item.scope == 0 and not item.is_loopback]
 
 
 def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress, ...]:
     """Read the addresses of the current network namespace (or of that socket's), sorted.
 
-    An address that another machine on the link has as well is left out: the kernel does not use it.
+    Skips an address that another machine on the link has: the kernel does not use it.
     """
     if rtnetlink is None:
         with NetlinkSocket(NETLINK_ROUTE) as own:
@@ -85,9 +84,9 @@ def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
 
 
 def read_local_networks() -> frozenset[Prefix]:
-    """Read which addresses the kernel delivers to this network namespace: those of interfaces, and more by routes.
+    """Read the local destinations of this network namespace: addresses of interfaces, and ranges of local routes.
 
-    `ip route add local RANGE dev lo` adds a whole range, as for Gateways' addresses; broadcast counts as well.
+    `ip route add local RANGE dev lo` adds a range, as for Gateways' addresses. Includes broadcast addresses.
     """
     with NetlinkSocket(NETLINK_ROUTE) as rtnetlink:
         rtnetlink.filter_dumps()
@@ -105,9 +104,8 @@ def _dump_local(rtnetlink: NetlinkSocket) -> Iterator[Prefix]:
 class AddressWatch(RouteWatch):
     """The addresses of the network namespace in which this was made, kept up to date.
 
-    `addresses` is always usable. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
-    `ignored` names interfaces that are left out, and of which nothing is read when something happens there: an
-    address may come and go with each Service.
+    `addresses` is always usable. When `fileno()` is readable (`loop.add_reader`), call `refresh`. `ignored` names
+    interfaces to skip, also in notifications: their addresses may change with each Service.
     """
 
     def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
@@ -126,7 +124,7 @@ class AddressWatch(RouteWatch):
         return tuple(item for item in read_addresses(self._requests) if item.interface not in self._ignored)
 
     def _concerned(self) -> bool:
-        """Report whether something may have happened at an interface that is not ignored."""
+        """Report whether an interface that is not ignored may have changed."""
         heard = self._heard()
         if heard is None:
             return True
@@ -134,6 +132,6 @@ class AddressWatch(RouteWatch):
         return any(self._name(link) not in self._ignored for link in links)
 
     def _name(self, number: int) -> str:
-        """Name an interface now; "" for one that is gone."""
+        """Return an interface's current name; "" if it is gone."""
         link = self._link(number)
         return decode_link(link).name if link is not None else ""

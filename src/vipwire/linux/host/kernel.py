@@ -1,4 +1,4 @@
-"""Checks that this kernel has what a mode needs; if not, an error says what is missing."""
+"""Checks that this kernel has the features of a mode; an error names the missing one."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class KernelRelease(NamedTuple):
-    """The numbers that a kernel's release begins with."""
+    """The first numbers of a kernel's release."""
 
     major: int
     minor: int
@@ -25,7 +25,7 @@ class KernelRelease(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the release as uname(2) gives it (`6.1.0-21-amd64`); raise ValueError if it begins otherwise."""
+        """Parse uname(2)'s release (`6.1.0-21-amd64`). Raise ValueError if it does not begin with numbers."""
         match = _RELEASE.match(text)
         if match is None:
             raise ValueError(f"{text!r} does not begin with the numbers of a kernel release")
@@ -33,20 +33,19 @@ class KernelRelease(NamedTuple):
 
     @classmethod
     def running(cls) -> Self:
-        """Read the release of the kernel that runs."""
         return cls.parse(os.uname().release)
 
 
 def cpus() -> int:
-    """Count the CPUs of this machine, not those of this process's cgroup: conntrack serves the whole machine."""
+    """Count the CPUs of this machine, not of this process's cgroup: conntrack serves the whole machine."""
     return os.cpu_count() or 1
 
 
 def require_nftables() -> None:
-    """Raise UnsupportedError, saying what is missing, unless this process can program nf_tables."""
+    """Raise UnsupportedError with the missing feature unless this process can program nf_tables."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-            netfilter.request(MessageType.GETGEN, ask_generation())  # which changes nothing
+            netfilter.request(MessageType.GETGEN, ask_generation())  # changes nothing
     except OSError as error:
         raise UnsupportedError(f"nftables cannot be used here: {_missing(error)}") from error
 
@@ -57,7 +56,7 @@ def _missing(error: OSError) -> str:
             return "the kernel refuses it to this process: run as root, or give it the capability CAP_NET_ADMIN"
         case errno.EPROTONOSUPPORT | errno.EAFNOSUPPORT:
             return "the kernel has no netfilter netlink: it needs CONFIG_NETFILTER_NETLINK (module nfnetlink)"
-        case errno.EINVAL | errno.EOPNOTSUPP:  # nfnetlink's answer for a subsystem that no module provides
+        case errno.EINVAL | errno.EOPNOTSUPP:  # nfnetlink's answer for a subsystem without a module
             return (
                 "the kernel has no nf_tables: load the module (modprobe nf_tables), "
                 "or use a kernel with CONFIG_NF_TABLES"

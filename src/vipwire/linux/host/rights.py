@@ -1,4 +1,4 @@
-"""The capabilities of this process (capabilities(7)), and the one without which no rule can be touched."""
+"""The capabilities of this process (capabilities(7)), and the check for CAP_NET_ADMIN."""
 
 from pathlib import Path
 from typing import Final
@@ -13,11 +13,11 @@ BITS: Final = {
     24: "CAP_SYS_RESOURCE",
     39: "CAP_BPF",
 }
-"""Those that a service proxy may need, by their number in linux/capability.h."""
+"""The capabilities that vipwire may need, by their number in linux/capability.h."""
 
 
 def capabilities(proc: Path = Path("/proc")) -> frozenset[str]:
-    """Name which of these are in force; none where that cannot be read."""
+    """Return which of these are effective; empty if /proc cannot be read."""
     try:
         text = (proc / "self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -30,7 +30,7 @@ def capabilities(proc: Path = Path("/proc")) -> frozenset[str]:
 def require_net_admin(what: str, proc: Path = Path("/proc"), *, way_out: str = "") -> None:
     """Raise UnsupportedError, with the remedy and what works without, if the kernel would refuse `what`.
 
-    `way_out` is another one, in words, behind a semicolon.
+    `way_out` is another remedy, in words, after a semicolon.
     """
     if "CAP_NET_ADMIN" not in capabilities(proc):
         raise UnsupportedError(

@@ -1,7 +1,6 @@
-"""Hears by rtnetlink(7) that links or addresses change: one socket hears it, another asks what they are now.
+"""Watches links and addresses by rtnetlink(7): one socket receives notifications, another reads the state.
 
-The kernel's notifications say only that something happened; the truth is then asked for anew. So a lost notification
-costs nothing.
+A notification only triggers a new read, so that a lost notification costs nothing.
 """
 
 import errno
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 def undisturbed(dump: Callable[[], T]) -> T:
-    """Dump anew while changes come in between. Raise DumpInterruptedError if they do not end."""
+    """Repeat a dump until no change interrupts it. Raise DumpInterruptedError after several attempts."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return dump()
@@ -36,14 +35,14 @@ def undisturbed(dump: Callable[[], T]) -> T:
 
 
 class RouteWatch:
-    """Hears of some multicast groups in the network namespace in which this was made; what they are is a subclass's.
+    """Watches multicast groups in the network namespace in which this was made; subclasses read the state.
 
-    When `fileno()` is readable (`loop.add_reader`), something may have changed.
+    When `fileno()` is readable (`loop.add_reader`), the state may have changed.
     """
 
     def __init__(self, *groups: int) -> None:
         self._events, self._requests = NetlinkSocket(NETLINK_ROUTE), NetlinkSocket(NETLINK_ROUTE)
-        for group in groups:  # first listen, then look: what changes in between is heard of
+        for group in groups:  # join before reading, so that no change is missed
             self._events.join(group)
 
     def __enter__(self) -> Self:
@@ -53,16 +52,16 @@ class RouteWatch:
         self.close()
 
     def close(self) -> None:
-        """Close its sockets; take `fileno()` out of the event loop before."""
+        """Close the sockets; remove `fileno()` from the event loop before."""
         self._events.close()
         self._requests.close()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when something may have changed."""
+        """Return the descriptor that is readable when the state may have changed."""
         return self._events.fileno()
 
     def _heard(self) -> list[Message] | None:
-        """Read the notifications that have come, without waiting; None if more was said than there was room for."""
+        """Read the notifications, without waiting; None if the kernel dropped some."""
         try:
             return list(self._events.pending())
         except OSError as error:
@@ -71,7 +70,7 @@ class RouteWatch:
             return None
 
     def _link(self, number: int) -> memoryview | None:
-        """Read an interface as it is now; None for one that is gone."""
+        """Read an interface's current state; None if it is gone."""
         try:
             return self._requests.request(GET_LINK, links_request(number))[0].payload
         except NetlinkError as error:
@@ -83,7 +82,7 @@ class RouteWatch:
 class CarrierWatch(RouteWatch):
     """The state of an interface, by its name. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
 
-    `number` is its ifindex, 0 while there is none.
+    `number` is its ifindex, 0 if it does not exist.
     """
 
     def __init__(self, interface: str) -> None:
@@ -101,26 +100,26 @@ class CarrierWatch(RouteWatch):
     def _look(self) -> tuple[int, bool]:
         try:
             number = socket.if_nametoindex(self._interface)
-        except OSError:  # there is none of this name
+        except OSError:  # no interface has this name
             return 0, False
         link = self._link(number)
         return (0, False) if link is None else (number, is_running(link))
 
 
 class LinkWatch(RouteWatch):
-    """The interfaces of the network namespace in which this was made, loopback left out."""
+    """The interfaces of the network namespace in which this was made, without loopback."""
 
     def __init__(self) -> None:
         super().__init__(GROUP_LINK)
         self._known: frozenset[Interface] = frozenset()
 
     def more(self) -> bool:
-        """Report, without waiting, whether there may be an interface that `names` has not told of."""
+        """Report, without waiting, whether an interface may exist that `names` has not returned."""
         heard = self._heard()
         if heard is None:
             return True
         links = [(message.type, decode_link(message.payload)) for message in heard]
-        # One that goes and comes again has another number.
+        # A recreated interface has another number.
         return any(kind == NEW_LINK and not link.loopback and link not in self._known for kind, link in links)
 
     def names(self) -> frozenset[str]:

@@ -1,8 +1,7 @@
-"""Settings of this machine that a proxy changes: those below /proc/sys, and its own OOM score.
+"""This machine's settings that a proxy changes: /proc/sys, and the proxy's own OOM score.
 
-A service proxy often runs in a container where /proc/sys is read-only, or on a node whose administrator has set
-everything already. So a setting is written only where its value differs, and one that cannot be is no reason to stop:
-it is reported with a remedy.
+In a container /proc/sys is often read-only, or an administrator has already set everything. So vipwire writes only
+values that differ, and reports a failure with a remedy instead of stopping.
 """
 
 import errno
@@ -15,7 +14,7 @@ from vipwire.model.sysctl import Sysctl, Want
 
 
 class Obstacle(NamedTuple):
-    """Something that could not be set: what, why not, and what an operator can do about it."""
+    """A setting that could not be written: its name, the error, and the remedy."""
 
     what: str
     reason: str
@@ -29,7 +28,7 @@ ROOT = Path("/proc/sys")
 
 
 class SysctlChange(NamedTuple):
-    """A setting that was written: its name as sysctl(8) has it, and its values."""
+    """A written setting: its name in sysctl(8), and its old and new values."""
 
     name: str
     old: int
@@ -44,12 +43,12 @@ class SysctlReport(NamedTuple):
 
 
 def read_sysctl(path: str, root: Path = ROOT) -> int:
-    """Read a setting that is one number; raise OSError, or ValueError if it is something else."""
+    """Read a numeric setting. Raise OSError, or ValueError if the value is no number."""
     return int((root / path).read_text(encoding="ascii"))
 
 
 def apply_sysctls(wanted: Iterable[Sysctl], root: Path = ROOT) -> SysctlReport:
-    """Write every setting that is not as wanted, in the order given; never raise."""
+    """Write every setting that differs, in the given order. Raises no error."""
     changed: list[SysctlChange] = []
     obstacles: list[Obstacle] = []
     for sysctl in wanted:
@@ -68,7 +67,7 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
         if old == sysctl.value or (sysctl.want is Want.AT_LEAST and old > sysctl.value):
             return None
         verb = f"changed from {old} to {sysctl.value}"
-        # No truncation and no new file: what is there is the kernel's.
+        # no O_CREAT or O_TRUNC: the kernel owns these files
         file = os.open(root / sysctl.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(file, b"%d\n" % sysctl.value)
@@ -85,7 +84,7 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
 
 
 def remedy_of(sysctl: Sysctl, code: int) -> str:
-    """Name the remedy for an errno of writing a setting."""
+    """Return the remedy for an errno of writing a setting."""
     setting = f"`{sysctl.name} = {sysctl.value}`"
     if code == errno.ENOENT:
         if sysctl.path.startswith("net/netfilter/"):
@@ -109,7 +108,7 @@ _LEARNED = _RTF_DEFAULT | _RTF_ADDRCONF
 
 
 def router_sysctls(proc: Path = Path("/proc")) -> tuple[Sysctl, ...]:
-    """Name the settings that keep learned default routes; none where forwarding is on or IPv6 is off."""
+    """Return the settings that keep learned default routes; none if forwarding is on or IPv6 is off."""
     try:
         if read_sysctl("net/ipv6/conf/all/forwarding", proc / "sys"):
             return ()
@@ -122,15 +121,15 @@ def router_sysctls(proc: Path = Path("/proc")) -> tuple[Sysctl, ...]:
 
 
 def _learned_on(routes: str) -> list[str]:
-    """Name the interfaces with a learned default route: of ten fields the ninth is the flags, the tenth the name."""
+    """Return the interfaces with a learned default route: the ninth field is the flags, the tenth the name."""
     fields = (line.split() for line in routes.splitlines())
     return sorted({row[9] for row in fields if len(row) == 10 and int(row[8], 16) & _LEARNED == _LEARNED})
 
 
 def set_oom_score_adj(value: int, proc: Path = Path("/proc")) -> Obstacle | None:
-    """Set the score of this process, from -1000 (never) to 1000 (first); say so if the kernel refuses (proc(5)).
+    """Set this process's OOM score, -1000 (never killed) to 1000 (first); return the obstacle if refused (proc(5)).
 
-    A score that it has already, such as one that systemd has given it, takes no right.
+    Does not write an equal score, such as systemd's OOMScoreAdjust, because writing needs rights.
     """
     file = proc / "self/oom_score_adj"
     try:

@@ -1,4 +1,4 @@
-"""Finds where programs of this machine wait for clients: addresses with ports at which a socket listens."""
+"""Lists the addresses and ports at which sockets of this machine listen."""
 
 from vipwire.linux.netlink.sock_diag import BY_FAMILY, list_waiting, read_socket
 from vipwire.linux.netlink.socket import NETLINK_SOCK_DIAG, NetlinkSocket
@@ -6,7 +6,7 @@ from vipwire.model.net import Family, Protocol, format_address
 
 
 def waiting_places() -> frozenset[tuple[str, int]]:
-    """Return them, for TCP and UDP. Raise OSError where the kernel does not tell (no INET_DIAG)."""
+    """Return them for TCP and UDP. Raise OSError if the kernel lacks INET_DIAG."""
     with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
         return frozenset(
             (format_address(address), port)

@@ -1,1 +1,1 @@
-"""Netlink, sans I/O: bytes in, values out, and back. Only `socket` touches the kernel."""
+"""Netlink without I/O: encodes and decodes bytes. Only `socket` talks to the kernel."""

@@ -1,7 +1,7 @@
 """Netlink attributes: type-length-value triples, padded to four bytes, nested by a flag in the type.
 
-Layout: include/uapi/linux/netlink.h (struct nlattr). The header is in host byte order; the families differ in how
-they order the bytes of a value, so the encoders say it in their name: nfnetlink wants big endian.
+Layout: include/uapi/linux/netlink.h (struct nlattr). The header is in host byte order. The byte order of values
+depends on the netlink family: nfnetlink uses big endian, as the encoders' names say.
 """
 
 import struct
@@ -18,13 +18,12 @@ _U32BE = struct.Struct("=HH4s")
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """Encode one attribute."""
     length = 4 + len(value)
     return _HEADER.pack(length, kind) + value + bytes(-length % 4)
 
 
 def nested(kind: int, *parts: bytes) -> bytes:
-    """Encode an attribute whose value is attributes."""
+    """Encode an attribute whose value is a list of attributes."""
     value = b"".join(parts)
     return _HEADER.pack(4 + len(value), kind | NESTED) + value
 
@@ -37,12 +36,11 @@ def string(kind: int, text: str) -> bytes:
 
 
 def u32be(kind: int, value: int) -> bytes:
-    """Encode a 32-bit number in network order."""
     return _U32BE.pack(8, kind, value.to_bytes(4, "big"))
 
 
 def walk(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, memoryview]]:
-    """Yield (type without its flags, value) for each attribute from `at` on; raise DecodeError on a bad length."""
+    """Yield (type without its flags, value) for each attribute from `at` on. Raise DecodeError on a bad length."""
     view = memoryview(data)
     end = len(view)
     while at + 4 <= end:

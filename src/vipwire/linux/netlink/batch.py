@@ -1,6 +1,6 @@
-"""Many requests in few datagrams. The kernel answers those that it refuses, and the last.
+"""Sends many requests in few datagrams. The kernel answers those that it refuses, and the last.
 
-A datagram is bounded: the answers must fit the receive buffer even if every request is refused.
+A datagram is limited: the answers must fit the receive buffer even if the kernel refuses every request.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Sent(NamedTuple):
 
 
 def send_batch(link: NetlinkSocket, requests: Iterable[NetlinkRequest]) -> Sent:
-    """Send requests in order. Each is carried out or refused by itself: a batch is no transaction."""
+    """Send requests in order. The kernel executes or refuses each separately: a batch is not a transaction."""
     refused: dict[int, Acknowledgement] = {}
     block: list[tuple[NetlinkRequest, int]] = []
     size = total = 0

@@ -1,7 +1,7 @@
-"""Receives many datagrams with one system call, recvmmsg(2), for a thread that reads beside one that computes.
+"""Receives many datagrams with one system call, recvmmsg(2), for a thread beside one that computes.
 
-Python takes its lock back after each call, for which it waits 5 ms while another thread has it. A dump of 100,000
-elements comes in 140 datagrams; this takes them all while the lock is free.
+After each call Python retakes its lock, which takes 5 ms while another thread holds it. A dump of 100,000 elements is
+140 datagrams; one call receives them without the lock.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from typing import Final
 
 AT_ONCE: Final = 256
 SIZE: Final = 32 << 10
-"""No datagram of a dump is larger (af_netlink.c, netlink_dump)."""
+"""The largest datagram of a dump (af_netlink.c, netlink_dump)."""
 _MSG_WAITFORONE: Final = 0x10000
 
 
@@ -37,15 +37,15 @@ class _Header(ctypes.Structure):
 
 
 class _Message(ctypes.Structure):
-    """struct mmsghdr: where to put a datagram, and how long it is."""
+    """struct mmsghdr: the buffer of a datagram, and its length."""
 
     _fields_ = (("header", _Header), ("length", ctypes.c_uint))
 
 
 def received(descriptor: int) -> Iterator[bytes]:
-    """Yield datagrams of at most `SIZE` bytes as they come, without end. Raises OSError."""
+    """Yield datagrams of at most `SIZE` bytes, without end. Raise OSError."""
     call = ctypes.CDLL(None, use_errno=True).recvmmsg
-    with mmap.mmap(-1, AT_ONCE * SIZE) as room:  # of which only what is written to takes memory
+    with mmap.mmap(-1, AT_ONCE * SIZE) as room:  # the kernel allocates only pages that are written
         start = ctypes.addressof(ctypes.c_char.from_buffer(room))
         vectors = (_Vector * AT_ONCE)(*(_Vector(start + at * SIZE, SIZE) for at in range(AT_ONCE)))
         held = (_Message * AT_ONCE)(*(_Message(_Header(None, 0, ctypes.pointer(each), 1)) for each in vectors))

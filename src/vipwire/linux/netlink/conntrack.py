@@ -1,10 +1,10 @@
-"""ctnetlink: the kernel's table of tracked connections, decoded, filtered, and one flow of it deleted.
+"""ctnetlink: decodes and filters the kernel's table of tracked connections, and deletes single flows.
 
 Formats: include/uapi/linux/netfilter/nfnetlink_conntrack.h and net/netfilter/nf_conntrack_netlink.c. A flow has two
-tuples. The *original* one is the first packet as its sender made it, so its destination is the VIP; the *reply* one
-is the packet that will be recognised as the answer, so its source is the endpoint that the VIP was translated to.
+tuples. The *original* one is the first packet as sent, so its destination is the VIP; the *reply* one is the expected
+answer, so its source is the endpoint that the VIP was translated to.
 
-A node has up to a million flows, so that decoding one must not walk its thirty attributes: see `FlowDecoder`.
+A node has up to a million flows, so decoding must not walk a flow's thirty attributes: see `FlowDecoder`.
 """
 
 import enum
@@ -22,7 +22,7 @@ CT_NEW = 0x0100  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW
 CT_GET = 0x0101
 CT_DELETE = 0x0102
 
-GROUP_NEW, GROUP_DESTROY = 1, 3  # NFNLGRP_CONNTRACK_*: what to join for events
+GROUP_NEW, GROUP_DESTROY = 1, 3  # NFNLGRP_CONNTRACK_*: the groups of events
 
 STATUS_SEEN_REPLY = 1 << 1
 STATUS_DESTINATION_NAT = 1 << 5
@@ -39,10 +39,10 @@ _FILTER_BY_PROTOCOL, _FILTER_BY_DESTINATION_PORT = 1 << 3, 1 << 5  # CTA_FILTER_
 
 
 class Flow(NamedTuple):
-    """One tracked connection. Ports are 0 where the protocol has none.
+    """One tracked connection. Ports are 0 if the protocol has none.
 
     `status` holds IPS_* bits, `timeout` is seconds to live, `identifier` the kernel's CTA_ID (unique among living
-    flows), `zone` the zone in which the original tuple is looked up (0 unless somebody uses zones, as OVS does).
+    flows), `zone` the zone of the original tuple (0 unless a program such as OVS uses zones).
     """
 
     protocol: int
@@ -94,9 +94,9 @@ def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) ->
 def dump_request(family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> bytes:
     """Encode the payload of a CT_GET dump of one family: of a protocol or all, to one original port or any.
 
-    The kernel filters by protocol and port since 5.8 (CTA_FILTER); an older one ignores that, so that the caller has
-    to look again. None filters when asked for both families at once. It is never asked to filter by address: its
-    comparison of IPv6 addresses is inverted.
+    Kernels since 5.8 filter by protocol and port (CTA_FILTER); older ones do not, so callers filter again. No kernel
+    filters a dump of both families. vipwire never filters by address: the kernel's comparison of IPv6 addresses is
+    inverted.
     """
     header = struct.pack("=BBH", _AF[family], 0, 0)
     if protocol is None:
@@ -114,7 +114,7 @@ def dump_request(family: Family, protocol: Protocol | None = None, destination_p
 
 
 def status_request(family: Family, status: int) -> bytes:
-    """Encode the payload of a CT_GET dump of the flows with all of these bits; the kernel filters since 5.15."""
+    """Encode the payload of a CT_GET dump of flows with all of these bits; the kernel filters since 5.15."""
     bits = u32be(_STATUS, status) + u32be(_STATUS_MASK, status)
     return struct.pack("=BBH", _AF[family], 0, 0) + bits
 
@@ -122,7 +122,7 @@ def status_request(family: Family, status: int) -> bytes:
 def reply_request(
     protocol: Protocol, source: Address, source_port: int, destination: Address, destination_port: int
 ) -> bytes:
-    """Encode the payload of a CT_GET for the one flow whose answers have these ends."""
+    """Encode the payload of a CT_GET for the one flow with this reply tuple."""
     ends = source, source_port, destination, destination_port
     return struct.pack("=BBH", 2 if len(source) == 4 else 10, 0, 0) + _tuple(_REPLY, ends, protocol)
 
@@ -130,8 +130,8 @@ def reply_request(
 def delete_request(flow: Flow) -> bytes:
     """Encode the payload of a CT_DELETE for this flow and no other.
 
-    The identifier makes the kernel answer ENOENT where the same tuple meanwhile belongs to a newer flow. Raise
-    ValueError for a protocol without ports: an empty tuple would mean all flows.
+    The identifier makes the kernel answer ENOENT if a newer flow has the same tuple. Raise ValueError for a protocol
+    without ports: an empty tuple would mean all flows.
     """
     if flow.protocol not in _PORTED:
         raise ValueError(f"a flow of protocol {flow.protocol} has no ports to delete it by")
@@ -144,7 +144,7 @@ def delete_request(flow: Flow) -> bytes:
 
 
 def lookup_request(flow: Flow) -> bytes:
-    """Make the payload of a CT_GET for this flow, or whichever has its tuple now: the identifier tells.
+    """Encode the payload of a CT_GET for this flow's tuple; compare the identifier of the answer.
 
     Raise ValueError for a protocol without ports.
     """
@@ -185,7 +185,7 @@ class _Found(NamedTuple):
     values: dict[int, tuple[int, int]]
 
     def search(self, payload: memoryview, at: int, end: int, tree: _Tree) -> None:
-        """Note what the attributes between `at` and `end` hold, as far as `tree` knows them."""
+        """Record the attributes between `at` and `end` that `tree` knows."""
         while at + 4 <= end:
             length, kind = _HEADER.unpack_from(payload, at)
             if length < 4 or at + length > end:
@@ -214,7 +214,7 @@ def _find(payload: memoryview) -> _Found:
 
 
 def decode(payload: memoryview) -> Flow:
-    """Decode one message of a dump or an event (its payload, from nfgenmsg on); raise DecodeError if it is none."""
+    """Decode one message of a dump or an event (its payload, from nfgenmsg on). Raise DecodeError."""
     values: list[Any] = [0] * len(Flow._fields)
     for field, (at, size) in _find(payload).values.items():
         raw = bytes(payload[at : at + size])
@@ -223,9 +223,9 @@ def decode(payload: memoryview) -> Flow:
 
 
 def decode_event(message: Message, decoded: Callable[[memoryview], Flow] = decode) -> FlowEvent | None:
-    """Decode a message of the groups `GROUP_*`; None for any other. Raise DecodeError if it is broken.
+    """Decode a message of the groups `GROUP_*`; None for any other. Raise DecodeError if malformed.
 
-    Who has many of them gives the `decode` of a `FlowDecoder`.
+    For many messages pass the `decode` of a `FlowDecoder`.
     """
     if message.type == CT_DELETE:
         return FlowEvent(FlowChange.DESTROYED, decoded(message.payload))
@@ -236,7 +236,7 @@ def decode_event(message: Message, decoded: Callable[[memoryview], Flow] = decod
 
 
 class _Shape(NamedTuple):
-    """The layout that all messages with the same attributes in the same order share."""
+    """The layout shared by all messages with the same attributes in the same order."""
 
     mask: int
     headers: int
@@ -264,17 +264,16 @@ class _Shape(NamedTuple):
 
 
 class FlowDecoder:
-    """Decodes as `decode` does, but many times faster: it remembers the shapes of the messages that it has seen.
+    """Decodes as `decode` does, but many times faster: it remembers the shapes of messages.
 
-    A shape is all attribute headers in their places. A message with the same headers in the same places has the same
-    attributes, so that its values can be taken at once, without walking.
+    A shape is all attribute headers with their offsets. A message with the same headers at the same offsets has its
+    values at the same offsets.
     """
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[int, int], _Shape] = {}
 
     def decode(self, payload: memoryview) -> Flow:
-        """Decode one message; raise DecodeError if it is none."""
         if payload:
             key = payload[0], len(payload)
             shape = self._shapes.get(key)

@@ -1,8 +1,8 @@
-"""ipset over netfilter netlink: sets and their elements; bytes only, no socket.
+"""The ipset messages of netfilter netlink: sets and their elements, as bytes without a socket.
 
-Only the kinds of sets that a service proxy uses: addresses, ports and protocols, with one more address or prefix, and
-a mark that iptables' SET target copies to packets. Many elements fit one message.
-Layouts: include/uapi/linux/netfilter/ipset/ip_set.h; numbers are in network order.
+Supports the set types of a service proxy: addresses, ports and protocols, with one more address or prefix, and a mark
+that iptables' SET target copies to packets. One message holds many elements. Layouts:
+include/uapi/linux/netfilter/ipset/ip_set.h; numbers are in network order.
 """
 
 import enum
@@ -17,7 +17,7 @@ from vipwire.model.net import Address, Family, Prefix
 
 _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
 _PROTOCOL: Final = 6
-"""The oldest version of the protocol that is still spoken: every kernel since 2.6.39 takes it."""
+"""The oldest protocol version that every kernel since 2.6.39 accepts."""
 _NETWORK_ORDER: Final = 0x4000
 _WITH_MARKS: Final = 1 << 6  # IPSET_FLAG_WITH_SKBINFO
 _NFPROTO = {Family.IPV4: 2, Family.IPV6: 10}
@@ -36,7 +36,7 @@ class IpsetMessage(enum.IntEnum):
 
 
 class SetType(enum.Enum):
-    """The kinds of sets that are used; the value is ipset's name."""
+    """The set types that vipwire uses; the value is ipset's name."""
 
     ADDRESS = "hash:ip"
     ADDRESS_PORT = "hash:ip,port"
@@ -53,7 +53,7 @@ class IpsetSpec(NamedTuple):
 
 
 class IpsetEntry(NamedTuple):
-    """One element; which fields count depends on the set's type. A port has its protocol, but in PORT."""
+    """One element; the set's type decides which fields count. Every port but a PORT set's has a protocol."""
 
     address: Address = Address(b"")
     protocol: int = 0
@@ -92,13 +92,13 @@ def _address(kind: int, address: Address) -> bytes:
 
 
 def ask_type(family: Family, kind: SetType) -> bytes:
-    """Encode the request for the revisions of a type that the kernel has; it loads the module."""
+    """Encode the request for the kernel's revisions of a set type; the kernel loads the module."""
     number = 0 if kind is SetType.PORT else _NFPROTO[family]
     return _header(number) + string(3, kind.value) + _u8(5, number)
 
 
 def decode_revision(payload: memoryview) -> int:
-    """Decode the answer to `ask_type`: the newest revision."""
+    """Decode the newest revision from the answer to `ask_type`."""
     value = attributes(payload, 4).get(4)
     if value is None or len(value) != 1:
         raise DecodeError("ipset names no revision of a type")
@@ -106,7 +106,7 @@ def decode_revision(payload: memoryview) -> int:
 
 
 def create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int = 1 << 20) -> bytes:
-    """Encode the payload that creates a set for at most so many elements."""
+    """Encode the payload that creates a set for at most `most` elements."""
     number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
     parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(19, most)]
     if spec.marks:
@@ -116,7 +116,7 @@ def create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int 
 
 
 def named(family: Family, name: str) -> bytes:
-    """Encode the payload that only names a set: to list or to destroy it."""
+    """Encode the payload that names a set, to list or destroy it."""
     return _header(_NFPROTO[family]) + string(2, name)
 
 
@@ -125,7 +125,7 @@ def changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]
     for start in range(0, len(elements), _PER_MESSAGE):
         part = elements[start : start + _PER_MESSAGE]
         blobs = [nested(7, *_element(element, mark)) for element, mark in part]
-        # The line number is what the kernel wants beside several elements; it is told which one was refused there.
+        # The kernel requires the line-number attribute beside several elements, and returns the refused one's number.
         yield _header(_NFPROTO[family]) + string(2, name) + nested(8, *blobs) + attribute(9, bytes(4))
 
 

@@ -1,8 +1,9 @@
-"""The generic netlink family "IPVS": virtual servers, real servers, timeouts; bytes only, no socket.
+"""The generic netlink family "IPVS": virtual servers, real servers, timeouts; bytes without a socket.
 
-A virtual server is what clients talk to: a protocol, address and port, or every packet with a mark. Its real servers
-are where connections go. Many commands fit one datagram; the kernel answers those it refuses, and those that ask.
-A family of generic netlink has no number of its own: the kernel is asked for it by name.
+A virtual server is the address of clients: a protocol, address and port, or a packet mark. Its real servers are the
+endpoints. One datagram holds many commands; the kernel answers those that it refuses and those that ask. The kernel
+assigns a generic netlink family its number: ask for it by name.
+
 Layouts: include/uapi/linux/ip_vs.h and genetlink.h, net/netfilter/ipvs/ip_vs_ctl.c. Ports and addresses are in
 network order, all else in host order.
 """
@@ -18,7 +19,7 @@ from vipwire.linux.netlink.attributes import attribute, attributes, nested, stri
 from vipwire.model.net import Address, Family
 
 CONTROL: Final = 16
-"""GENL_ID_CTRL, the family that knows the others."""
+"""GENL_ID_CTRL, the family that reports the numbers of the others."""
 
 _GET_FAMILY: Final = 3
 _FAMILY_ID, _FAMILY_NAME = 1, 2
@@ -33,12 +34,12 @@ def command(number: int, payload: bytes = b"", version: int = 1) -> bytes:
 
 
 def ask_family(name: str) -> bytes:
-    """Encode the request for a family's number, of `CONTROL`. The kernel answers ENOENT without its module."""
+    """Encode the request of `CONTROL` for a family's number. The kernel answers ENOENT without its module."""
     return command(_GET_FAMILY, string(_FAMILY_NAME, name))
 
 
 def family_number(payload: memoryview) -> int:
-    """Decode the answer to `ask_family`: the message type of that family."""
+    """Decode a family's message type from the answer to `ask_family`."""
     value = attributes(payload, HEADER_SIZE).get(_FAMILY_ID)
     if value is None or len(value) != 2:
         raise DecodeError("the answer about a generic netlink family has no number")
@@ -77,7 +78,7 @@ class ServiceFlag(enum.IntFlag):
 
 
 class Method(enum.IntEnum):
-    """The way of packets to a real server (IP_VS_CONN_F_*)."""
+    """How packets reach a real server (IP_VS_CONN_F_*)."""
 
     MASQUERADE = 0
     LOCAL = 1
@@ -87,7 +88,7 @@ class Method(enum.IntEnum):
 
 
 class VirtualServer(NamedTuple):
-    """The identity of a virtual server. One of a mark has the protocol and port 0 and no address."""
+    """The identity of a virtual server. With a mark, protocol and port are 0 and the address is None."""
 
     protocol: int
     address: Address
@@ -112,7 +113,7 @@ class RealServer(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """The weight of a real server (0: no new connections), and the way of packets to it."""
+    """The weight of a real server (0: no new connections), and how packets reach it."""
 
     weight: int = 1
     method: Method = Method.MASQUERADE
@@ -129,7 +130,7 @@ class TrafficStats(NamedTuple):
 
 
 class RealServerState(NamedTuple):
-    """A real server as the kernel has it; `active` and `inactive` count its connections."""
+    """A real server in the kernel; `active` and `inactive` count its connections."""
 
     address: Address
     port: int
@@ -140,7 +141,7 @@ class RealServerState(NamedTuple):
 
 
 class Timeouts(NamedTuple):
-    """Seconds after which idle connections are forgotten. When set, 0 leaves what there is."""
+    """Seconds after which the kernel forgets idle connections. When setting, 0 keeps the current value."""
 
     tcp: int = 0
     tcp_fin: int = 0
@@ -151,14 +152,14 @@ _SERVICE, _DEST = 1, 2
 _U16, _U32, _U64, _BE16 = struct.Struct("=H"), struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("!H")
 _NUMBERS = {Family.IPV4: 2, Family.IPV6: 10}
 _FAMILIES = {number: family for family, number in _NUMBERS.items()}
-_NETMASKS = {Family.IPV4: 0xFFFFFFFF, Family.IPV6: 128}  # of persistence: every client address for itself
+_NETMASKS = {Family.IPV4: 0xFFFFFFFF, Family.IPV6: 128}  # persistence for each client address separately
 _WIDTHS = {Family.IPV4: 4, Family.IPV6: 16}
-_KNOWN_FLAGS: Final = 0x3D  # without IP_VS_SVC_F_HASHED, by which the kernel says that it is in its table
+_KNOWN_FLAGS: Final = 0x3D  # without IP_VS_SVC_F_HASHED, which only the kernel sets
 
 
 @lru_cache(maxsize=8192)
 def identity(family: Family, server: VirtualServer) -> bytes:
-    """Encode what tells a virtual server from others."""
+    """Encode the attributes that identify a virtual server."""
     if server.mark:
         return attribute(1, _U16.pack(_NUMBERS[family])) + attribute(5, _U32.pack(server.mark))
     return b"".join(
@@ -215,7 +216,6 @@ def dest_command(number: Command, family: Family, real: RealServer, forwarding: 
 
 
 def list_services() -> bytes:
-    """Encode the payload of a dump of all virtual servers."""
     return command(Command.GET_SERVICE)
 
 
@@ -225,7 +225,6 @@ def list_dests(family: Family, server: VirtualServer) -> bytes:
 
 
 def set_timeouts(timeouts: Timeouts) -> bytes:
-    """Encode the payload that sets timeouts."""
     return command(
         Command.SET_CONFIG,
         b"".join(attribute(kind, _U32.pack(value)) for kind, value in enumerate(timeouts, 4) if value),
@@ -233,18 +232,16 @@ def set_timeouts(timeouts: Timeouts) -> bytes:
 
 
 def ask_timeouts() -> bytes:
-    """Encode the payload that asks for the timeouts."""
     return command(Command.GET_CONFIG)
 
 
 def decode_timeouts(payload: memoryview) -> Timeouts:
-    """Decode the answer to `ask_timeouts`."""
     found = attributes(payload, HEADER_SIZE)
     return Timeouts(*(_number(found, kind, "timeout") for kind in (4, 5, 6)))
 
 
 def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduling, TrafficStats]:
-    """Decode one answer of a dump of virtual servers."""
+    """Decode one message of a dump of virtual servers."""
     found = _inside(payload, _SERVICE, "virtual server")
     family = _FAMILIES.get(_number(found, 1, "virtual server's family"))
     if family is None:
@@ -264,7 +261,7 @@ def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduli
 
 
 def decode_dest(payload: memoryview) -> RealServerState:
-    """Decode one answer of a dump of real servers."""
+    """Decode one message of a dump of real servers."""
     found = _inside(payload, _DEST, "real server")
     family = _FAMILIES.get(_number(found, 11, "real server's family"))
     if family is None:
@@ -314,7 +311,7 @@ def _address(found: Mapping[int, memoryview], kind: int, family: Family) -> Addr
 
 
 def _counters(found: Mapping[int, memoryview], kind: int) -> TrafficStats:
-    """Decode the 64-bit statistics; kernels before 4.0 have none, and nothing is counted then."""
+    """Decode the 64-bit statistics; all 0 before Linux 4.0, which has none."""
     if kind not in found:
         return TrafficStats()
     inside = attributes(found[kind])

@@ -1,4 +1,4 @@
-"""Netlink messages: the 16-byte header, flags, and walking through what the kernel sent.
+"""Netlink messages: the 16-byte header, flags, and splitting of datagrams.
 
 Layout: include/uapi/linux/netlink.h. All header fields are in host byte order.
 """
@@ -38,13 +38,13 @@ def encode(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
 
 
 def message(kind: int, flags: int, sequence: int, payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """Encode one message as parts to be joined: what is large is not copied twice."""
+    """Encode one message as parts to be joined, which saves a copy of a large payload."""
     length = 16 + len(payload)
     return HEADER.pack(length, kind, flags, sequence, 0), payload, bytes(-length % 4)
 
 
 def messages(data: bytes | memoryview) -> Iterator[Message]:
-    """Split one datagram into its messages; raise DecodeError where a length does not fit."""
+    """Split one datagram into its messages. Raise DecodeError on a wrong length."""
     view = memoryview(data)
     at = 0
     while at + 16 <= len(view):
@@ -65,7 +65,7 @@ class Acknowledgement(NamedTuple):
 
 
 def acknowledgement(message: Message) -> Acknowledgement:
-    """Decode an NLMSG_ERROR message, with the kernel's explanation when it gave one (NETLINK_EXT_ACK)."""
+    """Decode an NLMSG_ERROR message, with the kernel's explanation if present (NETLINK_EXT_ACK)."""
     payload = message.payload
     if len(payload) < 20:
         raise DecodeError("netlink acknowledgement is cut short")

@@ -1,7 +1,7 @@
-"""The codec of rtnetlink: interfaces, addresses, routes, routing rules and neighbours of this network namespace.
+"""Encodes and decodes rtnetlink: interfaces, addresses, routes, routing rules and neighbours.
 
-Formats: include/uapi/linux/{rtnetlink,if_link,if_addr,neighbour,fib_rules}.h; unlike in nfnetlink, numbers are in
-host byte order. Numbers of tables have one byte here.
+Formats: include/uapi/linux/{rtnetlink,if_link,if_addr,neighbour,fib_rules}.h; unlike nfnetlink, numbers are in host
+byte order. Table numbers above 255 are not supported.
 """
 
 import struct
@@ -24,9 +24,9 @@ LOOPBACK = 1  # the ifindex of lo
 NO_DETECTION, FLAG_DUPLICATE = 0x02, 0x08  # IFA_F_NODAD; IFA_F_DADFAILED: the kernel does not use the address
 SCOPE_GLOBAL, SCOPE_LINK, SCOPE_HOST, SCOPE_ANY = 0, 253, 254, 255
 TABLE_MAIN, TABLE_LOCAL = 254, 255
-STATIC = 4  # RTPROT_STATIC: an operator has made the route
+STATIC = 4  # RTPROT_STATIC: made by an operator
 UNICAST, LOCAL, BROADCAST, ANYCAST, BLACKHOLE = 1, 2, 3, 4, 6  # RTN_*
-ON_LINK = 4  # RTNH_F_ONLINK: the gateway is a neighbour, though no route says so
+ON_LINK = 4  # RTNH_F_ONLINK: the gateway is a neighbour even without a route to it
 
 _UP, _LOOPBACK, _CARRIER = 0x1, 0x8, 0x10000  # IFF_UP, IFF_LOOPBACK, IFF_LOWER_UP
 _PERMANENT, _TO_TABLE = 0x80, 1  # NUD_PERMANENT, FR_ACT_TO_TBL
@@ -35,7 +35,7 @@ _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, s
 # rtmsg, fib_rule_hdr: family, lengths of destination and source, TOS, table, protocol, scope, type or action, flags
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
-_DEPRECATED = struct.pack("=IIII", 0, 0xFFFFFFFF, 0, 0)  # ifa_cacheinfo: preferred for no time, valid for ever
+_DEPRECATED = struct.pack("=IIII", 0, 0xFFFFFFFF, 0, 0)  # ifa_cacheinfo: preferred for no time, valid forever
 _U32 = struct.Struct("=I")
 _DESTINATION, _DEVICE, _GATEWAY, _SOURCE, _TABLE = 1, 4, 5, 7, 15  # RTA_*; FRA_TABLE is the same
 _INTERFACE, _PRIORITY, _MARK, _MASK = 3, 6, 10, 16  # FRA_IIFNAME, FRA_PRIORITY, FRA_FWMARK, FRA_FWMASK
@@ -44,7 +44,7 @@ _WIDTHS = dict(_FAMILIES.values())
 
 
 class Interface(NamedTuple):
-    """A network interface; `number` is its ifindex. `loopback`: what leaves by it comes back."""
+    """A network interface; `number` is its ifindex. `loopback`: packets sent by it come back."""
 
     number: int
     name: str
@@ -52,7 +52,7 @@ class Interface(NamedTuple):
 
 
 class Link(NamedTuple):
-    """An interface with its kind ("" for a device), and the number of its XDP program, 0 without one."""
+    """An interface with its kind ("" for a device), and the number of its XDP program (0: none)."""
 
     number: int
     name: str
@@ -71,7 +71,7 @@ class InterfaceAddress(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A route. `link` is the ifindex that packets leave by, 0 if there is none; `source` their preferred source.
+    """A route. `link` is the ifindex of the output interface (0: none); `source` the preferred source.
 
     `type` is one of RTN_*, `protocol` of RTPROT_*; `flags` are RTNH_F_*.
     """
@@ -88,7 +88,7 @@ class Route(NamedTuple):
 
 
 class RoutingRule(NamedTuple):
-    """A routing rule: packets with `mark`, 0 for any, from `interface`, "" for any, look for a route in `table`."""
+    """A routing rule: packets with `mark` (0: any) from `interface` ("": any) use the routes of `table`."""
 
     table: int
     priority: int
@@ -110,20 +110,20 @@ def link(
 
 
 def veth_peer(peer: bytes, namespace: int) -> bytes:
-    """Encode the data of a link of the kind `veth`: its peer, in the network namespace of that descriptor."""
+    """Encode the data of a `veth` link: its peer, in the network namespace of the descriptor `namespace`."""
     return attribute(1, peer + attribute(28, _U32.pack(namespace)))  # VETH_INFO_PEER, IFLA_NET_NS_FD
 
 
 def links_request(number: int = 0) -> bytes:
     """Encode the payload of a GET_LINK dump, or of a request for one link.
 
-    Without the statistics, which are most of an answer (RTEXT_FILTER_SKIP_STATS).
+    Asks for no statistics, which are most of an answer (RTEXT_FILTER_SKIP_STATS).
     """
     return link(number) + attribute(29, _U32.pack(1 << 3))
 
 
 def address(number: int, value: Address, *, flags: int = 0, scope: int = 0, deprecated: bool = False) -> bytes:
-    """Encode an address of an interface, without a subnet. The kernel prefers no deprecated one for a source."""
+    """Encode an interface's address without a subnet. The kernel avoids a deprecated address as source."""
     family, width = _FAMILIES[family_of(value)]
     head = _ADDRESS.pack(family, 8 * width, flags, scope, number)
     return head + attribute(2, value) + attribute(1, value) + (attribute(6, _DEPRECATED) if deprecated else b"")
@@ -155,7 +155,7 @@ def routes_request(family: Family, table: int = 0) -> bytes:
 
 
 def route_request(to: Address) -> bytes:
-    """Encode the payload of a GET_ROUTE: the route that a packet to an address takes."""
+    """Encode the payload of a GET_ROUTE for the route of a packet to an address."""
     family, width = _FAMILIES[family_of(to)]
     return _ROUTE.pack(family, 8 * width, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, to)
 
@@ -170,7 +170,7 @@ def encode_rule(family: Family, rule: RoutingRule) -> bytes:
 
 
 def neighbour(number: int, value: Address, mac: bytes) -> bytes:
-    """Encode the permanent hardware address of a neighbour at an interface."""
+    """Encode a permanent neighbour entry of an interface."""
     head = _NEIGHBOUR.pack(_FAMILIES[family_of(value)][0], number, _PERMANENT, 0, 0)
     return head + attribute(1, value) + attribute(2, mac)
 
@@ -196,7 +196,6 @@ def decode_route(payload: memoryview) -> Route | None:
 
 
 def decode_rule(payload: memoryview) -> RoutingRule:
-    """Decode one answer to a GET_RULE dump."""
     if len(payload) < _ROUTE.size:
         raise DecodeError("rtnetlink rule message is cut short")
     values = attributes(payload, _ROUTE.size)
@@ -214,7 +213,6 @@ def _number(value: memoryview | None) -> int:
 
 
 def decode_link(payload: memoryview) -> Interface:
-    """Decode one answer to a GET_LINK dump."""
     if len(payload) < _LINK.size:
         raise DecodeError("rtnetlink link message is cut short")
     name = attributes(payload, _LINK.size).get(3)  # IFLA_IFNAME
@@ -235,7 +233,7 @@ def decode_whole_link(payload: memoryview) -> Link:
 
 
 def is_running(payload: memoryview) -> bool:
-    """Read from an answer to GET_LINK whether the interface is up and has a carrier."""
+    """Report from an answer to GET_LINK whether the interface is up and has a carrier."""
     if len(payload) < _LINK.size:
         raise DecodeError("rtnetlink link message is cut short")
     flags: int = _LINK.unpack_from(payload)[3]
@@ -243,7 +241,7 @@ def is_running(payload: memoryview) -> bool:
 
 
 def decode_address(payload: memoryview) -> InterfaceAddress | None:
-    """Decode one answer to a GET_ADDRESS dump; None for one of a family other than IPv4 and IPv6 (MCTP, phonet)."""
+    """Decode one answer to a GET_ADDRESS dump; None for families other than IPv4 and IPv6 (MCTP, phonet)."""
     if len(payload) < _ADDRESS.size:
         raise DecodeError("rtnetlink address message is cut short")
     family, length, flags, scope, index = _ADDRESS.unpack_from(payload)
@@ -251,11 +249,11 @@ def decode_address(payload: memoryview) -> InterfaceAddress | None:
     if width is None:
         return None
     values = attributes(payload, _ADDRESS.size)
-    # IFA_LOCAL is ours; where there is none (IPv6), IFA_ADDRESS is, and otherwise the peer's or the same.
+    # IFA_LOCAL is this machine's address. IPv6 has only IFA_ADDRESS; in IPv4 that may be the peer's.
     value = values.get(2, values.get(1))
     if value is None or len(value) != width:
         raise DecodeError("rtnetlink address message has no address of its family")
-    all_flags = values.get(8)  # IFA_FLAGS: the header has room for 8 of them
+    all_flags = values.get(8)  # IFA_FLAGS: the header has room for 8 flags
     if all_flags is not None and len(all_flags) == _U32.size:
         flags = _U32.unpack(all_flags)[0]
     return InterfaceAddress(index, Address(bytes(value)), length, scope, flags)

@@ -1,4 +1,4 @@
-"""Encodes and decodes sock_diag(7): UDP sockets that have a peer, ending one, and sockets that wait for all. Pure.
+"""sock_diag(7): lists connected UDP sockets and listening sockets, and destroys sockets. Pure.
 
 Source: include/uapi/linux/inet_diag.h. An identity is struct inet_diag_sockid: ports, addresses, interface, cookie.
 """
@@ -22,25 +22,25 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class ConnectedSocket(NamedTuple):
-    """A socket: its cookie, where it is, and its peer. One of IPv6 may have an IPv4 peer."""
+    """A socket: its cookie, its own address, and its peer. An IPv6 socket may have an IPv4 peer."""
 
     kind: int
     identity: bytes
 
     @property
     def cookie(self) -> bytes:
-        """The cookie, as programs see it."""
+        """The socket's cookie as BPF programs see it."""
         return self.identity[40:48]
 
     @property
     def place(self) -> tuple[Address, int]:
-        """The address and port where it waits; an address of zeros is any."""
+        """The socket's own address and port; an address of zeros is any."""
         size = 4 if self.kind == _FAMILIES[Family.IPV4] else 16
         return Address(self.identity[4 : 4 + size]), int.from_bytes(self.identity[:2])
 
     @property
     def peer(self) -> tuple[Address, int]:
-        """The address and port to which it is connected; port 0: to none."""
+        """The address and port of the peer; port 0 if not connected."""
         address = self.identity[20:36]
         plain = self.kind == _FAMILIES[Family.IPV4]
         if plain or address.startswith(_MAPPED):
@@ -49,24 +49,24 @@ class ConnectedSocket(NamedTuple):
 
 
 def list_sockets(family: Family) -> bytes:
-    """Ask for all UDP sockets of a family (NLM_F_DUMP)."""
+    """Encode the request for all UDP sockets of a family (NLM_F_DUMP)."""
     identity = bytes(40) + b"\xff" * 8  # no cookie: any
     return _REQUEST.pack(_FAMILIES[family], Protocol.UDP, 0, 0, _ANY_STATE) + identity
 
 
 def list_waiting(family: Family, protocol: Protocol) -> bytes:
-    """Ask for the sockets of a family that wait for anybody: those that listen (TCP), or have no peer (UDP)."""
+    """Encode the request for a family's listening sockets (TCP), or those without a peer (UDP)."""
     state = _LISTENING if protocol is Protocol.TCP else _UNCONNECTED
     return _REQUEST.pack(_FAMILIES[family], protocol, 0, 0, 1 << state) + bytes(40) + b"\xff" * 8
 
 
 def read_socket(payload: bytes) -> ConnectedSocket:
-    """Read one answer: struct inet_diag_msg."""
+    """Decode one answer: struct inet_diag_msg."""
     if len(payload) < 4 + _IDENTITY or payload[0] not in _FAMILIES.values():
         raise DecodeError("sock_diag describes a socket in a form that is not known")
     return ConnectedSocket(payload[0], bytes(payload[4 : 4 + _IDENTITY]))
 
 
 def destroy(found: ConnectedSocket) -> bytes:
-    """Ask to end a socket: whoever waits for it is told ECONNABORTED, and may connect again."""
+    """Encode the request to destroy a socket: its owner gets ECONNABORTED, and may connect again."""
     return _REQUEST.pack(found.kind, Protocol.UDP, 0, 0, _ANY_STATE) + found.identity

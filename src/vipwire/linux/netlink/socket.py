@@ -1,4 +1,4 @@
-"""The one place that talks netlink to the kernel: send, collect acknowledgements, dump."""
+"""Sends netlink requests to the kernel, and collects acknowledgements and dumps."""
 
 import contextlib
 import errno
@@ -39,7 +39,7 @@ _SO_RCVBUFFORCE = 33
 _RECEIVE = 1 << 20
 _ANSWER = 1 << 12
 _DONE = 20
-"""The size of what ends a dump: a header, and an error code."""
+"""The size of the message that ends a dump: a header, and an error code."""
 
 
 class NetlinkError(OSError):
@@ -47,13 +47,13 @@ class NetlinkError(OSError):
 
 
 class DumpInterruptedError(OSError):
-    """The dumped table changed during the dump, which shows no moment's state: dump again."""
+    """The table changed during the dump, so the dump is inconsistent: dump again."""
 
 
 class NetlinkSocket:
-    """A netlink socket of the network namespace in which it was opened (and stays, wherever the process goes).
+    """A netlink socket of the network namespace in which it was opened.
 
-    Not for several threads. All calls block; the kernel answers a request before `send` returns, so that none waits.
+    Not thread-safe. All calls block. The kernel answers a request before `send` returns, so no call waits.
     """
 
     def __init__(self, protocol: int) -> None:
@@ -67,7 +67,7 @@ class NetlinkSocket:
         self._socket.bind((0, 0))
 
     def filter_dumps(self) -> None:
-        """Let the kernel leave out of dumps what requests do not ask for; before Linux 4.20 it dumps all the same."""
+        """Let the kernel leave objects that requests do not ask for out of dumps; ignored before Linux 4.20."""
         with contextlib.suppress(OSError):
             self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
 
@@ -78,23 +78,23 @@ class NetlinkSocket:
         self.close()
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the descriptor, readable when a message has arrived: for an event loop."""
+        """Return the descriptor for an event loop; readable when a message has arrived."""
         return self._socket.fileno()
 
     def join(self, group: int) -> None:
-        """Receive what the kernel says to a multicast group from now on: see `pending`.
+        """Join a multicast group; `pending` yields its notifications.
 
-        What does not fit the receive buffer is lost, and the next receipt raises OSError (ENOBUFS).
+        If notifications overflow the receive buffer, the kernel drops them, and the next receive raises OSError
+        (ENOBUFS).
         """
         self._listens, self._quiet = True, False
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
 
     def filter(self, program: bytes) -> None:
-        """Queue only messages that a socket filter lets pass; it takes the place of the one before (socket(7))."""
+        """Queue only messages that this socket filter passes; replaces the previous filter (socket(7))."""
         import ctypes  # noqa: PLC0415  # costly to import, and filters are set after the first sync
 
         held = ctypes.create_string_buffer(program, len(program))
@@ -108,7 +108,6 @@ class NetlinkSocket:
             self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
 
     def sequence(self, count: int = 1) -> int:
-        """Reserve `count` sequence numbers and return the first."""
         first = self._sequence + 1
         self._sequence += count
         return first
@@ -124,7 +123,7 @@ class NetlinkSocket:
     def pending(self, size: int = _RECEIVE) -> Iterator[Message]:
         """Yield every message that has already arrived, without waiting.
 
-        Who has many small datagrams gives their largest size: Python makes room for so many bytes each time.
+        Callers with many small datagrams pass their largest size: Python allocates that many bytes for each receive.
         """
         while True:
             try:
@@ -134,9 +133,9 @@ class NetlinkSocket:
             yield from messages(data)
 
     def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
-        """Collect every acknowledgement of what was sent; the kernel has queued them before `send` returned.
+        """Collect every acknowledgement of the last send; the kernel queued them before `send` returned.
 
-        `last`: the sequence number of which the acknowledgement comes after all others, if it comes.
+        `last`: the sequence number whose acknowledgement, if any, comes after all others.
         """
         found: list[Acknowledgement] = []
         for message in self.pending():
@@ -148,7 +147,7 @@ class NetlinkSocket:
         return found
 
     def drain(self) -> None:
-        """Throw away whatever an earlier, failed exchange has left."""
+        """Discard the messages left by an earlier, failed exchange."""
         if self._quiet:
             return
         with contextlib.suppress(BlockingIOError):
@@ -156,7 +155,7 @@ class NetlinkSocket:
                 self._socket.recv(1, socket.MSG_DONTWAIT)
 
     def request(self, kind: int, payload: bytes, flags: int = 0) -> list[Message]:
-        """Send one request; return its answers up to the acknowledgement. Raise NetlinkError as the kernel says."""
+        """Send one request; return the answers before the acknowledgement. Raise NetlinkError if refused."""
         sequence = self.sequence()
         self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
         answers: list[Message] = []
@@ -171,7 +170,7 @@ class NetlinkSocket:
                 return answers
 
     def ask(self, kind: int, payload: bytes) -> Message:
-        """Send a request that the kernel answers by one message, or refuses: without an acknowledgement beside it."""
+        """Send a request that the kernel answers with one message or an error, without an acknowledgement."""
         sequence = self.sequence()
         self.send(encode(kind, NLM_F_REQUEST, sequence, payload))
         while True:
@@ -182,9 +181,9 @@ class NetlinkSocket:
                     return message
 
     def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
-        """Send one request that is answered by so many datagrams, of one message of at most `size` bytes each.
+        """Send one request; return its `count` answers, datagrams of one message of at most `size` bytes each.
 
-        Raise NetlinkError as the kernel says, or if it has answered less.
+        Raise NetlinkError if the kernel refuses or sends fewer answers.
         """
         sequence, receive = self.sequence(), self._socket.recv
         self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK, sequence, payload))
@@ -198,16 +197,16 @@ class NetlinkSocket:
         return answers
 
     def dump(self, kind: int, payload: bytes, size: int = _RECEIVE) -> Iterator[memoryview]:
-        """Yield the payload of each message of a dump. Who has many small dumps gives a smaller size to receive.
+        """Yield the payload of each message of a dump. For many small dumps pass a smaller `size`.
 
-        Raise DumpInterruptedError, after the last one, if the kernel says that it was not consistent.
+        Raise DumpInterruptedError after the last message if the kernel reports an inconsistent dump.
         """
         return self._dumped(kind, payload, iter(lambda: self._socket.recv(size), b""))
 
     def datagrams(self, kind: int, payload: bytes, size: int) -> Iterator[bytes]:
-        """Yield the datagrams of a dump as they come, without what ends it, for whom takes them apart by himself.
+        """Yield the datagrams of a dump, without the message that ends it.
 
-        `size` is what the kernel answers at once at most. An interrupted dump is told by its messages' flags.
+        `size` is the kernel's largest datagram. The messages' flags tell of an interrupted dump.
         """
         sequence = self.sequence()
         self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
@@ -228,11 +227,11 @@ class NetlinkSocket:
             return
 
     def dump_whole(self, kind: int, payload: bytes, size: int) -> bytes:
-        """Return the messages of a dump one after the other: see `datagrams`."""
+        """Return the messages of a dump, joined: see `datagrams`."""
         return b"".join(self.datagrams(kind, payload, size))
 
     def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:
-        """Do what `dump` does in a few system calls, for a thread beside others: see `bulk`."""
+        """Dump in few system calls, for a thread beside others: see `bulk`."""
         from vipwire.linux.netlink.bulk import received  # noqa: PLC0415  # it takes ctypes, and only a restart needs it
 
         return self._dumped(kind, payload, received(self._socket.fileno()))
@@ -255,7 +254,7 @@ class NetlinkSocket:
 
 
 def _ends(datagram: bytes, at: int, sequence: int) -> bool:
-    """Report whether the end of a dump stands there, behind its last messages."""
+    """Report whether the message at `at` ends the dump."""
     if at < HEADER.size:
         return False
     length, kind, _, answered, _ = HEADER.unpack_from(datagram, at)
@@ -263,7 +262,7 @@ def _ends(datagram: bytes, at: int, sequence: int) -> bool:
 
 
 def _raise_for_end(message: Message) -> None:
-    """Raise what a dump ended with, if this is its end."""
+    """Raise the error with which a dump ended, if the message ends the dump with one."""
     if message.type == NLMSG_DONE and len(message.payload) >= 4:
         code = struct.unpack_from("=i", message.payload)[0]
         if code < 0:

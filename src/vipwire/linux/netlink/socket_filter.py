@@ -1,18 +1,18 @@
-"""Classic BPF for a netlink socket: a few instructions, jumps by name, packed as SO_ATTACH_FILTER takes them.
+"""Assembles classic BPF for a netlink socket: instructions and jumps by name, packed for SO_ATTACH_FILTER.
 
-The kernel runs such a program on each message before it queues it, so that whoever listens to a multicast group is
-not woken for what it would throw away. Two of its loads walk netlink attributes (net/core/filter.c, `SKF_AD_NLATTR`).
-Loads are in network order, and jumps go forward only.
+The kernel runs the program on each message before queueing it, so that a process in a multicast group does not wake
+for messages that it would ignore. Two loads walk netlink attributes (net/core/filter.c, `SKF_AD_NLATTR`). Loads are
+in network order, and jumps go forward only.
 
-Of conntrack's events `beginnings_and_ends` lets pass only beginnings and bad ends:
+Of conntrack's events `beginnings_and_ends` passes
 
     NEW          a flow of one of the protocols to one of the endpoints begins (TCP: with a SYN)
-    DESTROYED    it ends without an answer; the kernel kills a flow at once whose only answer is a reset
+    DESTROYED    it ends without an answer; the kernel destroys a flow at once whose only answer is a reset
 
-Everything else that happens on the node (other addresses, ends of answered flows) never leaves the kernel. Of an
-address the last four bytes are compared, so that an IPv6 address may pass by mistake. Where there are more addresses
-than a program can hold, all pass. The group of updates is not joined at all: for each of its messages, six a
-connection, the kernel takes over a microsecond, whoever the connection is for.
+All other events (other addresses, ends of answered flows) stay in the kernel. The filter compares the last four bytes
+of an address, so that it may pass another IPv6 address. If a program cannot hold all addresses, it passes every
+address. vipwire does not join the group of updates: the kernel spends over a microsecond on each of its messages, six
+a connection, of every connection.
 """
 
 import struct
@@ -24,7 +24,7 @@ from vipwire.linux.netlink.message import NLM_F_CREATE
 from vipwire.model.net import Address, Protocol
 
 LONGEST: Final = 4096
-"""Instructions of a program at most (BPF_MAXINSNS)."""
+"""The most instructions of a program (BPF_MAXINSNS)."""
 
 _INSTRUCTION: Final = struct.Struct("=HBBI")
 _LOAD_WORD, _LOAD_HALF, _LOAD_BYTE = 0x20, 0x28, 0x30  # BPF_LD | BPF_ABS
@@ -37,7 +37,7 @@ _LEAF: Final = 8
 
 
 class Instruction(NamedTuple):
-    """One instruction. `then` and `otherwise` name where a condition leads, "" for the next instruction."""
+    """One instruction. `then` and `otherwise` are the labels of a condition, "" for the next instruction."""
 
     code: int
     value: int = 0
@@ -67,32 +67,32 @@ def load_half(at: int) -> Instruction:
 
 
 def load_word_of_attribute(at: int = 0) -> Instruction:
-    """Load four bytes of the value of the attribute that was found."""
+    """Load four bytes of the found attribute's value."""
     return Instruction(_LOAD_WORD_AT_X, 4 + at)
 
 
 def load_byte_of_attribute() -> Instruction:
-    """Load the first byte of the value of the attribute that was found."""
+    """Load the first byte of the found attribute's value."""
     return Instruction(_LOAD_BYTE_AT_X, 4)
 
 
 def if_equal(value: int, then: str = "", otherwise: str = "") -> Instruction:
-    """Compare what was loaded."""
+    """Compare the loaded value."""
     return Instruction(_IF_EQUAL, value, then, otherwise)
 
 
 def if_any_bit(bits: int, then: str = "", otherwise: str = "") -> Instruction:
-    """Test bits of what was loaded."""
+    """Test bits of the loaded value."""
     return Instruction(_IF_ANY_BIT, bits, then, otherwise)
 
 
 def go(name: str) -> Instruction:
-    """Go on elsewhere, however far."""
+    """Jump to a label at any distance."""
     return Instruction(_JUMP, 0, name)
 
 
 def find(start: int, *path: int, missing: str) -> Program:
-    """Find an attribute by the types on the way to it, from the attributes at an offset of the message on."""
+    """Find an attribute by the path of types from the attributes at offset `start`; jump to `missing` if absent."""
     steps: Program = [Instruction(_SET_A, start)]
     for depth, kind in enumerate(path):
         load = Instruction(_LOAD_WORD, _NESTED_ATTRIBUTE if depth else _ATTRIBUTE)
@@ -101,14 +101,14 @@ def find(start: int, *path: int, missing: str) -> Program:
 
 
 def pass_if_among(values: Iterable[int]) -> Program:
-    """Pass the message if what was loaded is one of these, and discard it otherwise: by binary search."""
+    """Pass the message if the loaded value is one of `values`, else discard it; a binary search."""
     return _among(sorted(set(values)))
 
 
 def _among(values: Sequence[int]) -> Program:
     if len(values) <= _LEAF:
         steps: Program = []
-        for index, value in enumerate(values):  # of the rest of the leaf, the last instruction passes
+        for index, value in enumerate(values):  # of the other values of this leaf, the last instruction passes
             steps.append(Instruction(_IF_EQUAL, value, f"+{len(values) - index}"))
         return [*steps, DISCARD, PASS]
     half = len(values) // 2
@@ -117,7 +117,7 @@ def _among(values: Sequence[int]) -> Program:
 
 
 def assemble(program: Program) -> bytes:
-    """Pack a program. Raise ValueError if it is longer than the kernel takes, or a condition jumps too far."""
+    """Pack a program. Raise ValueError if the program exceeds the kernel's limit, or a condition jumps too far."""
     places: dict[str, int] = {}
     steps: list[Instruction] = []
     for each in program:
@@ -185,7 +185,7 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
 
 
 def _to(addresses: Collection[Address]) -> Program:
-    """Pass what comes back from one of these addresses."""
+    """Pass replies from one of these addresses."""
     if len(addresses) > MOST_ADDRESSES:
         return [PASS]
     return [
@@ -206,6 +206,6 @@ def _to(addresses: Collection[Address]) -> Program:
 
 
 def _host(number: int) -> int:
-    """Turn a number that the kernel writes in its own order into what a load in network order makes of it."""
+    """Convert a number in host order to the value of a load in network order."""
     loaded: int = struct.unpack(">H", struct.pack("=H", number))[0]
     return loaded

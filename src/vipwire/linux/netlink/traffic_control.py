@@ -1,4 +1,4 @@
-"""The codec of traffic control at the ingress of interfaces: which have a queueing discipline there, and its filters.
+"""Encodes and decodes traffic control at ingress: interfaces with a qdisc there, and its filters.
 
 Formats: include/uapi/linux/{rtnetlink,pkt_sched,pkt_cls}.h. Numbers are in host byte order.
 """
@@ -12,7 +12,7 @@ from vipwire.linux.netlink.attributes import attributes, text_of
 GET_QDISC, GET_FILTER = 38, 46
 _MESSAGE: Final = struct.Struct("=BxxxiIII")  # tcmsg: family, interface, handle, parent, info
 _INGRESS, _INGRESS_FILTERS = 0xFFFFFFF1, 0xFFFFFFF2
-"""TC_H_INGRESS, and TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS), which the qdisc `ingress` takes, too."""
+"""TC_H_INGRESS, and TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS), which the qdisc `ingress` accepts, too."""
 _KIND, _OPTIONS, _BPF_NAME = 1, 2, 7
 
 
@@ -27,7 +27,7 @@ def filters_request(number: int) -> bytes:
 
 
 def decode_ingress(payload: memoryview) -> int:
-    """Read the interface from an answer to a GET_QDISC dump; 0 for a qdisc that is not at ingress."""
+    """Decode the interface from an answer to a GET_QDISC dump; 0 for a qdisc that is not at ingress."""
     if len(payload) < _MESSAGE.size:
         raise DecodeError("rtnetlink qdisc message is cut short")
     _, number, _, parent, _ = _MESSAGE.unpack_from(payload)
@@ -35,7 +35,7 @@ def decode_ingress(payload: memoryview) -> int:
 
 
 def decode_filter(payload: memoryview) -> str:
-    """Name the filter in an answer to a GET_FILTER dump: its kind, and the name of a bpf program."""
+    """Return a filter's kind and its bpf program's name, from an answer to a GET_FILTER dump."""
     if len(payload) < _MESSAGE.size:
         raise DecodeError("rtnetlink filter message is cut short")
     found = attributes(payload, _MESSAGE.size)

@@ -1,5 +1,5 @@
-"""nf_tables over nfnetlink, sans I/O: operations of a transaction and elements in, dumps out.
+"""nf_tables over nfnetlink, without I/O: encodes transactions and elements, decodes dumps.
 
-`wire` knows the numbers, `encode` the operations, `elements` the members of sets (both ways, fast), `expressions`
-what rules are made of, `decode` the other dumps, `userdata` the notes that nft keeps in objects for its own listing.
+`wire` has the numbers, `encode` the operations, `elements` the members of sets (both ways, fast), `expressions` the
+expressions of rules, `decode` the other dumps, `userdata` nft's notes in objects.
 """

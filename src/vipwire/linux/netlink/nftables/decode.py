@@ -1,7 +1,7 @@
-"""Decodes what the kernel lists: tables, chains, rules, sets and the generation. Elements are in `elements`.
+"""Decodes the kernel's dumps: tables, chains, rules, sets and the generation. Elements are in `elements`.
 
 Every function but `chain_names` takes the payload of one message of a dump, from the nfnetlink header on, and raises
-DecodeError on bytes that are not what they should be.
+DecodeError on malformed bytes.
 """
 
 import errno
@@ -24,7 +24,7 @@ _POLICY = {number: name for name, number in POLICIES.items()}
 
 
 class ListedTable(Value, frozen=True):
-    """A table. `family` is the NFPROTO number: tables of families that vipwire does not know are listed too."""
+    """A table. `family` is the NFPROTO number: the kernel also lists families that vipwire does not know."""
 
     family: int
     name: str
@@ -33,7 +33,7 @@ class ListedTable(Value, frozen=True):
 
 
 class ListedChain(Value, frozen=True):
-    """A chain. `hook` is None for one that is only jumped to."""
+    """A chain. `hook` is None for a chain that is not a base chain."""
 
     family: int
     table: str
@@ -44,7 +44,7 @@ class ListedChain(Value, frozen=True):
 
 
 class ListedRule(Value, frozen=True):
-    """A rule. `expressions` are the raw attributes, to be compared with a compiled rule."""
+    """A rule. `expressions` are the raw attributes, to compare with a compiled rule."""
 
     family: int
     table: str
@@ -55,10 +55,10 @@ class ListedRule(Value, frozen=True):
 
 
 class SetDeclaration(Value, frozen=True):
-    """A set or map. Lengths are in bytes, `timeout` in ms, `size` 0 when unlimited.
+    """A set or map. Lengths are in bytes, `timeout` in ms, `size` 0 if unlimited.
 
-    `attributes` are all raw attributes after table and name, to be compared with a compiled set. `count` is how many
-    elements there are; None from a kernel that does not say (6.18 does).
+    `attributes` are all raw attributes after table and name, to compare with a compiled set. `count` is the number of
+    elements; None from kernels that do not report it (6.18 does).
     """
 
     family: int
@@ -85,7 +85,7 @@ class SetDeclaration(Value, frozen=True):
 class Generation(Value, frozen=True):
     """The ruleset's version, which every commit in the namespace increases by one.
 
-    The process is the one that committed only in a notification; in an answer it is the one that asked.
+    In a notification the process is the one that committed; in an answer the one that asked.
     """
 
     id: int
@@ -104,7 +104,6 @@ def _open(payload: memoryview, *needed: int) -> tuple[int, dict[int, memoryview]
 
 
 def table(payload: memoryview) -> ListedTable:
-    """Decode a message of a dump of tables."""
     family, found = _open(payload, wire.TABLE_NAME)
     return ListedTable(
         family,
@@ -115,7 +114,6 @@ def table(payload: memoryview) -> ListedTable:
 
 
 def chain(payload: memoryview) -> ListedChain:
-    """Decode a message of a dump of chains."""
     family, found = _open(payload, wire.CHAIN_TABLE, wire.CHAIN_NAME)
     return ListedChain(
         family,
@@ -147,7 +145,6 @@ def _hook(found: dict[int, memoryview]) -> NetfilterHook:
 
 
 def rule(payload: memoryview) -> ListedRule:
-    """Decode a message of a dump of rules."""
     family, found = _open(payload, wire.RULE_TABLE, wire.RULE_CHAIN)
     return ListedRule(
         family,
@@ -160,7 +157,7 @@ def rule(payload: memoryview) -> ListedRule:
 
 
 def expressions(payload: memoryview) -> bytes:
-    """Find the expressions in a message of a dump of rules, quickly: these are many."""
+    """Return the raw expressions of a rule, without decoding the rest: dumps have many rules."""
     at, end = 4, len(payload)
     while at + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(payload, at)
@@ -173,7 +170,6 @@ def expressions(payload: memoryview) -> bytes:
 
 
 def declaration(payload: memoryview) -> SetDeclaration:
-    """Decode a message of a dump of sets."""
     family, found = _open(payload, wire.SET_TABLE, wire.SET_NAME)
 
     def value(kind: int) -> int:
@@ -199,7 +195,7 @@ def declaration(payload: memoryview) -> SetDeclaration:
 
 
 def generation_id(payload: memoryview) -> int:
-    """Decode no more than the number of the answer to Kind.GETGEN."""
+    """Decode only the number from the answer to Kind.GETGEN."""
     for kind, value in walk(payload, 4):
         if kind == wire.GENERATION_ID:
             return number_of(value)
@@ -222,7 +218,7 @@ _DATAGRAM: Final = 1 << 15
 
 
 def chain_names(sock: NetlinkSocket, family: Family) -> dict[str, dict[str, bool]]:
-    """List the chains by table, each with whether it is a base chain. Raise DumpInterruptedError if they change."""
+    """List the chains by table, each with whether it is a base chain. Raise DumpInterruptedError."""
     found: dict[str, dict[str, bool]] = {}
     tables: dict[bytes, dict[str, bool]] = {}
     for datagram in sock.datagrams(MessageType.GETCHAIN, wire.header(wire.NFPROTO[family]), _DATAGRAM):
@@ -243,7 +239,7 @@ def chain_names(sock: NetlinkSocket, family: Family) -> dict[str, dict[str, bool
 
 
 def _read_chain_name(datagram: bytes, at: int, end: int) -> tuple[bytes, str, bool]:
-    """Read a chain's table, as the attribute that names it, its name, and whether it has a hook."""
+    """Decode a chain's table (as the attribute that names it), its name, and whether it is a base chain."""
     begin = at
     size, kind = _ATTRIBUTE.unpack_from(datagram, at)
     at += size + 3 & ~3

@@ -1,19 +1,18 @@
-"""The members of sets and maps, both ways; 100,000 of them pass here at a start.
+"""Encodes and decodes the members of sets and maps, 100,000 of them at a start.
 
 Keys and data are register contents: each part of a concatenation is padded to four bytes. An element on the wire is
 
     LIST_ELEM { [FLAGS] [TIMEOUT] KEY { VALUE } [KEY_END { VALUE }] [DATA { VALUE | VERDICT {…} }] [USERDATA] }
 
-Most are a key and data of sizes that the set fixes and nothing else. Between those two lie constant bytes: encoding
-is joining four byte strings, decoding compares two constants for a whole message at once. The kernel lists elements
-in that form too; whatever looks different takes the general walk.
+Most elements are a key and data, whose sizes the set fixes, with constant bytes between. So encoding joins four byte
+strings, and decoding compares two constants for a whole message at once. The kernel lists elements in that form, too;
+other forms are decoded attribute by attribute.
 
-Elements with counters are listed as a key, and how many packets and bytes have met it:
+Elements with counters are listed as
 
     LIST_ELEM { KEY { VALUE } EXPR { NAME "counter" DATA { BYTES PACKETS } } [TIMEOUT] [EXPIRATION] … }
 
-A scrape of the metrics may read 100,000 of them. They all look alike but for key and numbers, so that a message is
-taken apart at once, too, where its constant bytes are the expected ones.
+A scrape of the metrics may read 100,000 of them, so a message of equal layouts is also decoded at once.
 """
 
 import functools
@@ -39,8 +38,8 @@ class VerdictData(NamedTuple):
 class Element(NamedTuple):
     """One member. `key_end` closes a range of a concatenation; times are in milliseconds, 0 when not set.
 
-    `flags` has ELEMENT_INTERVAL_END in sets of single-field intervals, where `key` is then the first value after
-    the interval. `open_end` is nft's note that no such element follows.
+    In sets of single-field intervals, an element with ELEMENT_INTERVAL_END in `flags` has the first `key` after the
+    interval. `open_end` is nft's note that no such element follows.
     """
 
     key: bytes
@@ -56,7 +55,7 @@ class Element(NamedTuple):
 
 @functools.cache
 def _frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
-    """Compute the constant bytes before the key and between key and data, for their sizes (data 0: none).
+    """Return the constant bytes before the key and between key and data, for their sizes (data 0: none).
 
     The kernel's own listings do not flag nesting.
     """
@@ -107,13 +106,13 @@ _LIST_ELEMENT = struct.Struct("=2H").pack
 
 
 def plain_elements(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    """Encode elements that are a key and data (empty in a set) and nothing else, all of the first one's sizes."""
+    """Encode elements of a key and data (empty in a set), all of the first one's sizes."""
     head, middle = _frame(*map(len, pairs[0]))
     return [head + key + middle + data for key, data in pairs]
 
 
 def encode_element(member: Element) -> bytes:
-    """Encode an element, in whatever shape, as NFTA_LIST_ELEM. Its expiration is not sent."""
+    """Encode any element as NFTA_LIST_ELEM, without its expiration."""
     parts = [u32be(wire.ELEMENT_FLAGS, member.flags)] if member.flags else []
     if member.timeout:
         parts.append(attribute(wire.ELEMENT_TIMEOUT, member.timeout.to_bytes(8, "big")))
@@ -139,10 +138,10 @@ def _value(kind: int, value: bytes) -> bytes:
 
 
 def decode_elements(payload: memoryview, key: int, data: int = 0) -> Iterable[Element]:
-    """Decode one message of a dump of elements.
+    """Decode one message of a dump of elements. Raise DecodeError.
 
-    `key` and `data` are the set's sizes in bytes (data 0 for a set, and for a map of verdicts). They only make
-    it fast: elements of other sizes are decoded all the same. Raise DecodeError on bytes that are no elements.
+    `key` and `data` are the set's sizes in bytes (data 0 for a set and a verdict map). They only make decoding fast:
+    elements of other sizes are decoded, too.
     """
     members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
     if members is None:
@@ -168,21 +167,21 @@ class Columns(NamedTuple):
 
 
 def _shape(key: int, data: int) -> _Shape:
-    """Round sizes up: a key of one part is not padded in the declaration."""
+    """Round sizes up to multiples of four: set declarations do not pad a key of one part."""
     return _Shape(-(-key // 4) * 4, -(-data // 4) * 4)
 
 
 def decode_plain(payload: memoryview, key: int, data: int) -> Columns | None:
-    """Decode one message of a dump, if its elements are a key and data (empty in a set) and nothing else.
+    """Decode one message of a dump whose elements are a key and data (empty in a set).
 
-    None if one of them is something else, for which there is `decode_elements`; sizes are as there.
+    None if an element has another form: use `decode_elements`. Sizes are as there.
     """
     members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
     return None if members is None else _uniform(members, _shape(key, data))
 
 
 def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
-    """Decode elements that all have the plain shape; None if one has not."""
+    """Decode elements that all have the plain shape; None if one has another."""
     head, middle = _frame(*shape, 0)
     layout = _rows(len(head), shape.key, len(middle), shape.data)
     if not members or len(members) % layout.size:
@@ -194,9 +193,9 @@ def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
 
 
 def decode_answers(datagrams: Sequence[bytes], key: int, data: int) -> Columns:
-    """Decode answers to a request for elements by their keys: datagrams of one message with one plain element each.
+    """Decode answers to a request for elements by their keys: each datagram is one message of one plain element.
 
-    Raise DecodeError if one of them is anything else; sizes are as in `decode_elements`.
+    Raise DecodeError on other datagrams. Sizes are as in `decode_elements`.
     """
     if not datagrams:
         return Columns((), ())
@@ -219,7 +218,7 @@ def _rows(head: int, key: int, middle: int, data: int) -> struct.Struct:
 
 
 def _commented(member: bytes, shape: _Shape) -> Element | None:
-    """Decode an element of the plain shape that may have a comment; None if it looks different."""
+    """Decode an element of the plain shape, perhaps with a comment; None if it has another shape."""
     head, middle = _frame(*shape, 0)
     between = 8 + shape.key
     after = between + len(middle) + shape.data
@@ -243,7 +242,7 @@ _COMMENT = struct.pack("=HB", wire.ELEMENT_USERDATA, userdata.COMMENT)
 def _decode(member: memoryview) -> Element:
     found = attributes(member)
     if wire.ELEMENT_KEY not in found:
-        raise DecodeError("an element of a set has no key")  # a catch-all element: vipwire makes none
+        raise DecodeError("an element of a set has no key")  # a catch-all element, which vipwire never creates
     data = attributes(found[wire.ELEMENT_DATA]) if wire.ELEMENT_DATA in found else {}
     note = bytes(found.get(wire.ELEMENT_USERDATA, b""))
     value, verdict = data.get(wire.DATA_VALUE), data.get(wire.DATA_VERDICT_ATTRIBUTE)
@@ -281,7 +280,7 @@ _NOTHING = memoryview(b"")
 
 
 class ElementCounter(NamedTuple):
-    """One element: its key as it lies in registers, and its counter's value."""
+    """One element: its key in register format, and its counter's value."""
 
     key: bytes
     packets: int
@@ -289,10 +288,7 @@ class ElementCounter(NamedTuple):
 
 
 def decode_counters(payload: memoryview) -> Iterable[ElementCounter]:
-    """Decode one message of a dump of elements; those without a counter have counted nothing.
-
-    Raise DecodeError on bytes that are no elements.
-    """
+    """Decode one message of a dump of elements; those without a counter count 0. Raise DecodeError."""
     members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
     if not members:
         return ()
@@ -303,7 +299,7 @@ def decode_counters(payload: memoryview) -> Iterable[ElementCounter]:
 
 
 def _uniform_counters(members: memoryview) -> Iterator[ElementCounter] | None:
-    """Decode elements that all look like the first one; None if one does not, or if that is no plain counter."""
+    """Decode elements of the same layout; None if one differs, or has no plain counter."""
     if len(members) < _COUNTER_HEAD:
         return None
     size, _, key = _FIRST_LENGTHS.unpack_from(members)
@@ -328,7 +324,7 @@ _BETWEEN_NUMBERS = struct.pack("=HH", 12, _COUNTER_PACKETS)
 
 @functools.cache
 def _counter_layout(key: int) -> tuple[struct.Struct, bytes]:
-    """Compute the layout of an element up to its counter, and what must stand between key and counter."""
+    """Return the layout of an element up to its counter, and the constant bytes between key and counter."""
     numbers = struct.pack("=HH", 28, _EXPRESSION_DATA) + struct.pack("=HH", 12, _COUNTER_BYTES)
     name = string(_EXPRESSION_NAME, "counter")
     middle = struct.pack("=HH", 4 + len(name) + 28, wire.ELEMENT_EXPRESSION) + name + numbers

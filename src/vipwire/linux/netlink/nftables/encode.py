@@ -1,8 +1,8 @@
 """The operations of a transaction, and the requests for dumps.
 
-A transaction is one datagram: BATCH_BEGIN, operations, BATCH_END. The kernel carries out all of it or nothing, and
-refuses by acknowledging the sequence number of each bad operation; sequence numbers are consecutive from BATCH_BEGIN,
-so that `refused` finds the operation.
+A transaction is one datagram: BATCH_BEGIN, operations, BATCH_END. The kernel commits all of it or nothing, and
+acknowledges the sequence number of each refused operation. Sequence numbers are consecutive from BATCH_BEGIN, by
+which `refused` finds the operation.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,8 +39,8 @@ class Operation(NamedTuple):
 class NetfilterHook(Value, frozen=True):
     """The hook of a base chain. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
 
-    `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`. `devices` are
-    the interfaces of a chain at ingress or egress; they are only decoded, a prefix with `*`.
+    `type` is `filter`, `nat` or `route`; the kernel calls smaller priorities first; `policy` is `accept` or `drop`.
+    `devices` are the interfaces of a chain at ingress or egress (decoded only), a prefix with `*`.
     """
 
     type: str
@@ -56,10 +56,10 @@ _MARK = wire.header(0, wire.SUBSYSTEM)
 
 
 def transaction(operations: Sequence[Operation], first: int, generation: int | None = None) -> bytes:
-    """Assemble a batch whose BATCH_BEGIN has the sequence number `first`; it uses len(operations) + 2 of them.
+    """Assemble a batch whose BATCH_BEGIN has the sequence number `first`, and use len(operations) + 2 numbers.
 
-    Only the last operation asks for an acknowledgement: it answers for all. Refusals are acknowledged in any case.
-    If anybody has committed since `generation`, the kernel refuses the batch (ERESTART).
+    Only the last operation asks for an acknowledgement, which covers all. The kernel acknowledges refusals in any
+    case, and refuses the batch (ERESTART) if another program has committed since `generation`.
     """
     guard = b"" if generation is None else u32be(wire.BATCH_GENERATION, generation)
     parts = [encode(wire.BATCH_BEGIN, NLM_F_REQUEST, first, _MARK + guard)]
@@ -72,7 +72,7 @@ def transaction(operations: Sequence[Operation], first: int, generation: int | N
 
 
 def refused(operations: Sequence[T], first: int, sequence: int) -> T | None:
-    """Find the operation, or what stands for it, whose acknowledgement this is; None for the batch as a whole."""
+    """Return the operation of an acknowledgement's sequence number; None for the batch as a whole."""
     index = sequence - first - 1
     return operations[index] if 0 <= index < len(operations) else None
 
@@ -82,25 +82,25 @@ def _note(kind: int, comment: str) -> bytes:
 
 
 def new_table(family: Family, name: str, comment: str = "") -> Operation:
-    """Create a table, or leave it as it is where it exists."""
+    """Create a table unless it exists."""
     body = string(wire.TABLE_NAME, name) + u32be(wire.TABLE_FLAGS, 0) + _note(wire.TABLE_USERDATA, comment)
     return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, body)
 
 
 def open_table(family: Family, name: str) -> Operation:
-    """Create a table, or leave it as it is where it exists, its flags included."""
+    """Create a table unless it exists; keeps an existing table's flags."""
     return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, string(wire.TABLE_NAME, name))
 
 
 def delete_table(family: Family, name: str) -> Operation:
-    """Delete a table and everything in it."""
+    """Delete a table with its contents."""
     return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
 
 
 def new_chain(
     family: Family, table: str, name: str, hook: NetfilterHook | None = None, comment: str = ""
 ) -> Operation:
-    """Create a chain, a base chain if `hook` says where. An existing one keeps its rules (and takes the policy)."""
+    """Create a chain; with `hook`, a base chain. An existing one keeps its rules and takes the policy."""
     body = string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
     if hook is not None:
         body += string(wire.CHAIN_TYPE, hook.type)
@@ -111,21 +111,21 @@ def new_chain(
 
 
 def fresh_chains(family: Family, table: str, names: Iterable[str]) -> list[Operation]:
-    """Create chains that nobody has made yet: an existing one is refused (EEXIST)."""
+    """Create chains; the kernel refuses an existing one (EEXIST)."""
     head = wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table)
     kind, flags = MessageType.NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL
     return [Operation(kind, flags, head + string(wire.CHAIN_NAME, name)) for name in names]
 
 
 def delete_chain(family: Family, table: str, name: str) -> Operation:
-    """Delete a chain, which nothing may refer to any more, with its rules."""
+    """Delete a chain with its rules; no rule may refer to it."""
     return _operation(
         MessageType.DELCHAIN, 0, family, string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
     )
 
 
 def new_rule(family: Family, table: str, chain: str, expressions: bytes, comment: str = "") -> Operation:
-    """Append a rule; `expressions` is what `compile_rule` made."""
+    """Append a rule; `expressions` comes from `compile_rule`."""
     body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
     body += nested(wire.RULE_EXPRESSIONS, expressions) + _note(wire.RULE_USERDATA, comment)
     return _operation(MessageType.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
@@ -134,7 +134,7 @@ def new_rule(family: Family, table: str, chain: str, expressions: bytes, comment
 def new_xtables_rules(
     family: Family, table: str, chain: str, rules: Iterable[tuple[bytes, int]], *, first: bool = False
 ) -> list[Operation]:
-    """Append rules of xtables, each with the protocol that its matches may need; `first`: put them first."""
+    """Append rules of xtables, each with the protocol of its matches; `first`: prepend them."""
     head = list_rules(family, table, chain)
     flags = NLM_F_CREATE if first else NLM_F_CREATE | NLM_F_APPEND
     kind = MessageType.NEWRULE
@@ -152,24 +152,22 @@ def _compatible(protocol: int) -> bytes:
 
 
 def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
-    """Delete one rule."""
     where = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
     return _operation(MessageType.DELRULE, 0, family, where + attribute(wire.RULE_HANDLE, handle.to_bytes(8)))
 
 
 def flush_chain(family: Family, table: str, chain: str) -> Operation:
-    """Delete all rules of a chain."""
     return _operation(MessageType.DELRULE, 0, family, string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain))
 
 
 def new_set(family: Family, table: str, name: str, declaration: bytes) -> Operation:
-    """Create a set or map that does not exist; `declaration` is what `compile_set` made."""
+    """Create a set or map that does not exist; `declaration` comes from `compile_set`."""
     body = string(wire.SET_TABLE, table) + string(wire.SET_NAME, name) + declaration
     return _operation(MessageType.NEWSET, NLM_F_CREATE | NLM_F_EXCL, family, body)
 
 
 def delete_set(family: Family, table: str, name: str) -> Operation:
-    """Delete a set or map, which no rule may refer to any more, with its elements."""
+    """Delete a set or map with its elements; no rule may refer to it."""
     return _operation(MessageType.DELSET, 0, family, string(wire.SET_TABLE, table) + string(wire.SET_NAME, name))
 
 
@@ -207,20 +205,19 @@ def _parts(blobs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def new_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
-    """Add elements (from `elements.element`) to a set, in as few operations as hold them.
+    """Add elements (from `elements.element`) to a set, in as few operations as possible.
 
-    An element that is there already is left alone, but a map element with other data is refused (EEXIST).
+    The kernel ignores an existing element, but refuses a map element with other data (EEXIST).
     """
     return _element_operations(MessageType.NEWSETELEM, NLM_F_CREATE, family, table, name, blobs)
 
 
 def delete_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
-    """Remove elements; only their keys count. One that is not there is refused (ENOENT)."""
+    """Remove elements by their keys. The kernel refuses a missing one (ENOENT)."""
     return _element_operations(MessageType.DELSETELEM, 0, family, table, name, blobs)
 
 
 def flush_set(family: Family, table: str, name: str) -> Operation:
-    """Remove all elements of a set."""
     body = string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
     return _operation(MessageType.DELSETELEM, 0, family, body)
 
@@ -233,7 +230,7 @@ def list_tables() -> bytes:
 def list_objects(family: Family, table: str) -> bytes:
     """Encode the payload of a dump of a table's chains, rules or sets (Kind.GETCHAIN, GETRULE, GETSET).
 
-    The kernel filters rules and sets by table; chains it does not, so that the decoded table must be looked at.
+    The kernel does not filter chains by table: compare the decoded table.
     """
     return wire.header(wire.NFPROTO[family]) + string(wire.TABLE_NAME, table)
 
@@ -263,7 +260,7 @@ def list_elements(family: Family, table: str, name: str) -> bytes:
 def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -> bytes:
     """Encode the payload of a request (Kind.GETSETELEM) for elements by their keys, all of one size.
 
-    Each is answered by a message of its own; the first that is not there ends the request (ENOENT).
+    The kernel answers each with a message; the first missing one ends the request (ENOENT).
     """
     blobs = plain_elements([(key, b"") for key in keys])
     return list_elements(family, table, name) + nested(wire.ELEMENTS_LIST, *blobs)

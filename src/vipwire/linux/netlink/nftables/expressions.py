@@ -1,8 +1,8 @@
 """Encodes the expressions of rules: a function per kernel expression, named as `nft --debug=netlink` shows them.
 
-Registers are addressed by their place among the sixteen words of four bytes; an aligned group of four has a number of
-its own, which the kernel prefers. Attributes are written in the order in which the kernel lists them, with the
-defaults it lists, and without the nesting flag that it leaves out: so a rule that was sent comes back byte for byte.
+`word` is a register's place among the sixteen words of four bytes; an aligned group of four has a number of its own,
+which the kernel prefers. Attributes have the kernel's order, with the defaults that it lists and without the nesting
+flag, so that the kernel's dump equals the rule sent byte for byte.
 """
 
 import struct
@@ -32,7 +32,7 @@ NAT_MAP_ADDRESS, NAT_MAP_PORT, NAT_RANDOM, NAT_PERSISTENT, NAT_FULLY_RANDOM = 1,
 
 
 def register(word: int) -> int:
-    """Find the number of the register at a word: an NFT_REG_n where a group of four begins, else an NFT_REG32_nn."""
+    """Return the register number of a word: an NFT_REG_n where a group of four begins, else an NFT_REG32_nn."""
     return 1 + word // 4 if word % 4 == 0 else 8 + word
 
 
@@ -41,7 +41,7 @@ def _group(kind: int, *parts: bytes) -> bytes:
 
 
 def expression(name: str, *parts: bytes) -> bytes:
-    """Encode an expression of any name, from its attributes."""
+    """Encode an expression of any name from its attributes."""
     return _group(1, string(1, name), _group(2, *parts))
 
 
@@ -56,7 +56,6 @@ def meta(word: int, key: int) -> bytes:
 
 
 def set_meta(word: int, key: int) -> bytes:
-    """Set a field of the packet's metadata."""
     return expression("meta", u32be(2, key), u32be(3, register(word)))
 
 
@@ -67,7 +66,7 @@ def ct(word: int, key: int, direction: int | None = None) -> bytes:
 
 
 def fib(word: int, flags: int) -> bytes:
-    """Load the type of an address as the routing tables see it."""
+    """Load the type of an address from the routing tables."""
     return expression("fib", u32be(1, register(word)), u32be(2, FIB_ADDRESS_TYPE), u32be(3, flags))
 
 
@@ -91,7 +90,7 @@ def jhash(source: tuple[int, int], word: int, modulus: int, seed: int | None, of
 
 
 def host_to_network(word: int, length: int, size: int) -> bytes:
-    """Swap `length` bytes in units of `size`; nft swaps 1 byte in units of 2, which does nothing."""
+    """Swap `length` bytes in units of `size`; nft swaps 1 byte in units of 2, which has no effect."""
     both = u32be(1, register(word)), u32be(2, register(word))
     return expression("byteorder", *both, u32be(3, 1), u32be(4, length), u32be(5, size))
 
@@ -104,12 +103,11 @@ def bitwise(word: int, mask: bytes, xor: bytes) -> bytes:
 
 
 def cmp(word: int, operation: int, value: bytes) -> bytes:
-    """Continue the rule only if the comparison of the register holds."""
     return expression("cmp", u32be(1, register(word)), u32be(2, operation), _group(3, attribute(1, value)))
 
 
 def in_range(word: int, first: bytes, last: bytes) -> bytes:
-    """Continue the rule only if the register is in a range, its ends in it."""
+    """Continue the rule only if a register is in the range, including both ends."""
     ends = _group(3, attribute(1, first)), _group(4, attribute(1, last))
     return expression("range", u32be(1, register(word)), u32be(2, 0), *ends)
 
@@ -118,17 +116,17 @@ HOST_ORDER = sys.byteorder
 
 
 def host_order(number: int) -> bytes:
-    """Write a number as the kernel's own fields have it: marks."""
+    """Encode a number in host byte order, as the kernel stores marks."""
     return number.to_bytes(4, HOST_ORDER)
 
 
 def lookup(word: int, name: str, target: int | None = None, *, flags: int = 0) -> bytes:
-    """Continue the rule only if the set has the key; load its value into the words from `target` on."""
+    """Continue the rule only if the set has the key; load the map's value into the words from `target` on."""
     return _lookup(word, name, None if target is None else register(target), flags)
 
 
 def lookup_verdict(word: int, name: str) -> bytes:
-    """Look the registers up in a verdict map, and execute the verdict found."""
+    """Look up the registers in a verdict map, and execute the verdict found."""
     return _lookup(word, name, 0, 0)
 
 
@@ -138,12 +136,10 @@ def _lookup(word: int, name: str, target: int | None, flags: int) -> bytes:
 
 
 def immediate(word: int, value: bytes) -> bytes:
-    """Load a constant."""
     return expression("immediate", u32be(1, register(word)), _group(2, attribute(1, value)))
 
 
 def verdict(what: VerdictData) -> bytes:
-    """Carry out a verdict."""
     chain = string(wire.VERDICT_CHAIN, what.chain) if what.chain else b""
     inner = _group(wire.DATA_VERDICT_ATTRIBUTE, u32be(wire.VERDICT_CODE, what.code & 0xFFFFFFFF), chain)
     return expression("immediate", u32be(1, 0), _group(2, inner))
@@ -155,12 +151,12 @@ def counter() -> bytes:
 
 
 def reject(kind: int, code: int | None) -> bytes:
-    """Refuse the packet, with an ICMP code, or with a TCP reset, which has none."""
+    """Reject the packet with an ICMP code, or with a TCP reset (`code` None)."""
     return expression("reject", u32be(1, kind), b"" if code is None else attribute(2, bytes((code,))))
 
 
 def masquerade(flags: int) -> bytes:
-    """Replace the connection's source by the address of the interface it leaves by."""
+    """Replace the connection's source by an address of the output interface."""
     return expression("masq", u32be(1, flags) if flags else b"")
 
 
@@ -173,7 +169,7 @@ def dnat(family: int, address: int, port: int | None) -> bytes:
 
 
 def flow_offload(name: str) -> bytes:
-    """Put the packet's connection into a flowtable; ends the rule where that cannot be."""
+    """Add the packet's connection to a flowtable; ends the rule if the kernel cannot."""
     return expression("flow_offload", string(1, name))
 
 

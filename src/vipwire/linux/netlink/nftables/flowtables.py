@@ -1,7 +1,7 @@
-"""Flowtables: encoded and decoded. A flowtable takes over what a rule adds to it, at the ingress of its devices.
+"""Encodes and decodes flowtables, which forward a connection's packets at the ingress of their devices.
 
 Formats: NFTA_FLOWTABLE_* of include/uapi/linux/netfilter/nf_tables.h. The message that creates a flowtable also adds
-devices to one that is there (Linux 5.8). The kernel takes a device out when that goes.
+devices to an existing one (Linux 5.8). The kernel removes a device that disappears.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from vipwire.model.net import Family
 
 _INGRESS: Final = 0
 _MOST: Final = 256
-"""So many devices at most in one message (NFT_NETDEVICE_MAX)."""
+"""The most devices in one message (NFT_NETDEVICE_MAX)."""
 _NOTHING: Final = memoryview(b"")
 
 
 class Flowtable(NamedTuple):
-    """A flowtable as the kernel has it; `priority` is that of its ingress hook, `flags` are NFT_FLOWTABLE_*."""
+    """A flowtable in the kernel; `priority` is that of its ingress hook, `flags` are NFT_FLOWTABLE_*."""
 
     family: int
     table: str
@@ -34,14 +34,14 @@ class Flowtable(NamedTuple):
 
 
 def new_flowtable(family: Family, table: str, name: str, priority: int, flags: int) -> Operation:
-    """Create a flowtable without devices, or leave it as it is where it exists."""
+    """Create a flowtable without devices unless it exists."""
     return _operation(family, table, name, priority, flags, ())
 
 
 def add_devices(
     family: Family, table: str, name: str, priority: int, flags: int, devices: Iterable[str]
 ) -> list[Operation]:
-    """Add devices to a flowtable, in as few operations as hold them. One that is not there is refused (ENOENT)."""
+    """Add devices to a flowtable, in as few operations as possible. The kernel refuses a missing device (ENOENT)."""
     waiting = iter(devices)
     operations: list[Operation] = []
     while some := tuple(islice(waiting, _MOST)):
@@ -50,7 +50,7 @@ def add_devices(
 
 
 def delete_flowtable(family: Family, table: str, name: str) -> Operation:
-    """Delete a flowtable, which no rule may refer to any more. What it had taken over meets the rules again."""
+    """Delete a flowtable that no rule refers to. Its connections' packets pass the rules again."""
     body = string(wire.FLOWTABLE_TABLE, table) + string(wire.FLOWTABLE_NAME, name)
     return Operation(MessageType.DELFLOWTABLE, 0, wire.header(wire.NFPROTO[family]) + body)
 

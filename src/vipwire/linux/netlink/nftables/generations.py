@@ -1,10 +1,10 @@
-"""Tells by one small request whether somebody else may have changed the rules of nf_tables.
+"""Detects by one small request whether another program may have changed the rules of nf_tables.
 
-The kernel counts every commit of anybody in the network namespace, of both families together. Between two looks
-nothing but our own commits may have counted; so whoever writes rules of both families shares one of these.
+The kernel counts every commit in the network namespace, of both families together. So one process that writes rules
+of both families shares one Generations, which expects no commits but its own.
 
-A transaction may name the number that it expects to find. The kernel refuses it if others have committed since, and
-otherwise there is nothing left to ask.
+A transaction may name the number that it expects. The kernel refuses the transaction if another program has committed
+since; otherwise no further request is needed.
 """
 
 from typing import Final
@@ -14,11 +14,11 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 _HIGHEST: Final = (1 << 32) - 1
-"""After it comes 1."""
+"""The number after which the kernel continues with 1."""
 
 
 class Generations:
-    """Counts the commits of others, in the network namespace in which this was made."""
+    """Counts commits of other programs, in the network namespace in which this was made."""
 
     def __init__(self) -> None:
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
@@ -26,25 +26,25 @@ class Generations:
         self._foreign = 0
 
     def look(self) -> int:
-        """Count how often others have committed."""
+        """Return a number that changes with each commit of another program."""
         return self._noticed(self._generation)
 
     def after(self, before: object, commits: int) -> int | None:
-        """Check after commits of ours, each of which counts one. None: others have committed since `before`."""
+        """Check after `commits` of our own. None: another program has committed since `before`."""
         now = self._noticed(self._generation + commits)
         return now if now == before else None
 
     @property
     def expected(self) -> int | None:
-        """The number that the kernel has unless others have committed since the last look; None before that."""
+        """The kernel's number unless another program has committed since the last look; None before the first."""
         return None if self._generation < 0 else self._generation
 
     def count_expected(self) -> None:
-        """Note a commit of ours that the kernel has taken as one that comes after `expected`."""
+        """Note our commit, which the kernel accepted as the one after `expected`."""
         self._generation = self._generation % _HIGHEST + 1
 
     def count_own(self, commits: int) -> None:
-        """Note commits of ours. Whoever has committed since the last look is found by this, too."""
+        """Note our own commits; `look` then still detects other commits since the last look."""
         self._noticed(self._generation + commits)
 
     def _noticed(self, expected: int) -> int:
@@ -54,5 +54,4 @@ class Generations:
         return self._foreign
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()

@@ -1,7 +1,7 @@
-"""Userdata: what nft stores in tables, chains, rules, sets and elements for its listing; the kernel only keeps it.
+"""Userdata: nft's notes in tables, chains, rules, sets and elements; the kernel only stores them.
 
-It is a sequence of (type: u8, length: u8, value) without padding; numbers are in host byte order. Types per object:
-libnftnl's udata.h. An object has at most 256 bytes of it (NFT_USERDATA_MAXLEN).
+Userdata is a sequence of (type: u8, length: u8, value) without padding; numbers are in host byte order. Types per
+object: libnftnl's udata.h. An object has at most 256 bytes (NFT_USERDATA_MAXLEN).
 """
 
 import struct
@@ -14,20 +14,20 @@ COMMENT = 0  # of a table, chain, rule or element
 SET_KEY_BYTEORDER, SET_DATA_BYTEORDER, SET_KEY_TYPEOF, SET_DATA_TYPEOF = 0, 1, 3, 4
 SET_DATA_INTERVAL, SET_COMMENT = 6, 7
 ELEMENT_FLAGS = 1
-ELEMENT_OPEN_INTERVAL = 0x1  # the interval reaches to the last address: no element marks its end
+ELEMENT_OPEN_INTERVAL = 0x1  # the interval reaches to the last address, so no element marks its end
 
 LONGEST_COMMENT = 128  # nft's own limit, without the NUL (NFTNL_UDATA_COMMENT_MAXLEN)
 
 
 def entry(kind: int, value: bytes) -> bytes:
-    """Encode one entry; raise ValueError when it is longer than its length byte can say."""
+    """Encode one entry. Raise ValueError if the value is longer than 255 bytes."""
     if len(value) > 255:
         raise ValueError(f"userdata of {len(value)} bytes does not fit; 255 is the most")
     return bytes((kind, len(value))) + value
 
 
 def number(kind: int, value: int) -> bytes:
-    """Encode a 32-bit number, in host byte order as nft does."""
+    """Encode a 32-bit number in host byte order, as nft does."""
     return struct.pack("=BBI", kind, 4, value)
 
 
@@ -40,7 +40,7 @@ def comment(text: str, kind: int = COMMENT) -> bytes:
 
 
 def entries(data: bytes) -> dict[int, bytes]:
-    """Decode all entries by type; raise DecodeError where a length does not fit."""
+    """Decode all entries by type. Raise DecodeError on a wrong length."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(data):
@@ -52,7 +52,7 @@ def entries(data: bytes) -> dict[int, bytes]:
 
 
 def comment_of(data: bytes, kind: int = COMMENT) -> str:
-    """Read the comment out of userdata; empty when there is none, or when another tool's userdata is no entries."""
+    """Decode the comment; "" without one, or if another tool's userdata has another format."""
     if not data:
         return ""
     try:

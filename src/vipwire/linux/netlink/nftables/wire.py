@@ -9,8 +9,7 @@ from vipwire.model.net import Family
 
 SUBSYSTEM = 10
 ABSENT: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT})
-"""What a kernel without nf_tables answers: nobody is there for its requests (nfnetlink_rcv_msg of
-net/netfilter/nfnetlink.c), or nfnetlink is missing as well."""
+"""The errors of a kernel without nf_tables or without nfnetlink (nfnetlink_rcv_msg of net/netfilter/nfnetlink.c)."""
 BATCH_BEGIN = 0x10
 BATCH_END = 0x11
 BATCH_GENERATION = 1
@@ -59,7 +58,7 @@ class SetFlag(enum.IntFlag):
     INTERVAL = 0x4
     MAP = 0x8
     TIMEOUT = 0x10
-    EVAL = 0x20  # nft calls it `dynamic`: rules may add elements
+    EVAL = 0x20  # nft calls this flag `dynamic`: rules may add elements
     OBJECT = 0x40
     CONCAT = 0x80
     EXPR = 0x100
