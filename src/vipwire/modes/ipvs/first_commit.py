@@ -3,7 +3,7 @@
 ipvs mode normally writes its chains before its virtual servers. iptables mode uses the same chain names, so writing
 them first would remove its translation. The order here is
 
-    ipsets, virtual servers, addresses  ▸  refusals of userspace mode go  ▸  chains
+    ipsets, virtual servers, addresses  ▸  `disarm`: userspace mode's refusals go  ▸  chains
 
 Until the chains come, the other mode translates before IPVS. Userspace mode serves node ports with sockets, and IPVS
 takes packets before a socket. So if userspace mode alone was running, the virtual servers of node ports come after

@@ -1,10 +1,10 @@
 """Renders a Service's plan to virtual servers, real servers, VIPs and set elements.
 
     Forward                  virtual server and real servers
-    Reject                   the set of those that reject, and for TCP a virtual server without any
-    Drop                     the set of those that drop, and for TCP a virtual server without any
+    Reject                   the set of rejecting frontends; for TCP a virtual server without real servers
+    Drop                     the set of dropping frontends; for TCP a virtual server without real servers
     external policy Local    two pools: see `marks`
-    range of ports           marks in any case: see `ranges`
+    range of ports           always marks: see `ranges`
 
 A TCP virtual server stays when its last endpoint goes, because IPVS drops open connections with their virtual server.
 A UDP one stays while a drained endpoint serves. A plan without endpoints does not tell its policy, so it keeps both

@@ -1,17 +1,17 @@
 """Writes the constant part of ipvs mode: the sets, and the chains with rules that no Service changes.
 
-    mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for what starts here: IPVS comes before filter there
-                         ▶ KUBE-NO-ENDPOINTS     counts whom IPVS will refuse
-            both         ▶ KUBE-ROUTED           frontends at addresses that are not this node's get a mark
-            INPUT        ▶ KUBE-LOCAL-POOL       clients outside get the mark of the pool of this node
-            both         ▶ KUBE-IPVS-RANGES      what goes to a range of ports gets a mark; see `ranges`
-    nat     PREROUTING, OUTPUT ▶ KUBE-SERVICES   mark for masquerading, by sets
+    mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for local processes: IPVS precedes filter OUTPUT
+                         ▶ KUBE-NO-ENDPOINTS     counts packets that IPVS will refuse
+            both         ▶ KUBE-ROUTED           marks packets to frontends at foreign addresses
+            INPUT        ▶ KUBE-LOCAL-POOL       marks packets of clients outside for this node's pool
+            both         ▶ KUBE-IPVS-RANGES      marks packets to port ranges; see `ranges`
+    nat     PREROUTING, OUTPUT ▶ KUBE-SERVICES   marks for masquerading, by sets
             POSTROUTING  ▶ KUBE-POSTROUTING
     filter  INPUT        ▶ KUBE-PROXY-FIREWALL   source ranges, no local endpoints
                          ▶ KUBE-NODE-PORT        health checks
-                         ▶ KUBE-IPVS-FILTER      ports that a VIP has not are rejected, and so are the host's
+                         ▶ KUBE-IPVS-FILTER      rejects unserved ports of VIPs, and the host's own
             FORWARD      ▶ KUBE-FORWARD, KUBE-PROXY-FIREWALL
-            all three    ▶ KUBE-NO-ENDPOINTS     rejects what nobody answers
+            all three    ▶ KUBE-NO-ENDPOINTS     rejects packets to frontends without endpoints
 
 A packet to a VIP passes mangle, nat PREROUTING, filter INPUT, IPVS, mangle and nat OUTPUT, POSTROUTING. A local
 process's packet passes mangle OUTPUT, nat OUTPUT, IPVS, both again with the endpoint's address, POSTROUTING.

@@ -1,1 +1,1 @@
-"""nftables mode: constant rules in one table, every Service as elements of its maps."""
+"""nftables mode: one table with constant rules; every Service is elements of its maps."""

@@ -1,4 +1,4 @@
-"""The Driver of nftables mode; removes the tables that vipwire (of any layout) or kube-proxy has left."""
+"""The Driver of nftables mode; also removes the nftables tables of earlier vipwires and of kube-proxy."""
 
 import errno
 from collections.abc import Iterable, Mapping
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 _KUBE_PROXYS: Final = "kube-proxy"
 _KUBE_PROXYS_CHAIN: Final = "nat-prerouting"
-"""Tells kube-proxy's table from one of that name by somebody else (pkg/proxy/nftables/proxier.go)."""
+"""Distinguishes kube-proxy's table from another program's table of that name (pkg/proxy/nftables/proxier.go)."""
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-    """Build it; what is going to be run is tried."""
     require_nftables()
     families = tuple(families)
     if prepare:
@@ -40,9 +39,9 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
 
 
 def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> int:
-    """Do without the fast path where the kernel lacks it: that costs time, and no connection.
+    """Return `packets`, or 0 if the kernel lacks flowtables.
 
-    Who only looks at what a proxy has made here has to do without as well, or would see a difference for good.
+    A viewer must do the same as the proxy, or it would report a permanent difference.
     """
     if packets and (obstacle := obstacle_to_offloading(families)):
         if warn:
@@ -70,32 +69,30 @@ def _standing(config: Config) -> Iterable[Remark]:
 
 
 class TableRemains:
-    """The tables of one family; with `ours` our own is among them."""
+    """The tables of one family; `ours`: vipwire's own, too."""
 
     def __init__(self, family: Family, *, ours: bool) -> None:
         self._family, self._ours = family, ours
 
     def before_rules(self) -> RemovalResult:
-        """Delete the tables: nothing in them is asked about connections that there are."""
+        """Delete the tables: no open connection needs their rules."""
         return RemovalResult(removed=tuple(_remove_tables(self._family, ours=self._ours)))
 
     def held(self) -> "frozenset[ChainName]":
-        """Return nothing: this mode holds no chain."""
         return frozenset()
 
     def after_rules(self) -> RemovalResult:
-        """Return nothing: all is removed before the rules."""
         return RemovalResult()
 
 
 def _tables_left(family: Family) -> list[str]:
-    """Name the tables of this mode, ours and kube-proxy's. Raise OSError if nobody can tell."""
+    """Name the tables of vipwire and kube-proxy. Raise OSError if the kernel does not list them."""
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
         return _names(sock, family, ours=True)
 
 
 def _remove_tables(family: Family, *, ours: bool) -> list[str]:
-    """Delete kube-proxy's table of nftables, and with `ours` our own; name those that there were.
+    """Delete kube-proxy's table, and with `ours` vipwire's; return their names.
 
     Raise CommitError if the kernel refuses.
     """
@@ -114,7 +111,7 @@ def _names(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:
     try:
         found = [decode.table(payload) for payload in sock.dump(MessageType.GETTABLE, encode.list_tables())]
     except NetlinkError as error:
-        if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has none
+        if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has no such table
             return []
         raise
     names = {table.name for table in found if table.family == NFPROTO[family]}

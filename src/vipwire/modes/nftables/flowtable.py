@@ -1,8 +1,8 @@
-"""Keeps the flowtable of one family at every interface of the node, loopback left out; describes it for operators.
+"""Keeps one family's flowtable at every interface except loopback; describes it for operators.
 
-A flowtable sees the packets that enter by its devices, which are those of Pods: they come and go with these. They are
-no part of the plan. A transaction that names a device that has just gone is refused as a whole, so they are added by
-one of their own, a moment after; until then packets take the usual way. The kernel takes out what goes.
+A flowtable handles packets that enter by its devices, which come and go with Pods. The kernel refuses a whole
+transaction that names a removed device, so vipwire adds devices in a separate transaction; until then packets pass
+the rules. The kernel drops removed devices itself.
 """
 
 import errno
@@ -28,12 +28,15 @@ from vipwire.modes.nftables.table.names import TABLE
 from vipwire.modes.spec import Remark
 
 _LOOK: Final = 1.0
-"""Seconds between two looks at what the kernel has told of interfaces, and until what was refused is tried again."""
+"""Seconds between two reads of the kernel's interface notifications, and before a retry."""
 _ATTEMPTS: Final = 3
 
 
 def find_flowtable(sock: NetlinkSocket, family: Family) -> Flowtable | None:
-    """Read the flowtable of our table; None if there is none. Raise DumpInterruptedError while others commit."""
+    """Read vipwire's flowtable; None if none exists.
+
+    Raise DumpInterruptedError if another program commits meanwhile.
+    """
     ours = NFPROTO[family], TABLE, FASTPATH
     payloads = list(sock.dump(MessageType.GETFLOWTABLE, encode.list_objects(family, TABLE)))
     found = map(decode_flowtable, payloads)
@@ -41,7 +44,10 @@ def find_flowtable(sock: NetlinkSocket, family: Family) -> Flowtable | None:
 
 
 class FlowtableDevices:
-    """The devices of one family's flowtable; `sock` and `generations` are those of the table."""
+    """The devices of one family's flowtable.
+
+    `sock` and `generations` belong to the table's backend.
+    """
 
     def __init__(
         self,
@@ -56,16 +62,16 @@ class FlowtableDevices:
         self._next = 0.0
 
     def close(self) -> None:
-        """Close what listens to the kernel."""
+        """Close the netlink socket for link notifications."""
         self._links.close()
 
     def found(self, *, there: bool) -> None:
-        """Note whether there is our flowtable: it has been read or written just now."""
+        """Note whether the flowtable exists, after a read or a write."""
         self._there = self._stale = there
         self._next = 0.0
 
     def due(self) -> float | None:
-        """Return the seconds until `settle` should be called; None while there is no flowtable."""
+        """Return the seconds until the next `settle`; None without a flowtable."""
         if not self._there:
             return None
         wait = self._next - self._clock()
@@ -78,7 +84,7 @@ class FlowtableDevices:
         return 0.0
 
     def settle(self) -> None:
-        """Add the devices that are missing. Raise OSError or CommitError if the kernel refuses."""
+        """Add the missing devices. Raise OSError or CommitError if the kernel refuses."""
         self._next = self._clock() + _LOOK
         for _ in range(_ATTEMPTS):
             with suppress(DumpInterruptedError):
@@ -89,7 +95,7 @@ class FlowtableDevices:
                     return
 
     def _added(self, missing: frozenset[str]) -> bool:
-        """Add devices; tell whether they, and the flowtable, were still there."""
+        """Add devices; report whether they and the flowtable still existed."""
         wanted = names.FlowtableSpec()
         operations = add_devices(self._family, TABLE, FASTPATH, wanted.priority, wanted.flags, sorted(missing))
         first = self._socket.sequence(len(operations) + 2)
@@ -109,7 +115,7 @@ _WHAT: Final = "offloading"
 
 
 def remarks(config: Config) -> Iterator[Remark]:
-    """Try a flowtable, if one is asked for, and say how it stands."""
+    """Try a flowtable, if the configuration asks for one, and report the result."""
     if not config.nftables.offload_packet_threshold:
         return
     try:
@@ -125,7 +131,7 @@ def remarks(config: Config) -> Iterator[Remark]:
 
 
 def standing(config: Config) -> Iterator[Remark]:
-    """Say of each family at how many interfaces connections are offloaded, and how many are. Nothing is tried."""
+    """Report for each family the number of offloading interfaces and offloaded connections. Tries nothing."""
     wanted = bool(config.nftables.offload_packet_threshold)
     for family in Family:
         try:
@@ -143,7 +149,7 @@ def standing(config: Config) -> Iterator[Remark]:
 
 
 def _now(family: Family) -> str:
-    """Say how many connections are offloaded; "" where nobody can tell."""
+    """Return the number of offloaded connections in words; "" if unknown."""
     with suppress(UnsupportedError, DumpInterruptedError), FlowTable() as table:
         count = table.offloaded(family)
         return f", {count} connection{'s' * (count != 1)} now"

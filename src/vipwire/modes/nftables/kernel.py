@@ -1,9 +1,8 @@
-"""nftables mode's backend: reads the table, writes transactions. One instance is one family.
+"""nftables mode's backend: reads the table and writes transactions. One instance serves one family.
 
-Rules and set declarations are compared with what our text compiles to, attribute by attribute, so that a rule that
-somebody changed is found even where its text looks alike. What fits no text of ours is shown as what it is made of.
-
-`changed` costs one small request: see `generations`.
+It compares the kernel's rules and declarations with compiled text, attribute by attribute, so it finds a change that
+`nft list` does not show. It shows a rule that equals none of its texts by its expressions. `changed` costs one small
+request: see `generations`.
 """
 
 import errno
@@ -66,16 +65,15 @@ T = TypeVar("T", decode.ListedChain, decode.ListedRule, decode.SetDeclaration, f
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
 OFFLOAD_FIELD = "nftables.offloadPacketThreshold"
 PATIENCE = 10.0
-"""Seconds for which a reading is begun again while others commit. Any commit in the network namespace spoils one."""
+"""Seconds for which vipwire retries a read. Any commit in the network namespace interrupts a read."""
 
 
 class NftablesBackend:
-    """The table `vipwire` of one family, in the network namespace in which this was made.
+    """The table `vipwire` of one family, in the network namespace of its creation.
 
-    `generations` are shared with the other family's backend, so that one's commits are not foreign to the other.
-    `counters` says what is counted; `offload_after` how many packets of a connection meet the rules, before a
-    flowtable has it (0: all do). `large`: from how many elements on a map is not listed but read by its keys;
-    `worthwhile`: from how many on one is listed ahead. `sock` is closed with it; without one it opens its own.
+    Both families share `generations`, so that one's commit is not a foreign commit to the other. `offload_after`:
+    after how many packets the flowtable takes a connection (0: never). A map of at least `large` elements is read by
+    its keys; a set of at least `worthwhile` is listed ahead. The backend closes `sock`; without one it opens its own.
     """
 
     prompt = True
@@ -113,25 +111,22 @@ class NftablesBackend:
         return FlowtableDevices(self.family, self._socket, self._generations)
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
-        """Render what belongs to no Service."""
         objects = node_objects(node, self._counters, self._offload_after)
         self._known.update(objects)
         return objects
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-        """Render one Service."""
         return render(self.family, plan)
 
     def describe(self, key: ObjectKey) -> str:
-        """Name an object for a person."""
         return text.describe(self.family, key)
 
     def changed(self) -> bool:
-        """Report whether anybody else has committed anything since our last commit or observation."""
+        """Report whether another program has committed since vipwire's last commit or observation."""
         return self._generations.look() != self._foreign
 
     def read_ahead(self) -> None:
-        """List the large sets, if there is a table; see `ReadsAhead`."""
+        """List the large sets, if the table exists; see `ReadsAhead`."""
         before = self._generations.look()
         if has_table(self._socket, self.family):
             sets = self._dump(MessageType.GETSET, decode.declaration)
@@ -139,7 +134,7 @@ class NftablesBackend:
             self._ahead = before, read_ahead(self._socket, self.family, wanted, range(self.worthwhile, self.large))
 
     def observe(self) -> dict[ObjectKey, Object]:
-        """Read the table; nothing if there is none, or if it was made for a layout that is not ours."""
+        """Read the table; empty if it does not exist or has another layout."""
         seen, ahead = self._ahead
         self._ahead = -1, NOTHING_AHEAD
         deadline = time.monotonic() + PATIENCE
@@ -152,7 +147,7 @@ class NftablesBackend:
             except NetlinkError as error:
                 if error.errno != errno.ENOENT:
                     raise
-                objects = {}  # the table went while it was read
+                objects = {}  # the table disappeared during the read
             if self._generations.look() == before:
                 self._foreign = before
                 self._note_flowtable(there=fastpath.KEY in objects)
@@ -167,7 +162,7 @@ class NftablesBackend:
         first, size, refused = self._transact(operations, expected)
         if refused is not None and refused.errno == errno.ERESTART and expected is not None:
             expected = None
-            self._generations.look()  # notes that others have committed
+            self._generations.look()  # takes note of other programs' commits
             first, size, refused = self._transact(operations, None)
         if refused is not None:
             raise self._refusal(planned, first, refused, delta)
@@ -183,7 +178,7 @@ class NftablesBackend:
     def _transact(
         self, operations: list[encode.Operation], generation: int | None
     ) -> tuple[int, int, Acknowledgement | None]:
-        """Send one transaction; return its first sequence number, its size in bytes, and how it was refused."""
+        """Send one transaction; return its first sequence number, its size in bytes, and the kernel's refusal."""
         first = self._socket.sequence(len(operations) + 2)
         batch = encode.transaction(operations, first, generation)
         self._socket.drain()
@@ -195,11 +190,10 @@ class NftablesBackend:
         return first, len(batch), next((answer for answer in answers if answer.errno), None)
 
     def housekeeping_due(self) -> float | None:
-        """Return the seconds until the flowtable's devices are to be seen to; None where there is no flowtable."""
+        """Return the seconds until the flowtable's devices need a look; None without a flowtable."""
         return None if self._devices is None else self._devices.due()
 
     def housekeep(self) -> None:
-        """Have the flowtable be at every interface."""
         if self._devices is not None:
             self._devices.settle()
 
@@ -208,17 +202,17 @@ class NftablesBackend:
             self._devices.found(there=there)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List what a Service asks for in vain; see `Selective`."""
+        """List the wishes of a Service that nftables mode cannot fulfil; see `Selective`."""
         return () if plan.wishes is NOTHING else tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the sets that count, over a socket of its own; see `Mode`."""
+        """Read the counting sets, over a separate socket; see `Mode`."""
         if not self._counters:
             raise CommitError("nothing is counted (--counters=none)")
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
 
     def adopt_settings(self, explicit: frozenset[str]) -> None:
-        """Take the level of counting and the offload threshold of the kernel's table; see `AdoptsSettings`."""
+        """Take the counter level and the offload threshold of the kernel's table; see `AdoptsSettings`."""
         if not explicit & COUNTER_FIELDS:
             chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
             if "services" in chains:
@@ -229,7 +223,7 @@ class NftablesBackend:
             self._offload_after = next((fastpath.threshold(self.family, each) for each in entries), 0)
 
     def delete(self) -> bool:
-        """Delete the table with everything in it; tell whether there was one."""
+        """Delete the table; report whether it existed."""
         if not has_table(self._socket, self.family):
             return False
         first = self._socket.sequence(3)
@@ -273,15 +267,16 @@ class NftablesBackend:
         return objects
 
     def _dump(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:
-        """Read all chains, rules or sets of our table. The kernel does not filter all of them by table."""
+        """Return all chains, rules or sets of the table: the kernel does not filter every kind by table."""
         request = encode.list_objects(self.family, TABLE)
         found = [read(payload) for payload in self._socket.dump(kind, request)]
         return [item for item in found if item.table == TABLE]
 
     def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
-        """Report whether a chain of our name has no hook where ours has one, or the reverse, or a flowtable another.
+        """Report whether the flowtable differs, or a chain has a hook where vipwire's has none, or vice versa.
 
-        A base chain with another hook is replaced alone. One without may be referred to by rules of others.
+        Such a table is written anew. A base chain with merely another hook is replaced alone, but other programs'
+        rules may refer to a chain without a hook.
         """
         for key, ours in self._known.items():
             found = objects.get(key)
@@ -300,7 +295,7 @@ class NftablesBackend:
             yield key, Chain(self._recognised(key, rules.get(chain.name, [])), _hook(chain))
 
     def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
-        """Replace rules by our own texts that equal them."""
+        """Replace the kernel's rules by the equal texts of vipwire."""
         known = self._known.get(key) or written(self.family, key[1].decode())
         ours = known.rules if isinstance(known, Chain) else ()
 

@@ -1,4 +1,4 @@
-"""The ModeSpec of nftables mode: the default, and what the other modes are compared with."""
+"""The ModeSpec of nftables mode, the default mode."""
 
 from typing import Final
 

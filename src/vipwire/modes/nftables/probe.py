@@ -1,14 +1,11 @@
-"""Finds out by trying whether this kernel can have the table of nftables mode, without ever having it.
+"""Tries whether this kernel supports the table of nftables mode, without creating the table.
 
-A kernel may have nf_tables and not its parts: no tables of a family, no NAT, no maps. No release number tells which:
-distributions build some as modules, and bring others back into old releases. So what is tried is written in one
-transaction whose last step cannot succeed: the kernel carries out all of it, says what it lacks, and takes everything
-back before anybody could see it.
+Kernels can lack families, NAT or maps, and release numbers do not tell. So vipwire sends one transaction whose last
+step must fail: the kernel executes all steps, reports its lack, and rolls back before another process sees the table.
+The transaction has the constant objects and one of each part that Services need, for all families, because a rollback
+takes ten milliseconds. If it fails, vipwire tries each family and part alone to name the missing ones.
 
-What is tried first is what belongs to no Service, and one of each part that a Service may need: of all families at
-once, for the kernel takes ten milliseconds to take a transaction back. Only if that is refused, each family and each
-part is tried alone, so that the error names those that are missing. Of a part, `since` is the first release that has
-it and `module` what provides it: both are for the person who reads the error, and decide nothing.
+`since` (release) and `module` of a part only inform the reader of the error.
 """
 
 import errno
@@ -51,14 +48,14 @@ _Tried: TypeAlias = Callable[[Words, Family], Objects]
 
 
 LACKING: Final = frozenset({errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
-"""What a kernel says of what it does not have. Anything else is for the first sync to say: it may pass."""
+"""The errno values of a missing kernel feature. Any other error may be temporary, so the first sync reports it."""
 
 
 class Feature(NamedTuple):
-    """A part of nf_tables: what of vipwire asks for it, and what is tried.
+    """A part of nf_tables, with its use in vipwire and the objects of its trial.
 
-    Without one that is not `needed` the mode runs, and the kernel refuses only Services that ask for it. `word` is
-    in their rules.
+    Without a part that is not `needed` the mode runs, and the kernel refuses only the Services whose rules contain
+    `word`.
     """
 
     name: str
@@ -70,7 +67,6 @@ class Feature(NamedTuple):
     word: str = ""
 
     def objects(self, family: Family) -> Objects:
-        """Write what is tried, for a family."""
         return self.tried(Words(family), family)
 
 
@@ -176,7 +172,7 @@ FEATURES: Final = (
     Feature("update and delete in maps from rules", "session affinity", "5.4", "CONFIG_NF_TABLES", _remembering),
     Feature("elements with counters, ct original", "counting", "5.7", "nft_ct and nft_counter", _counting),
 )
-"""The parts, what others build on first."""
+"""The parts, in the order in which they build on each other."""
 
 OFFLOADING: Final = Feature(
     "flowtables",
@@ -186,11 +182,11 @@ OFFLOADING: Final = Feature(
     _offloading,
     needed=False,
 )
-"""What the fast path is made of; asked for by a flag, and by no Service."""
+"""The part for the fast path, which a flag and no Service asks for."""
 
 
 def advice(words: str) -> str:
-    """Explain what the kernel lacks for what one Service asks for; "" if that is unknown."""
+    """Explain the kernel's lack for one Service's rules; "" if unknown."""
     for each in FEATURES:
         if each.word and each.word in words:
             return (
@@ -200,15 +196,15 @@ def advice(words: str) -> str:
 
 
 _NOWHERE: Final = "vipwire-trial"
-"""No table of this name is ever made: to delete it fails."""
+"""No table has this name, so deleting it fails."""
 _NEEDED: Final = tuple(each for each in FEATURES if each.needed)
 
 Send: TypeAlias = Callable[[list[Operation]], tuple[int, list[Acknowledgement]]]
-"""Sends a transaction; returns the sequence number of its beginning, and what the kernel says."""
+"""Sends a transaction; returns its first sequence number and the kernel's answers."""
 
 
 class KernelRefusal(NamedTuple):
-    """The operation that the kernel does not take, in words, and its errno."""
+    """The operation that the kernel refuses, in words, and its errno."""
 
     words: str
     code: int
@@ -218,13 +214,16 @@ class KernelRefusal(NamedTuple):
 
 
 def probe(families: Iterable[Family]) -> None:
-    """Raise UnsupportedError, with what the kernel lacks and how to get it, if it cannot have our table."""
+    """Raise UnsupportedError if the kernel cannot hold the table, with the missing features and the remedy."""
     with _sending() as send:
         try_tables(tuple(families), send)
 
 
 def obstacle_to_offloading(families: Iterable[Family]) -> str:
-    """Say what the kernel lacks to offload connections, and how to get it; "" if it can. Raise OSError if unasked."""
+    """Return the kernel's lack for offloading and the remedy; "" if it supports offloading.
+
+    Raise OSError if the kernel does not answer.
+    """
     with _sending() as send:
         return next(filter(None, (try_offloading(family, send) for family in families)), "")
 
@@ -242,14 +241,14 @@ def _sending() -> Iterator[Send]:
 
 
 def try_tables(families: Sequence[Family], send: Send) -> None:
-    """Try the tables of all families at once, and each by itself if that is refused."""
+    """Try the tables of all families at once; if the kernel refuses, try each alone."""
     if families and _tried({family: _whole(family) for family in families}, send) is not None:
         for family in families:
             try_table(family, send)
 
 
 def try_table(family: Family, send: Send) -> None:
-    """Try everything at once; if the kernel refuses it, raise UnsupportedError with the parts that are missing."""
+    """Try all parts at once; if the kernel refuses, raise UnsupportedError with the missing parts."""
     refusal = _tried({family: _whole(family)}, send)
     if refusal is not None:
         missing = [each for each in _NEEDED if _tried({family: each.objects(family)}, send)]
@@ -264,7 +263,7 @@ def _whole(family: Family) -> Mapping[ObjectKey, Object]:
 
 
 def try_offloading(family: Family, send: Send) -> str:
-    """Try a flowtable; return what is missing, and what to do."""
+    """Try a flowtable; return the missing features and the remedy, "" if it works."""
     refusal = _tried({family: OFFLOADING.objects(family)}, send)
     if refusal is None:
         return ""
@@ -275,7 +274,7 @@ def try_offloading(family: Family, send: Send) -> str:
 
 
 def _tried(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> KernelRefusal | None:
-    """Commit a table of these objects in each family, and take all back."""
+    """Send a table of these objects in each family, with a rollback; return the refusal, None if it works."""
     tried: list[DescribedOperation] = []
     for family, wanted in objects.items():
         tried += steps(family, Delta(added=dict(wanted)), recreate=True)
@@ -291,7 +290,7 @@ def _tried(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> 
 def _unsupported(family: Family, refusal: KernelRefusal, missing: list[Feature]) -> UnsupportedError:
     name = family.value
     said = f"nftables mode cannot be used here: the kernel has nf_tables, but does not take {refusal} for {name}"
-    if not missing:  # none of the parts alone, so that nobody knows better than the kernel
+    if not missing:  # no part alone fails: report the kernel's own error
         return UnsupportedError(f"{said}: use another mode (--proxy-mode)")
     parts = "; ".join(f"{each.name} (in Linux since {each.since})" for each in missing)
     modules = ", ".join(dict.fromkeys(each.module for each in missing)).format(family=name.upper())

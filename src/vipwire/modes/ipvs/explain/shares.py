@@ -1,9 +1,9 @@
 """Computes each real server's share of new connections from the scheduler and the weights alone. Pure.
 
-    rr, lc, dh, lblc, lblcr, twos    equal shares: in turn, by what is open, or (dh) by the VIP
-    wrr, wlc, sed, nq, mh            by weight: in turn, by what is open, or by the client's address and port
-    sh                               by the client's address alone: one real server, which is computed
-    fo, ovf                          the heaviest, for as long as it is there (ovf: has room)
+    rr, lc, dh, lblc, lblcr, twos    equal shares: in turn, by open connections, or (dh) by the VIP
+    wrr, wlc, sed, nq, mh            by weight: in turn, by open connections, or by the client's address and port
+    sh                               by the client's address alone: one real server, computed here
+    fo, ovf                          the one of greatest weight (ovf: with room)
 
 Schedulers that count connections deviate for a moment; over time the shares are these. Source:
 net/netfilter/ipvs/ip_vs_*.c.

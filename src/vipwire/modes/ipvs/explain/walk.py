@@ -1,8 +1,8 @@
 """Follows a packet in ipvs mode: chains with their sets, the virtual server, its real servers, masquerading. Pure.
 
-    from elsewhere      mangle and nat PREROUTING ▸ is the address ours, or its mark's? ▸ mangle, filter INPUT ▸ IPVS
-    a process here      mangle and nat OUTPUT ▸ IPVS; what IPVS does not take: filter OUTPUT, for this node INPUT
-    a chosen server     nat POSTROUTING, with the server's address
+    remote client       mangle and nat PREROUTING ▸ routing: local address or mark ▸ mangle, filter INPUT ▸ IPVS
+    local process       mangle and nat OUTPUT ▸ IPVS, or else filter OUTPUT and, for this node, INPUT
+    chosen server       nat POSTROUTING, with the server's address
 
 Each real server that accepts new connections is one path.
 """

@@ -4,12 +4,12 @@
     RealServer      -> Forwarding
     Vip             -> None             an address on kube-ipvs0
     MarkRule        -> None             a routing rule for packets with a mark
-    Route           -> None             a route to this node itself in the table to which marks lead
-    Receiver        -> Method           a Pod that takes packets to a VIP
+    Route           -> None             a local route in the routing table of marks
+    Receiver        -> Method           a Pod that accepts packets to a VIP
     SetName         -> SetSpec
-    Entry           -> mark             an element of a set; 0 where it carries no mark
-    ChainName       -> rules            as iptables-save prints them; of a base chain only the jumps to ours
-    RangeRule       -> how often        a rule of a range of ports, in a chain that holds nothing else
+    Entry           -> mark             an element of a set; 0 without a mark
+    ChainName       -> rules            as iptables-save prints them; of a built-in chain only the jumps to vipwire's
+    RangeRule       -> how often        a rule of a port range, in a chain without other rules
 
 vipwire owns the virtual servers that an element of its sets names. So elements come before virtual servers and go
 after them, and vipwire never touches any other virtual server.

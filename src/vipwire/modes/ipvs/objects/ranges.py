@@ -3,15 +3,15 @@
 Only the virtual server of a mark takes several ports; a real server with port 0 keeps the packet's port. An ipset
 would need one element for each port, so each range has rules, in chains without other rules:
 
-    mangle  KUBE-IPVS-RANGES       gives the mark, of clients on this node where they have a pool of their own
-            -LOCAL                 gives clients outside that of this node's pool
-            -SEGMENTS              bounds segments of what is returned directly
-    nat     KUBE-IPVS-RANGES       asks for masquerading, and accepts
+    mangle  KUBE-IPVS-RANGES       sets the mark, or that of clients on this node if they have a separate pool
+            -LOCAL                 sets the mark of this node's pool for clients outside
+            -SEGMENTS              limits the TCP segment size of direct return
+    nat     KUBE-IPVS-RANGES       marks for masquerading, and accepts
             -HAIRPIN               masquerades Pods that reach themselves
-    filter  KUBE-IPVS-RANGES       passes what is served at an address of kube-ipvs0
-            -NO-ENDPOINTS          refuses what nobody answers
-    both    -FIREWALL              source ranges; both are filter, and mangle for what starts here, as in `skeleton`
-            -NO-LOCAL              drops where no endpoint is on this node
+    filter  KUBE-IPVS-RANGES       passes packets to served ports of kube-ipvs0
+            -NO-ENDPOINTS          refuses packets to ranges without endpoints
+    both    -FIREWALL              source ranges; both: filter, and mangle for local processes, as in `skeleton`
+            -NO-LOCAL              drops packets without an endpoint on this node
 """
 
 from collections.abc import Iterator

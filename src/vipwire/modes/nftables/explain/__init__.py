@@ -1,1 +1,1 @@
-"""nftables mode explained: a packet's way through the table that the kernel holds."""
+"""Explains nftables mode: a packet's way through the table in the kernel."""

@@ -1,6 +1,6 @@
-"""nftables mode for people: its objects as `nft` writes them, and a packet's way through the observed table.
+"""Prints nftables mode's objects as `nft` does, and follows a packet through the observed table.
 
-The table's rules decide by chance which slot of a pool a connection gets, so that each slot is a path of its own.
+The rules choose a slot of a pool at random, so each slot is a path.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,35 +26,33 @@ from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
 
 
 class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
-    """Explains the table `vipwire` of one family, in the network namespace of the calling thread."""
+    """Explains the table `vipwire` of one family, in the calling thread's network namespace."""
 
     def __init__(self, family: Family) -> None:
         super().__init__("nft -f -")
         self.family = family
 
     def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
-        """Write a difference as commands of nft."""
+        """Write a difference as nft commands."""
         return (line for command in text.script(self.family, delta) for line in command.splitlines())
 
     def remains(self) -> str:
-        """Report a table of our name in which nothing of our layout was found; "" if there is none."""
+        """Report a table named `vipwire` that has another layout; "" if none exists."""
         with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
             there = has_table(netlink, self.family)
         name = text.table_name(self.family)
         return f"table {name} was made by another version of vipwire, or by somebody else" if there else ""
 
     def removal(self) -> Iterable[str]:
-        """Delete that table."""
         return (f"delete table {text.table_name(self.family)}",)
 
     def arrange(
         self, observed: Mapping[ObjectKey, Object], wanted: Mapping[ObjectKey, Object], own: frozenset[Address]
     ) -> Table:
-        """Make a table of the objects."""
         return Table(self.family, observed, wanted, own)
 
     def follow(self, objects: Table, packet: Packet) -> Walk:
-        """Follow a packet through the table."""
+        """Follow a packet, with the affinity that the kernel remembers for its client."""
         return walk(objects, packet, self._memory(run(objects, packet).asked) if objects.observed else {})
 
     def _memory(self, maps: Iterable[str]) -> dict[tuple[str, bytes], Element]:
@@ -64,15 +62,15 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
                 for name in maps:
                     request = encode.list_elements(self.family, TABLE, name)
                     for payload in netlink.dump(MessageType.GETSETELEM, request):
-                        # Elements with a timeout are read by the general walk, which needs no sizes.
+                        # Elements with a timeout have no fixed size: size 0 selects the general decoder.
                         found.update(((name, each.key), each) for each in decode_elements(payload, 0, 0))
-        except OSError:  # it goes while it is read: then nothing is remembered
+        except OSError:  # the map disappeared during the read: assume no memory
             return {}
         return found
 
 
 def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element] = MappingProxyType({})) -> Walk:
-    """Follow a packet through a table, and again with what is remembered of its client. Pure."""
+    """Follow a packet through a table without affinity, then again with the remembered affinity. Pure."""
     if not table.observed:
         absent = Step("", f"table {text.table_name(table.family)}", state=ObjectState.MISSING)
         return Walk(End.UNTOUCHED, (absent,))
@@ -80,7 +78,7 @@ def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Elemen
 
 
 def _runs(table: Table, packet: Packet) -> Iterator[Run]:
-    """Walk once for each slot; slots that hold the same lead the same way, so that their walk is done once only."""
+    """Walk once for each slot; slots with equal contents share one walk."""
     first = run(table, packet)
     alike: dict[object, list[int]] = {}
     for choice in range(first.modulus):
@@ -110,7 +108,7 @@ def _remembered(
 
 
 def offloading(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
-    """Say after how many packets a forwarded connection is offloaded; nothing where it never is."""
+    """Return a step with the packet count after which the flowtable takes a forwarded connection; empty if never."""
     forwarded = run.outcome is End.ANSWERED and run.target is not None and run.target[0] not in table.own
     if packet.protocol is not Protocol.TCP or packet.from_node or not forwarded:
         return ()

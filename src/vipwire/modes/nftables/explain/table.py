@@ -1,4 +1,4 @@
-"""The input of a walk through the table, observed and planned, and one path through it. Pure."""
+"""The input of a walk, the observed and planned table, and one path through it. Pure."""
 
 import itertools
 import sys
@@ -16,9 +16,9 @@ from vipwire.reconcile.explainer import Path
 class Run(Path):
     """One path through the table.
 
-    `modulus` is from how many slots one was drawn, `offset` the number of the first; `slot` is where the drawn one
-    was looked up: the map's name, and its key without the slot. Nothing else on the way depends on the slot.
-    `met` is what was remembered of the client, and `asked` the maps that were asked for it.
+    `modulus` is the number of slots, `offset` the first slot. `slot` is the look-up of the chosen slot: the map's
+    name, and the key without the slot. `met` is the remembered affinity of the client, `asked` the maps that rules
+    looked up for it.
     """
 
     modulus: int = 1
@@ -29,7 +29,7 @@ class Run(Path):
 
 
 Memory = Mapping[tuple[str, bytes], bytes]
-"""What session affinity remembers: (map, key) to the identity of an endpoint."""
+"""Session affinity: (map, key) to the identity of an endpoint."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Table:
 
     @cached_property
     def ranges(self) -> frozenset[str]:
-        """Name the sets of ranges."""
+        """The names of the interval sets."""
         both = itertools.chain(self.observed.items(), self.wanted.items())
         return frozenset(name for (name, _), value in both if isinstance(value, IntervalElement))
 
     @cached_property
     def hooked(self) -> dict[str, list[tuple[str, Chain]]]:
-        """Name the base chains of each hook, observed or wanted, in the order in which the kernel calls them."""
+        """The base chains of each hook, observed or wanted, in the order of their priorities."""
         both: dict[str, tuple[Hook, Chain]] = {}
         for objects in (self.wanted, self.observed):
             for key, value in objects.items():
@@ -61,18 +61,18 @@ class Table:
         return found
 
     def spec(self, name: str) -> SetSpec | None:
-        """Find how a set is declared."""
+        """Return the declaration of a set; None if unknown."""
         found = self.wanted.get((SET, name.encode()))
         return found if isinstance(found, SetSpec) else None
 
     def find(self, objects: Mapping[ObjectKey, Object], name: str, key: bytes) -> ObjectKey | None:
-        """Find the element of a set, or the interval, that a key meets."""
+        """Return the element or interval that matches a key; None if no element does."""
         if (name, key) in objects and not isinstance(objects[name, key], IntervalElement):
             return name, key
         if name not in self.ranges:
             return None
         spec = self.spec(name)
-        if spec is not None and spec.key[-1] == "meta priority":  # the rule turns a slot into network order
+        if spec is not None and spec.key[-1] == "meta priority":  # an interval set has slots in network order
             key = key[:-4] + int.from_bytes(key[-4:], sys.byteorder).to_bytes(4)
         for (owner, first), value in objects.items():
             if owner == name and isinstance(value, IntervalElement) and self._within(first, key, value.last):
@@ -80,7 +80,7 @@ class Table:
         return None
 
     def _within(self, first: bytes, key: bytes, last: bytes) -> bool:
-        """Compare part by part: addresses as a whole, everything else word by word."""
+        """Compare part by part: addresses as a whole, all other parts word by word."""
         width, at = self.family.bits // 8, 0
         if not len(first) == len(key) == len(last):
             return False

@@ -1,10 +1,8 @@
-"""A packet's way through the table: what the kernel would do with its first packet, rule by rule. Pure.
+"""Evaluates the table's rules for the first packet of a connection, as the kernel would. Pure.
 
-`language.grammar` parses the observed rules: what compiles is evaluated. Chance is a parameter: `choice` is what
-`numgen` draws, so that every slot of a pool can be tried.
-
-Of the first packet of a connection a few facts are not known here, such as the client's port and the interface that
-it leaves by. A rule that asks for them, or that somebody changed, is noted and passed over, and the end is uncertain.
+`language.grammar` parses the observed rules. The parameter `choice` replaces the random number of `numgen`, so that a
+caller can try each slot. Some facts are unknown, such as the client's port and the output interface; the walk notes
+and skips a rule that needs one, or that it cannot parse, and the result is uncertain.
 """
 
 import struct
@@ -39,7 +37,7 @@ from vipwire.reconcile.explainer import BY_CHANCE, BY_HASH, BY_MAGLEV, IN_TURN
 from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
 
 _DEEPEST: Final = 16
-"""So many jumps the kernel allows."""
+"""The kernel's limit of nested jumps."""
 _HOST: Final = struct.Struct("=I")
 _OPERATORS: Final = {"or": or_, "xor": xor}
 _CHOICES: Final = {
@@ -50,19 +48,22 @@ _CHOICES: Final = {
 }
 _NOTHING: Final[Memory] = MappingProxyType({})
 Going = bool | Verdict
-"""Whether the rule goes on to its next part, or the verdict that ends its chain; RETURN goes on behind the jump."""
+"""Whether the rule continues with its next part, or the verdict that ends its chain.
+
+RETURN continues behind the jump.
+"""
 
 
 class UnknownFactError(Exception):
-    """A rule asks for something that is not known of the packet."""
+    """A rule needs a fact that is unknown about the packet."""
 
 
 def run(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING) -> Run:
-    """Follow the first packet of a connection through the hooks that it meets."""
+    """Follow the first packet of a connection through its hooks."""
     walker = _Walker(table, packet, choice, memory)
     if packet.from_node:
         hooks = ["output", "postrouting"]
-        later = ["prerouting", "input"]  # over loopback; NAT was decided on the way out
+        later = ["prerouting", "input"]  # over loopback; the output hook has decided NAT
     else:
         hooks, later = ["prerouting"], []
     for hook in hooks:
@@ -80,7 +81,7 @@ def run(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING
 
 
 class _Walker:
-    """The packet, and where it is."""
+    """The packet and its current position."""
 
     def __init__(self, table: Table, packet: Packet, choice: int, memory: Memory) -> None:
         self.table, self.packet, self.choice, self._memory = table, packet, choice, memory
@@ -93,11 +94,11 @@ class _Walker:
 
     @property
     def to_own(self) -> bool:
-        """Whether the packet now goes to this node itself."""
+        """Whether the packet's current destination is this node itself."""
         return self.packet.to_node if self.run.target is None else self.destination in self.table.own
 
     def hook(self, name: str, *, nat: bool) -> bool:
-        """Evaluate the chains of one hook; report whether the packet ended there."""
+        """Evaluate the chains of one hook; report whether one of them ended the packet."""
         self._hook = name
         for chain_name, chain in self.table.hooked.get(name, []):
             if chain.hook is not None and chain.hook.type == "nat" and (not nat or self._settled(name)):
@@ -109,7 +110,7 @@ class _Walker:
         return False
 
     def _settled(self, hook: str) -> bool:
-        """Report whether NAT is decided: what has its new address at a hook meets no further chain for that."""
+        """Report whether NAT is decided at a hook: the kernel calls no further nat chains then."""
         return self.run.target is not None if hook in ("prerouting", "output") else self.run.masqueraded
 
     def chain(self, name: str) -> Verdict | None:
@@ -143,17 +144,16 @@ class _Walker:
             return None
 
     def step(self, chain: str, text: str, state: ObjectState, *effects: Effect) -> Step:
-        """Describe a rule of the current hook."""
         return Step(self._hook, f"chain {chain}", text, state, effects)
 
     def _note(self, name: str, text: str, state: ObjectState, *effects: Effect) -> None:
         self.run.steps.append(Step("", name, text, state, effects))
 
     def look_up(self, name: str, key: bytes) -> Object | None:
-        """Find an element, and note it; note a planned one that is not there."""
+        """Find an element and note it; note a planned one that is missing."""
         table, run = self.table, self.run
         spec = table.spec(name)
-        single = spec is None or "interval" not in spec.flags  # slots of ranges are tried one by one
+        single = spec is None or "interval" not in spec.flags  # the caller tries the slots of ranges one by one
         if run.modulus > 1 and run.slot is None and single and key.endswith(self.priority):
             run.slot = name, key[: -len(self.priority)]
         if is_memory(name):
@@ -173,7 +173,7 @@ class _Walker:
 
 
 class _Evaluation:
-    """One rule at work on the walker's packet."""
+    """The evaluation of one rule for the walker's packet."""
 
     def __init__(self, walker: _Walker, chain: str, text: str, state: ObjectState) -> None:
         self._walker, self._chain, self._text, self._state = walker, chain, text, state
@@ -181,7 +181,7 @@ class _Evaluation:
         self._at = len(walker.run.steps)
 
     def execute(self, rule: tuple[Part, ...]) -> Verdict | None:
-        """Evaluate the rule's parts as long as it matches; return the verdict that ends its chain, None to go on."""
+        """Evaluate the rule's parts while it matches; return the verdict that ends its chain, None to continue."""
         for part in rule:
             going = self._evaluate(part)
             if isinstance(going, Verdict):
@@ -192,7 +192,7 @@ class _Evaluation:
         return None
 
     def _done(self, *effects: Effect) -> None:
-        """Note that the rule took effect, before the elements that it met."""
+        """Note the effect of the rule, before the elements that it looked up."""
         if effects := (*self._effects, *effects):
             self._effects = []
             step = self._walker.step(self._chain, self._text, self._state, *effects)
@@ -259,7 +259,7 @@ class _Evaluation:
             case Code.JUMP:
                 before = len(walker.run.steps)
                 verdict = walker.chain(chain)
-                if verdict or len(walker.run.steps) > before:  # a chain that met nothing is not told
+                if verdict or len(walker.run.steps) > before:  # omit a chain without any effect
                     self._done(Effect(Verdict.JUMP, chain))
                 return verdict or True
             case Code.GOTO:
@@ -331,14 +331,14 @@ class _Evaluation:
         return _FACTS[field.name](self._walker)
 
     def _draw(self, modulus: int, offset: int, choice: str) -> bytes:
-        """Choose the slot that is this walk's parameter."""
+        """Return the slot of this walk, `choice`."""
         run = self._walker.run
         self._note_choice(modulus, choice)
         run.modulus, run.offset = modulus, offset
         return _HOST.pack(offset + self._walker.choice % modulus)
 
     def _hash(self, asked: Jhash) -> bytes:
-        """Choose the slot that the client decides; with its port, which nobody knows beforehand, the parameter's."""
+        """Compute the slot from the client; a hash of the client's unknown port yields `choice` instead."""
         try:
             key = self._key(asked.sources)
         except UnknownFactError:
@@ -378,7 +378,7 @@ _FACTS: Final[dict[str, Callable[[_Walker], bytes]]] = {
     "ct reply proto-src": lambda walker: walker.port.to_bytes(2),
     "th dport": lambda walker: walker.port.to_bytes(2),
 }
-"""What is known of the first packet of a connection, by nft's words."""
+"""The known facts about the first packet of a connection, by nft's words."""
 for _ip in ("ip", "ip6"):
     _FACTS[f"{_ip} saddr"] = lambda walker: walker.packet.source
     _FACTS[f"{_ip} daddr"] = _FACTS[f"ct reply {_ip} saddr"] = lambda walker: walker.destination

@@ -1,9 +1,9 @@
-"""The part of nft's rule language that vipwire writes, compiled to what nft itself would send.
+"""The part of nft's rule language that vipwire writes, compiled to the bytes that nft sends.
 
-Rules stand in the source as an operator would type them, and `nft list table` prints them as they stand (up to nft's
-own preferences: `or 0x4000` is printed as `| 0x00004000`). Anything outside of the subset is a RuleSyntaxError.
+Rules in the source have nft's syntax, and `nft list table` prints them so, up to its own preferences (`or 0x4000`
+becomes `| 0x00004000`). Any other syntax raises RuleSyntaxError.
 
-    scan ▶ fields ▶ grammar: a rule as parts ▶ compile: bytes, and does the kernel have them?     sets: declarations
+    scan ▶ fields ▶ grammar: a rule as parts ▶ compile: bytes, and comparison with the kernel     sets: declarations
 """
 
 from vipwire.modes.nftables.language.compile import compile_rule, describe, limit, same_rule, same_set

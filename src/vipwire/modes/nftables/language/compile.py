@@ -1,8 +1,7 @@
-"""Compiles a rule to the expressions that nft 1.0.6 sends for it; tells whether the kernel has what was sent. Pure.
+"""Compiles a rule to the expressions that nft 1.0.6 sends; compares them with the kernel's. Pure.
 
-The kernel answers in its own words, which later kernels may add to. An attribute that was sent must come back with
-the same value; counts are not compared. Attributes that were not sent may only be zero: anything else would be a
-different rule.
+An attribute that vipwire sent must come back with the same value, except counts. An attribute that a newer kernel
+adds may only be zero: any other value is a different rule.
 """
 
 import struct
@@ -27,10 +26,10 @@ _PORT_UNREACHABLE = {Family.IPV4: 3, Family.IPV6: 4}
 def compile_rule(
     text: str, family: Family, intervals: Collection[str] = (), addresses: Collection[str] = ()
 ) -> bytes:
-    """Compile one rule; raise RuleSyntaxError on anything outside of the subset.
+    """Compile one rule; raise RuleSyntaxError for syntax outside of the subset.
 
-    `intervals` names the sets with the flag `interval` that it may look into: their keys are loaded in network order.
-    `addresses` names the maps to addresses without a port, which `dnat` may use: the port is kept then.
+    `intervals` names the interval sets, whose keys are loaded in network order. `addresses` names the maps to an
+    address without a port: their `dnat` keeps the port.
     """
     emitter = _Emitter(family, intervals, addresses)
     return b"".join(each for part in parse_rule(text, family) for each in emitter.emit(part))
@@ -54,7 +53,7 @@ class _Emitter:
                 yield field.load(0)
                 yield kernel.bitwise(0, bits, bytes(len(bits)))
                 yield kernel.cmp(0, kernel.CMP_NEQ, bytes(len(bits)))
-            case grammar.Exceeds(field, limit):  # the kernel compares bytes: the highest has to come first
+            case grammar.Exceeds(field, limit):  # the kernel compares bytes, so the highest byte must come first
                 yield field.load(0)
                 yield kernel.host_to_network(0, _COUNT, _COUNT)
                 yield kernel.cmp(0, kernel.CMP_GT, limit.to_bytes(_COUNT))
@@ -90,7 +89,7 @@ class _Emitter:
                 yield self._value(value)
                 yield kernel.set_meta(0, meta)
             case grammar.UpdateSet(name, operation, key, seconds, value):
-                # nft 1.0.6 cannot load this for a map whose key has more than 16 bytes (it aborts), but lists it.
+                # nft 1.0.6 lists this but cannot load it (it aborts) for a map with a key longer than 16 bytes.
                 free = data_word(key)
                 yield load_fields(key, 0)
                 if value is not None:
@@ -121,7 +120,7 @@ class _Emitter:
 
 
 def _load_start(field: Field, length: int) -> bytes:
-    """Load as much of a header's field as is compared; everything else is loaded whole."""
+    """Load the compared first bytes of a header field; load any other field whole."""
     if isinstance(field, HeaderField):
         return kernel.payload(0, field.base, field.offset, length)
     return field.load(0)
@@ -138,7 +137,7 @@ _COUNTER = "counter"
 
 
 def same_rule(sent: bytes, dumped: bytes) -> bool:
-    """Report whether a dumped rule's expressions are those that were sent."""
+    """Report whether a dumped rule's expressions are the sent ones."""
     if sent == dumped:
         return True
     try:
@@ -169,11 +168,11 @@ def _covered(sent: dict[int, memoryview], dumped: dict[int, memoryview]) -> bool
 
 
 _DECISIVE = (wire.SET_FLAGS, wire.SET_DATA_TYPE, wire.SET_TIMEOUT, wire.SET_EXPRESSION)
-"""What makes a set another one if it is there without having been sent."""
+"""Attributes that make a set a different one if the kernel has them and vipwire did not send them."""
 
 
 def same_set(sent: bytes, dumped: bytes) -> bool:
-    """Report whether a dumped set (`SetDeclaration.attributes`) is what `compile_set` made, nft's notes included."""
+    """Report whether a dumped set (`SetDeclaration.attributes`) equals the output of `compile_set`, userdata too."""
     try:
         ours, theirs = attributes(sent), attributes(dumped)
         return all(
@@ -187,17 +186,17 @@ def same_set(sent: bytes, dumped: bytes) -> bool:
 
 def _same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
     match kind:
-        case wire.SET_EXPRESSION:  # the counter's counts
+        case wire.SET_EXPRESSION:  # the counter's values
             ours, theirs = (_expressions(attribute(wire.LIST_ELEMENT, bytes(each))) for each in (sent, dumped))
             return [name for name, _ in ours] == [name for name, _ in theirs]
-        case wire.SET_DATA_LENGTH if not any(sent):  # of verdicts; the kernel tells the size of its own struct
+        case wire.SET_DATA_LENGTH if not any(sent):  # of verdicts; the kernel returns the size of its own struct
             return True
     # The kernel does not list flags of 0.
     return sent == dumped or (not dumped and not any(sent))
 
 
 def limit(expressions: bytes) -> int:
-    """Return the number behind a rule's `>`; 0 if it has none, or cannot be understood."""
+    """Return the number behind a rule's `>`; 0 if the rule has none or cannot be decoded."""
     with suppress(DecodeError, KeyError):
         for name, found in _expressions(expressions):
             if name == "cmp" and number_of(found[_OPERATION]) == kernel.CMP_GT:
@@ -206,7 +205,7 @@ def limit(expressions: bytes) -> int:
 
 
 def describe(expressions: bytes) -> str:
-    """Render a rule that vipwire did not write, for a message: the names of its expressions."""
+    """Describe a foreign rule for a message: the names of its expressions."""
     try:
         return " ".join(name for name, _ in _expressions(expressions)) or "empty"
     except DecodeError:

@@ -1,9 +1,7 @@
-"""The fields that a rule can look at, and the constants that they are compared with.
+"""The fields that rules match, and constants for them: nft's words, type, width, and how the kernel loads each.
 
-A field has nft's words, a type and a width; the module says how each is loaded, and how nft records it in a set.
-Numbers of types are those of nft (include/datatype.h): they go into NFTA_SET_KEY_TYPE, six bits each in a
-concatenation. What nft remembers of `typeof` is an expression in userdata entries (parse_udata and build_udata of its
-expressions); the numbers in them are nft's own, not the kernel's.
+The type numbers are nft's (include/datatype.h): NFTA_SET_KEY_TYPE holds six bits for each part of a concatenation.
+nft stores `typeof` as expressions in userdata (its parse_udata and build_udata), with numbers of nft, not the kernel.
 """
 
 import enum
@@ -19,7 +17,7 @@ from vipwire.modes.nftables.language.scan import Scanner
 
 
 class Type(enum.IntEnum):
-    """The data types of nft that occur here."""
+    """nft's data types that vipwire uses."""
 
     INTEGER = 4
     IPV4_ADDRESS = 7
@@ -36,7 +34,7 @@ class Type(enum.IntEnum):
 
 
 class Order(enum.IntEnum):
-    """The byte order of a value, numbered as nft does in userdata."""
+    """Byte order, with nft's numbers in userdata."""
 
     NONE = 0
     HOST = 1
@@ -44,10 +42,10 @@ class Order(enum.IntEnum):
 
 
 class Field(Value, frozen=True):
-    """Something of a packet or a connection, by the words of nft: `ip daddr`.
+    """A property of a packet or connection, by nft's words: `ip daddr`.
 
-    `size` is in bytes. `load` makes the expression that loads it into registers from a word on. `typeof` is empty for
-    what no set can be declared with.
+    `size` is in bytes. `load` returns the expression that loads the field into registers from a word on. `typeof` is
+    empty for a field that no set can have.
     """
 
     name: str
@@ -59,7 +57,7 @@ class Field(Value, frozen=True):
 
     @property
     def words(self) -> int:
-        """The number of four-byte registers that it fills."""
+        """The number of four-byte registers of the field."""
         return -(-self.size // 4)
 
 
@@ -79,19 +77,19 @@ def _typeof(kind: int, *data: tuple[int, int]) -> bytes:
 
 
 def concatenation_typeof(fields: tuple[Field, ...]) -> bytes:
-    """Write what nft remembers of a concatenation of fields, or of a single one."""
+    """Encode nft's userdata for `typeof` of one field or a concatenation."""
     if len(fields) == 1:
         return fields[0].typeof
     return number(0, _CONCAT) + entry(1, b"".join(entry(at, field.typeof) for at, field in enumerate(fields)))
 
 
 EMPTY_TYPEOF = number(0, _CONCAT) + entry(1, b"")
-"""What nft remembers of a concatenation of types."""
+"""nft's userdata for a concatenation of types."""
 VERDICT_TYPEOF = number(0, _VERDICT) + entry(1, b"")
 
 
 def _header(name: str, type_: Type, size: int, place: tuple[int, int], note: tuple[int, int]) -> HeaderField:
-    """Make a field of a header; `note` is nft's number of the protocol, and of the field in it."""
+    """Build a header field; `note` is nft's number of the protocol and of the field in it."""
     base, offset = place
     typeof = _typeof(_PAYLOAD, (0, note[0]), (1, note[1]))
     return HeaderField(
@@ -155,7 +153,7 @@ _FIELDS: dict[Family, dict[tuple[str, ...], Field]] = {
 
 
 def parse_field(words: Scanner, family: Family) -> Field:
-    """Read one field; fail on a word that begins none."""
+    """Parse one field; raise RuleSyntaxError for any other word."""
     ahead, fields = words.ahead(4), _FIELDS[family]
     length = next((length for length in range(1, 5) if ahead[:length] in fields), 0)
     if not length:
@@ -165,7 +163,7 @@ def parse_field(words: Scanner, family: Family) -> Field:
 
 
 def parse_fields(words: Scanner, family: Family) -> tuple[Field, ...]:
-    """Read a field or a concatenation of several."""
+    """Parse a field or a concatenation."""
     fields = [parse_field(words, family)]
     while words.skip("."):
         fields.append(parse_field(words, family))
@@ -173,10 +171,10 @@ def parse_fields(words: Scanner, family: Family) -> tuple[Field, ...]:
 
 
 def load_fields(fields: tuple[Field, ...], word: int, *, ordered: bool = False) -> bytes:
-    """Load fields one after the other from `word` on.
+    """Load fields one after the other from register `word` on.
 
-    `ordered`: into the key of an interval set, whose values must sort as bytes. nft swaps whatever is not in network
-    order, a single byte too.
+    `ordered`: for the key of an interval set, whose values must sort as bytes. nft swaps all values that are not in
+    network order, single bytes too.
     """
     parts: list[bytes] = []
     for field in fields:
@@ -204,10 +202,9 @@ _INTERFACE_LENGTH = 16
 
 
 class Constant(NamedTuple):
-    """A value that a field is compared with.
+    """A value for comparison with a field.
 
-    `value` may be shorter than the field: then only the field's first bytes count. `mask` is what of it counts, None
-    for all.
+    A shorter `value` compares only the field's first bytes. `mask` selects bits of it; None selects all.
     """
 
     value: bytes
@@ -215,7 +212,7 @@ class Constant(NamedTuple):
 
 
 def parse_constant(words: Scanner, type_: Type) -> Constant:
-    """Read the constant that a field of this type is compared with or set to; fail where it does not fit."""
+    """Parse a constant of a field's type; raise RuleSyntaxError if it does not fit."""
     match type_:
         case Type.IPV4_ADDRESS | Type.IPV6_ADDRESS:
             return _prefix(words, 4 if type_ is Type.IPV4_ADDRESS else 16)

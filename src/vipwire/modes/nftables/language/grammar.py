@@ -1,7 +1,7 @@
-"""The grammar of rules: `parse_rule` reads the text of one rule into parts, which `compile` and `explain` consume.
+"""The grammar of rules: `parse_rule` turns one rule's text into parts, for `compile` and `explain`.
 
-It knows what the table's own rules say, and no more of nft's language: anything else is a RuleSyntaxError. `Part` is
-closed: both consumers match every shape, so that whatever compiles can be explained.
+It knows the syntax of the table's own rules; any other syntax raises RuleSyntaxError. Both consumers match every kind
+of `Part`, so `explain` understands each rule that compiles.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from vipwire.modes.nftables.language.fields import Field, Order, Type, parse_con
 from vipwire.modes.nftables.language.scan import Scanner
 
 GROUP = 4
-"""Registers are laid out in groups of four words. A key begins at the first word, a hash's input behind a group."""
+"""Registers come in groups of four words. A key begins at the first word, a hash's input one group later."""
 
 # matches
 
 
 class Compare(Value, frozen=True):
-    """`ip daddr 10.0.0.0/8`, `meta mark and 0x4000 != 0`. Only as many bytes as the constant has are compared."""
+    """`ip daddr 10.0.0.0/8`, `meta mark and 0x4000 != 0`. Compares as many bytes as the constant has."""
 
     field: Field
     constant: bytes
@@ -63,7 +63,7 @@ class VerdictMap(Value, frozen=True):
 
 
 class Computed(Value, frozen=True):
-    """A value of a field, after `or` or `xor` with a number."""
+    """The value of a field after `or` or `xor` with a number."""
 
     field: Field
     operator: str
@@ -71,14 +71,14 @@ class Computed(Value, frozen=True):
 
 
 class Mapped(Value, frozen=True):
-    """A value that a map has for a key."""
+    """The value of a map for a key."""
 
     key: tuple[Field, ...]
     map: str
 
 
 class Numgen(Value, frozen=True):
-    """`numgen random mod 3 offset 1`: a number by chance, or in turn."""
+    """`numgen random mod 3 offset 1`: a random number, or one in turn (`inc`)."""
 
     in_turn: bool
     modulus: int
@@ -86,7 +86,7 @@ class Numgen(Value, frozen=True):
 
 
 class Jhash(Value, frozen=True):
-    """`jhash ip saddr mod 3 seed 0x1 offset 1`: a hash of fields, Jenkins'."""
+    """`jhash ip saddr mod 3 seed 0x1 offset 1`: Jenkins' hash of fields."""
 
     sources: tuple[Field, ...]
     modulus: int
@@ -102,7 +102,7 @@ class Counter(Value, frozen=True):
 
 
 class RejectWith(Value, frozen=True):
-    """`reject` says that the port is unreachable, `reject with tcp reset` answers as TCP does."""
+    """`reject`: ICMP port unreachable; `reject with tcp reset`: a TCP reset."""
 
     reset: bool
 
@@ -132,7 +132,7 @@ class SetMeta(Value, frozen=True):
 
 
 class UpdateSet(Value, frozen=True):
-    """`update @set { KEY timeout 10s : VALUE }`, and delete; 0 seconds are the set's own timeout."""
+    """`update @set { KEY timeout 10s : VALUE }`, or `delete`; 0 seconds means the set's timeout."""
 
     set: str
     operation: int
@@ -152,9 +152,9 @@ Statement = VerdictData | Counter | RejectWith | SourceNat | DnatTo | DnatMap | 
 Part = Match | Statement
 
 
-@lru_cache(maxsize=512)  # an explanation walks the same rules once for each slot
+@lru_cache(maxsize=512)  # an explanation parses the same rules once for each slot
 def parse_rule(text: str, family: Family) -> tuple[Part, ...]:
-    """Read one rule; raise RuleSyntaxError for anything outside of the subset."""
+    """Parse one rule; raise RuleSyntaxError for any syntax outside of the subset."""
     words = Scanner(text)
     if not words:
         words.fail("a rule cannot be empty")
@@ -218,7 +218,7 @@ class _Parser:
         return self._fit(key), name
 
     def _fit(self, fields: tuple[Field, ...], word: int = 0) -> tuple[Field, ...]:
-        """Fail if fields do not fit into the registers from `word` on."""
+        """Raise RuleSyntaxError if the fields exceed the registers from `word` on."""
         if word + count_words(fields) > kernel.REGISTER_WORDS:
             self.words.fail_before(f"{4 * count_words(fields)} bytes do not fit into the 64 bytes of registers")
         return fields
@@ -310,12 +310,11 @@ def _ends(part: Part) -> bool:
 
 
 def count_words(key: tuple[Field, ...]) -> int:
-    """Count the registers that fields fill."""
     return sum(field.words for field in key)
 
 
 def data_word(key: tuple[Field, ...]) -> int:
-    """Return the first word of the group behind a key."""
+    """Return the first word of the register group behind a key."""
     return -(-count_words(key) // GROUP) * GROUP
 
 

@@ -1,4 +1,4 @@
-"""Splits the text of a rule into words; says where a text cannot be understood."""
+"""Splits the text of a rule into words; reports the position of an error."""
 
 import re
 from typing import NoReturn
@@ -8,7 +8,7 @@ _SECONDS = re.compile(r"(\d+)s", re.ASCII)
 
 
 class RuleSyntaxError(ValueError):
-    """Rule text is outside of the subset. `position` counts characters from 0."""
+    """Rule text outside of the subset. `position` counts characters from 0."""
 
     def __init__(self, message: str, text: str, position: int) -> None:
         super().__init__(f"{message}, at character {position + 1} of {text!r}")
@@ -17,7 +17,7 @@ class RuleSyntaxError(ValueError):
 
 
 class Scanner:
-    """The words of one text, taken from left to right. Quoted ones keep their quotes."""
+    """The words of one text, from left to right. Quoted words keep their quotes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,18 +38,18 @@ class Scanner:
         return self._words[at] if at < len(self._words) else ""
 
     def ahead(self, count: int) -> tuple[str, ...]:
-        """Return so many of the next words without consuming them; fewer at the end."""
+        """Return the next `count` words without consuming them; fewer at the end."""
         return tuple(self._words[self._at : self._at + count])
 
     def take(self, wanted: str = "a word") -> str:
-        """Consume and return the next word; `wanted` is what an error says should be there."""
+        """Consume and return the next word; `wanted` describes it in the error."""
         if not self:
             self.fail(f"expected {wanted}")
         self._at += 1
         return self._words[self._at - 1]
 
     def skip(self, *words: str) -> bool:
-        """Consume these words if they come next, all or none; report whether they did."""
+        """Consume these words if all of them come next; report whether they did."""
         at = self._at
         if self._words[at : at + len(words)] != [*words]:
             return False
@@ -57,7 +57,7 @@ class Scanner:
         return True
 
     def expect(self, *words: str) -> None:
-        """Consume these words, which must come next."""
+        """Consume these words; raise RuleSyntaxError if they do not come next."""
         if not self.skip(*words):
             self.fail(f"expected {' '.join(words)!r}")
 
@@ -95,13 +95,13 @@ class Scanner:
         return word[1:]
 
     def fail(self, message: str) -> NoReturn:
-        """Complain about the next word."""
+        """Raise RuleSyntaxError at the next word."""
         raise RuleSyntaxError(message, self.text, self._position(self._at))
 
     def fail_before(self, message: str) -> NoReturn:
-        """Complain about the word that was taken last."""
+        """Raise RuleSyntaxError at the last consumed word."""
         raise RuleSyntaxError(message, self.text, self._position(self._at - 1))
 
     def _position(self, index: int) -> int:
-        """Find where a word begins; the end for the one after the last."""
+        """Return the position of a word; the text's length for the index behind the last word."""
         return [*(match.start() for match in _WORD.finditer(self.text)), len(self.text)][index]

@@ -1,7 +1,7 @@
-"""Declarations of sets and maps, with what nft needs to list them as `typeof …`.
+"""Compiles declarations of sets and maps, with the userdata that nft needs to list them as `typeof …`.
 
-nft 1.0.6 keeps the expressions of `typeof` in the set's userdata; without them a listing shows bare types. The kernel
-itself only knows lengths.
+nft 1.0.6 stores the expressions of `typeof` in the set's userdata; without them a listing shows bare types. The
+kernel itself stores only lengths.
 """
 
 from collections.abc import Iterator
@@ -37,19 +37,18 @@ _TYPES = {
     "inet_service": (Type.SERVICE, 2, Order.NETWORK),
 }
 _TYPE_BITS = 6
-_MOST_PARTS = 5  # what fits into the 32 bits of a type
-_SET_ID = 1  # the kernel insists on one; rules refer to sets by name, so that it need not be unique
+_MOST_PARTS = 5  # parts in the 32 bits of a type
+_SET_ID = 1  # the kernel requires one; rules refer to sets by name, so uniqueness is not needed
 
 
 class SetSpec(Value, frozen=True):
     """A set, or a map if it has `data`.
 
-    `key` and `data` are fields as a rule would name them, `("ip daddr", "th dport")`, or all of them types
-    (`ipv4_addr`, `inet_service` …), which nft lists as `type` instead of `typeof`; `data` is "verdict" for a verdict
-    map. `flags` are nft's words interval, dynamic, timeout. `timeout_seconds` is how long an element lives
-    unless it says otherwise (0: for ever), `gc_seconds` how often the kernel looks for what has outlived its time (0:
-    every second), `size` how many there can be (0: no limit); a dynamic set needs one. `counter` gives each element
-    one.
+    `key` and `data` are fields of rules, `("ip daddr", "th dport")`, or all of them types (`ipv4_addr`,
+    `inet_service`), which nft lists as `type`; a verdict map has `data` "verdict". `flags` are nft's words interval,
+    dynamic, timeout. `timeout_seconds` is the default life of an element (0: unlimited), `gc_seconds` the interval of
+    the kernel's clean-up (0: every second), `size` the maximum number of elements (0: unlimited; a dynamic set needs
+    a size). `counter` gives each element a counter.
     """
 
     name: str
@@ -66,7 +65,7 @@ class SetSpec(Value, frozen=True):
 def compile_set(spec: SetSpec, family: Family) -> bytes:
     """Compile a declaration to the attributes of NEWSET after table and name.
 
-    Raise RuleSyntaxError for a part that is no field, ValueError for parts or flags that do not go together.
+    Raise RuleSyntaxError for a part that is no field, ValueError for parts or flags that exclude each other.
     """
     key = tuple(_part(text, family) for text in spec.key)
     data = () if spec.data is None or spec.data == "verdict" else tuple(_part(text, family) for text in spec.data)
@@ -95,15 +94,15 @@ def is_type(part: str) -> bool:
 
 
 def _group(kind: int, *parts: bytes) -> bytes:
-    """Nest attributes without the flag that says so, as the kernel lists them."""
+    """Nest attributes without NLA_F_NESTED, as the kernel lists them."""
     return attribute(kind, b"".join(parts))
 
 
-@lru_cache(maxsize=128)  # the sets of a table have few parts in common
+@lru_cache(maxsize=128)  # the sets of a table share few parts
 def _part(text: str, family: Family) -> Field:
     if text in _TYPES:
         type_, size, order = _TYPES[text]
-        return Field(text, type_, size, order, lambda _: b"")  # a type is never loaded
+        return Field(text, type_, size, order, lambda _: b"")  # no rule loads a type
     words = Scanner(text)
     field = parse_field(words, family)
     if words:
@@ -127,7 +126,7 @@ def _check(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> No
     if _length(key) > 4 * kernel.REGISTER_WORDS:
         raise ValueError(f"set {spec.name}: a key of {_length(key)} bytes does not fit into the 64 of the registers")
     if "dynamic" in spec.flags and not spec.size:
-        raise ValueError(f"set {spec.name}: a dynamic set needs a size")  # nft and the kernel would take 65535
+        raise ValueError(f"set {spec.name}: a dynamic set needs a size")  # nft and the kernel would default to 65535
 
 
 def _flags(spec: SetSpec) -> int:

@@ -1,17 +1,15 @@
-"""Chooses the counters of the table and makes counts of Service ports of them. Pure.
+"""Chooses the table's counters and converts them to counts of Service ports. Pure.
 
-Counts are kept by packets themselves, in sets that rules fill (`dynamic`), beside the elements that are the Services.
-So a change of a Service, of an endpoint, of anything that vipwire writes resets nothing; there is nothing to compare
-or to repair; a start on a programmed kernel finds the counts of before; and a sync costs what it cost without them.
+Rules count into dynamic sets beside the Services' elements. So no change of a Service resets a count, counts survive
+a restart of vipwire, and counting costs a sync nothing.
 
-    connections        where a first packet leaves (postrouting, or input where it stays): every connection comes by
-                       once, its first packet only, and after the choice of its endpoint
-    traffic, -replies  both ways of every packet of these connections, where it enters the node. Only if asked for
-    refused-...        what is dropped or rejected, by reason, in the chain that does it
+    connections        at postrouting, or at input for this node: only the first packet of a connection passes, once,
+                       after the choice of its endpoint
+    traffic, -replies  every packet of these connections, where it enters the node; only on request
+    refused-...        dropped or rejected packets, by reason, in the chain that refuses them
 
-A key is a frontend's, as the client named it (which is also the original direction of connection tracking), and the
-endpoint's address and port. Elements that nobody has met for a day go. Where a set is full, what is new is not
-counted, and nothing else happens: an `update` that fails only ends its own rule.
+A key is the frontend's address and port as the client sent them, and the endpoint's address and port. Elements expire
+a day after their last packet. If a set is full, new pairs are not counted: a failed `update` ends only its own rule.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -26,7 +24,7 @@ from vipwire.plan.plan import FrontendKey, RangeFrontend, ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
 
 SIZE = 1 << 18
-"""The most pairs of a frontend and an endpoint that are counted."""
+"""The limit of counted pairs of a frontend and an endpoint."""
 _DAY, _HOUR = 86_400, 3_600
 CONNECTIONS = "connections"
 _PAIRS = {
@@ -34,7 +32,7 @@ _PAIRS = {
     "traffic": (Measure.PACKETS, Measure.BYTES),
     "traffic-replies": (Measure.REPLY_PACKETS, Measure.REPLY_BYTES),
 }
-"""The sets whose elements are pairs, with what their packets and bytes are."""
+"""The sets of pairs, with the measures of their packets and bytes."""
 _REFUSED = {
     Refusal.NO_ENDPOINTS: "refused-no-endpoint",
     Refusal.NO_LOCAL_ENDPOINTS: "refused-no-local-endpoint",
@@ -44,11 +42,11 @@ _REFUSED = {
     Refusal.UNALLOCATED_CLUSTER_IP: "refused-unallocated",
 }
 COUNTING = frozenset({*_PAIRS, *_REFUSED.values()})
-"""The sets that packets fill."""
+"""The sets that rules fill with counts."""
 
 
 def counting_sets(family: Family) -> Iterator[SetSpec]:
-    """Declare the sets that count. They are declared in any case: without rules that fill them they stay empty."""
+    """Declare the sets for counts. All are declared always; without rules that fill them they stay empty."""
     ip = "ip" if family is Family.IPV4 else "ip6"
     address = "ipv4_addr" if family is Family.IPV4 else "ipv6_addr"
     pair = (address, "inet_proto", "inet_service", address, "inet_service")
@@ -64,7 +62,7 @@ def _counting(name: str, key: tuple[str, ...]) -> SetSpec:
 
 
 def _refused_key(ip: str, reason: Refusal) -> tuple[str, ...]:
-    """Choose what a refusal is counted by: never by what any client may choose at will, a port or a free address."""
+    """Return the key that counts a refusal: no part that clients choose freely, such as a port or a free address."""
     match reason:
         case Refusal.UNDEFINED_PORT:
             return (f"{ip} daddr",)
@@ -76,7 +74,7 @@ def _refused_key(ip: str, reason: Refusal) -> tuple[str, ...]:
 def refusal(family: Family, reason: Refusal, counters: CounterLevel) -> tuple[str, Chain]:
     """Write the chain that counts and refuses, with its name.
 
-    Counting is a rule of its own: one that fails to count must not fail to refuse.
+    Counting is a separate rule, because a full set must not prevent the refusal.
     """
     verdict = "drop" if reason.is_drop else "goto reject-chain"
     ip = "ip" if family is Family.IPV4 else "ip6"
@@ -85,7 +83,7 @@ def refusal(family: Family, reason: Refusal, counters: CounterLevel) -> tuple[st
 
 
 def refused(reason: Refusal) -> str:
-    """Name the chain of a reason."""
+    """Return the name of a reason's chain."""
     return _REFUSED[reason]
 
 
@@ -93,43 +91,44 @@ _COUNT = "ct status dnat jump count-"
 
 
 def connection_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
-    """Write the chains that count a connection where its first packet leaves, or stays; see `COUNT_CONNECTION`."""
+    """Write the chains that count a connection at its first packet's output, or input on this node."""
     if not counters:
         return
     yield "count-connection", Chain(tuple(_count(family, CONNECTIONS)))
-    # What ends on this node passes here; if it began here too, it was counted on its way out: each is tried once.
+    # A connection that ends here passes this hook; one that also began here was counted at output, so the kernel
+    # tries each once.
     yield "nat-input", Chain((COUNT_CONNECTION,), Hook("nat", "input", SRCNAT))
 
 
 COUNT_CONNECTION = f"{_COUNT}connection"
-"""The rule that belongs in front of masquerading."""
+"""The counting rule that stands before masquerading."""
 
 
 def traffic_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
-    """Write the chains that count every packet, once: behind DNAT, where it enters the node or starts on it."""
+    """Write the chains that count every packet once: behind DNAT, at prerouting or output."""
     if counters is not CounterLevel.TRAFFIC:
         return
     ways = (("original", "traffic", "traffic"), ("reply", "replies", "traffic-replies"))
     for _, name, table in ways:
         yield f"count-{name}", Chain(tuple(_count(family, table)))
     rules = tuple(f"ct direction {way} {_COUNT}{name}" for way, name, _ in ways)
-    # What a process sends to its own node leaves and enters: it is counted as it leaves.
+    # A local process's packet to this node passes output and prerouting: count it at output.
     entering = tuple(f'iifname != "lo" {rule}' for rule in rules)
     yield "filter-prerouting-traffic", Chain(entering, Hook("filter", "prerouting", -90))
     yield "filter-output-traffic", Chain(rules, Hook("filter", "output", -90))
 
 
 def counted_by(chains: Container[str]) -> CounterLevel:
-    """Return what a table counts, by the names of its chains."""
+    """Return the counter level of a table from the names of its chains."""
     if "filter-prerouting-traffic" in chains:
         return CounterLevel.TRAFFIC
     return CounterLevel.CONNECTIONS if "count-connection" in chains else CounterLevel.NOTHING
 
 
 def _count(family: Family, table: str) -> Iterator[str]:
-    """Write the rules that count by what connection tracking knows: what the client named, and who answers.
+    """Write the counting rules, with connection tracking's original destination and the replying endpoint.
 
-    One for each protocol, or nft could not load them: what a port is, it wants to know of which protocol.
+    One rule for each protocol, because nft needs the protocol to load a port.
     """
     ip = "ip" if family is Family.IPV4 else "ip6"
     key = f"ct original {ip} daddr . meta l4proto . ct original proto-dst . ct reply {ip} saddr . ct reply proto-src"
@@ -140,7 +139,7 @@ def _count(family: Family, table: str) -> Iterator[str]:
 def counts(
     family: Family, plans: Iterable[ServicePlan], tables: Mapping[str, Iterable[ElementCounter]], *, endpoints: bool
 ) -> Counts:
-    """Convert the sets' elements to counts; `tables` has them by the set's name."""
+    """Convert elements to counts; `tables` maps each set's name to its elements."""
     found, ports = Counts(endpoints=endpoints), _Ports(family, plans)
     for table, (packets, size) in _PAIRS.items():
         for element in tables.get(table, ()):
@@ -159,7 +158,7 @@ def counts(
 
 
 class _Ports:
-    """Finds the Service port and the endpoint that a key names."""
+    """Finds the Service port and the endpoint of a key."""
 
     def __init__(self, family: Family, plans: Iterable[ServicePlan]) -> None:
         self._width = family.bits // 8
@@ -174,7 +173,7 @@ class _Ports:
                 self._ranges.setdefault(place, []).append(wide)
 
     def find(self, frontend: bytes) -> ServicePortName | None:
-        """Find the Service port of a frontend's key, whose address may be the node's."""
+        """Return the Service port of a frontend's key, whose address may be the node's."""
         found = self._names.get(frontend) or self._names.get(frontend[self._width :])
         wide = self._range(frontend) if found is None and self._ranges else None
         return found if wide is None else wide.frontend.port_name
@@ -185,9 +184,9 @@ class _Ports:
         return next((wide for wide in found if wide.key.first <= port <= wide.key.last), None)
 
     def endpoint(self, pair: bytes) -> EndpointName | None:
-        """Find the endpoint of a pair's key; None if the frontend is of none of these Services.
+        """Return the endpoint of a pair's key; None if these Services lack the frontend.
 
-        100,000 pairs pass here at a scrape.
+        A scrape can call this for 100,000 pairs.
         """
         frontend, last = pair[: self.frontend_size], self.frontend_size + self._width
         name = self._names.get(frontend) or self.find(frontend)
@@ -196,5 +195,5 @@ class _Ports:
         port = int.from_bytes(pair[last : last + 2])
         wide = self._range(frontend) if self._ranges and frontend not in self._names else None
         if wide is not None and frontend[self._width + 4 :][:2] == port.to_bytes(2):
-            port = wide.frontend.key.port  # this endpoint keeps the packet's port: it is known by the Service's
+            port = wide.frontend.key.port  # this endpoint keeps the packet's port: its name has the Service's port
         return EndpointName(name, Address(pair[self.frontend_size : last]), port)

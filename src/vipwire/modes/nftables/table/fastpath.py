@@ -1,12 +1,12 @@
-"""The fast path: established TCP connections of Services go past the rules, through a flowtable of the kernel. Pure.
+"""The fast path: a flowtable carries established TCP connections of Services past the rules. Pure.
 
-    ingress of a device    flowtable fastpath        knows the connection: translate it, send it on. Otherwise the
-                                                     packet takes the usual way
-    forward             0  filter-forward-offload    translated, TCP, so many packets in both directions: into it
+    ingress of a device    flowtable fastpath        known connection: translate and forward the packet; otherwise
+                                                     the packet passes the rules
+    forward             0  filter-forward-offload    adds TCP connections with DNAT after a number of packets
 
-TCP only. A UDP flow has to be deleted when its endpoint goes (semantics S103), and kernels before 6.4 may let nobody
-delete a flow that a flowtable has. What ebpf mode's programs have led is not translated, and stays out.
-Which devices the flowtable is at is no plan's: see `flowtable`.
+Only TCP: vipwire must delete a UDP flow when its endpoint goes (semantics S103), and kernels before 6.4 may refuse to
+delete a flow of a flowtable. Connections of ebpf mode's programs have no DNAT and are not offloaded. `flowtable`
+chooses the devices.
 """
 
 import re
@@ -22,7 +22,7 @@ ENTRY: Final = (CHAIN, b"filter-forward-offload")
 
 
 def fastpath_objects(packets: int) -> dict[ObjectKey, Object]:
-    """Write what offloads a connection after so many packets; nothing for 0."""
+    """Write the objects that offload a connection after `packets` packets; none for 0."""
     if not packets:
         return {}
     return {KEY: FlowtableSpec(), ENTRY: Chain((_rule(packets),), Hook("filter", "forward", 0))}
@@ -33,12 +33,12 @@ def _rule(packets: int) -> str:
 
 
 def threshold(family: Family, expressions: bytes) -> int:
-    """Read from a rule in the kernel after how many packets connections are offloaded; 0 if it is another rule."""
+    """Decode the offload threshold from a rule in the kernel; 0 if it is another rule."""
     packets = limit(expressions)
     return packets if same_rule(compile_rule(_rule(packets), family), expressions) else 0
 
 
 def packets_of(entry: Chain) -> int:
-    """Read the same from the chain's text."""
+    """Decode the offload threshold from the chain's text."""
     found = (re.search(r" ct packets > (\d+) flow add @", rule) for rule in entry.rules)
     return next((int(match[1]) for match in found if match), 0)

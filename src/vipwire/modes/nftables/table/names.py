@@ -1,15 +1,14 @@
-"""The names and the bytes of nftables mode: what an object is called, and how keys and values lie in registers.
+"""The names of nftables mode's objects, and the byte layout of keys and values in registers.
 
-A concatenation occupies registers of four bytes, each part padded with zeros at its end. A frontend is
+A concatenation occupies four-byte registers; zeros pad each part at its end. A frontend is
 
     ip daddr . meta l4proto . th dport        4 (or 16) + 1+3 + 2+2 bytes
     meta l4proto . th dport                             1+3 + 2+2 bytes     for node ports
 
-A *class* says how a frontend's pool is spread, and names the chain that does it. It travels from the map that knows
-the frontend to the map of the chains in `meta priority`, as a handle `major:minor`: the kind of pool, and its size.
-So does the slot that is then chosen, to the map of the endpoints: the pool, and the place in it.
-The priority is the one field of a packet that can be set, looked up by and printed by nft, and that nobody misses:
-the kernel computes it anew for a forwarded packet, and only the first packet of a connection gets here.
+A *class* describes how a chain chooses from a frontend's pool. Rules carry the class in `meta priority` from the
+frontends' map to the chains' map, as a handle `major:minor` (kind and size of the pool), and then the chosen slot to
+the endpoints' map. nft can set, look up and print the priority, and no other program needs it in a connection's first
+packet: the kernel recomputes it for forwarded packets.
 """
 
 import enum
@@ -32,25 +31,25 @@ TABLE = "vipwire"
 CHAIN = "chain "
 SET = "set "
 FLOWTABLE = "flowtable "
-"""First halves of keys that are no elements. No set can have such a name: it ends with a space."""
+"""First parts of keys of objects that are no elements. They end with a space, so no set has such a name."""
 
 LARGEST_POOL = 65534
-"""So many slots at most: a size has 16 bits in a class handle, and so has a slot's number, which counts from 1."""
+"""The limit of slots: a class handle has 16 bits for the size, and slot numbers start at 1."""
 
 DSTNAT, SRCNAT = -104, 96
-"""The priorities of the nat chains: before those of others, at nft's dstnat (-100) and srcnat (100) or later.
+"""The priorities of the nat chains: before other programs' at dstnat (-100) and srcnat (100) or later.
 
-The kernel calls all nat chains of a hook together, at dstnat or srcnat (net/netfilter/nf_nat_proto.c): the priorities
-order them among each other only. docs/design/0019 lists which program has which.
+The kernel calls all nat chains of a hook at dstnat or srcnat (net/netfilter/nf_nat_proto.c); the priorities only
+order them among each other. docs/design/0019 lists the priorities of other programs.
 """
 
 
 ordered_bytes = struct.Struct(">I").pack
-"""Lays out a slot in the key of an interval set, where values sort as bytes."""
+"""Packs a slot for the key of an interval set, where values sort as bytes."""
 
 _HANDLE = struct.Struct("=I")
 handle_bytes = _HANDLE.pack
-"""Lays out what travels in `meta priority`, a class, a slot or an identity: host byte order."""
+"""Packs a value of `meta priority` (class, slot or identity) in host byte order."""
 
 
 class CommentedElement(NamedTuple):
@@ -61,12 +60,12 @@ class CommentedElement(NamedTuple):
 
 
 def commented(data: bytes, text: object) -> CommentedElement:
-    """Build an element with a comment, cut to the length that the kernel returns."""
+    """Return an element with a comment, cut to the length that the kernel returns."""
     return CommentedElement(data, str(text)[:LONGEST_COMMENT])
 
 
 class IntervalElement(NamedTuple):
-    """An element of an interval set or map: its key is the first of a range, part by part, `last` the last.
+    """An element of an interval set or map, from its key to `last`, part by part.
 
     In a map it has `data`, or `chain` to go to.
     """
@@ -84,7 +83,7 @@ class Goto(NamedTuple):
 
 
 class Hook(Value, frozen=True):
-    """Where a base chain is called: nft's words for the type and the hook, and the priority."""
+    """The hook of a base chain: nft's words for the type and the hook, and the priority."""
 
     type: str
     hook: str
@@ -92,14 +91,14 @@ class Hook(Value, frozen=True):
 
 
 class Chain(Value, frozen=True):
-    """A chain with its rules as nft text. `hook` is None for a chain that is only jumped to."""
+    """A chain with its rules as nft text. `hook` is None for a regular chain."""
 
     rules: tuple[str, ...]
     hook: Hook | None = None
 
 
 class FlowtableSpec(Value, frozen=True):
-    """A flowtable at the ingress of devices. Ours lets connection tracking go on counting what it carries."""
+    """A flowtable at the ingress of devices. vipwire's keeps connection tracking's counters up to date."""
 
     priority: int = 0
     flags: int = FLOWTABLE_COUNTER
@@ -113,10 +112,7 @@ Object: TypeAlias = bytes | CommentedElement | IntervalElement | Goto | Chain | 
 
 
 class Space(enum.Enum):
-    """The key that recognises frontends: address and port; for node ports the port, on an address of the node.
-
-    RANGE is by address and a range of ports.
-    """
+    """The key of frontends in maps: address and port; a node port on any address; address and port range."""
 
     __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up of a key
 
@@ -126,10 +122,10 @@ class Space(enum.Enum):
 
 
 class AffinitySet(NamedTuple):
-    """The set that remembers the clients of all frontends with a policy of `owner`, a Service port or a Service.
+    """The map that remembers the clients of a policy's frontends; `owner` is a Service port or a Service.
 
-    `both`: the owner has frontends of the other policy too, so that each asks the other's memory where its own has
-    nothing that it may use.
+    `both`: the owner has frontends of the other policy too, so a look-up that finds no usable endpoint tries the
+    other map.
     """
 
     owner: str
@@ -147,11 +143,11 @@ class AffinitySet(NamedTuple):
         return f"{_MEMORY_MAP[not self.local]}/{self.owner}"
 
     def remember_chain(self, prefix: str, seconds: int) -> str:
-        """Name the chain that remembers a client of a frontend's pool, by the prefix of the pool's class."""
+        """Return the name of the chain that remembers a client; `prefix` is that of the pool's class."""
         return f"{prefix}-remember-{seconds}{_LOCAL[self.local]}/{self.owner}"
 
     def remembered_chain(self, prefix: str, seconds: int) -> str:
-        """Name the chain that asks whether a client is remembered."""
+        """Return the name of the chain that looks a client up; `prefix` is that of the pool's class."""
         return f"{prefix}-remembered-{seconds}{_LOCAL[self.local]}{'-both' if self.both else ''}/{self.owner}"
 
 
@@ -165,7 +161,7 @@ def is_memory(name: str) -> bool:
 
 
 class Class(NamedTuple):
-    """How a pool is spread: whose key, which of its pools, if clients are remembered, how it is chosen, how many."""
+    """How a chain chooses from a pool: key, pool, affinity, algorithm, and number of endpoints."""
 
     space: Space
     local: bool
@@ -175,15 +171,15 @@ class Class(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of this pool's chains and maps: `service`, `nodeport-local`."""
+        """The prefix of this pool's chains and maps: `service`, `nodeport-local`."""
         return f"{self.space.value}-local" if self.local else self.space.value
 
     @property
     def chain(self) -> str:
-        """The chain that spreads over such pools: `service-pick-3`, `service-affinity-hash-3`."""
+        """The chain that chooses from such pools: `service-pick-3`, `service-affinity-hash-3`."""
         verb = VERBS[self.algorithm]
         words = [self.prefix, *(["affinity"] if self.sticky else []), *_verb(verb, sticky=self.sticky)]
-        # Pools in turn are counted for each Service: the class only leads to the Service's own chain.
+        # Each Service has its own counter for round robin: the class leads to the Service's own chain.
         return "-".join(words if self.algorithm is Algorithm.ROUND_ROBIN else [*words, str(self.size)])
 
     @property
@@ -195,7 +191,7 @@ class Class(NamedTuple):
 
     @classmethod
     def of(cls, handle: bytes) -> Self | None:
-        """Read a class handle; None for bytes that are none."""
+        """Unpack a class handle; None for any other bytes."""
         if len(handle) != _HANDLE.size:
             return None
         major, size = divmod(_HANDLE.unpack(handle)[0], 1 << 16)
@@ -231,27 +227,25 @@ _port_bytes = lru_cache(maxsize=4096)(struct.Struct("!H2x").pack)
 
 
 def frontend_bytes(key: FrontendKey) -> bytes:
-    """Lay out a frontend's key."""
     rest = _PROTO_PORT.pack(key.protocol, key.port)
     return rest if key.address is None else key.address + rest
 
 
 def target_bytes(target: Target) -> bytes:
-    """Lay out `address . port`."""
+    """Pack `address . port`."""
     return target.address + _port_bytes(target.port)
 
 
 def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:
-    """Lay out `ip saddr . ip daddr . meta l4proto . th dport`."""
+    """Pack `ip saddr . ip daddr . meta l4proto . th dport`."""
     return source + target.address + _PROTO_PORT.pack(protocol, target.port)
 
 
 def identities(targets: Iterable[Target], *, by_address: bool) -> list[bytes]:
-    """Give each target of a pool a number that stays the same while other targets come and go.
+    """Give each target of a pool a number that stays the same while other targets change.
 
-    It is the same in all pools of a Service port, which share what is remembered. `by_address` numbers a Pod,
-    whichever of its ports is meant. Two targets with the same checksum (one in 40,000 pools of 500) are told apart by
-    counting on.
+    The number is the same in all pools of a Service port, which share affinity. `by_address` numbers a Pod, for all
+    its ports. Equal checksums of two targets (one in 40,000 pools of 500) are counted up.
     """
     taken: set[int] = set()
     numbers: list[bytes] = []

@@ -1,7 +1,6 @@
-"""Writes the chains that choose an endpoint in a pool and remember clients, and knows them by their names. Pure.
+"""Writes the chains that choose an endpoint of a pool and remember clients; recognises them by name. Pure.
 
-A chain's name says the size of its pool. So a chain that this process has not rendered (another plan's, an earlier
-moment's) is understood all the same.
+A chain's name contains the size of its pool, so vipwire also understands a chain that another process wrote.
 """
 
 import re
@@ -21,9 +20,9 @@ def memory_set(family: Family, name: str) -> SetSpec:
 
 
 def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: AffinitySet) -> Chain:
-    """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone.
+    """Write the chain that goes to the endpoint in `meta priority` and remembers it.
 
-    `pool` is the prefix of the pool's class: an endpoint that this pool has not is gone for it.
+    `pool` is the prefix of the pool's class. The chain returns if this pool lacks the endpoint.
     """
     words = Words(family)
     client = f"{words.ip} saddr"
@@ -37,7 +36,10 @@ def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory
 
 
 def remembered_chain(family: Family, pool: str, seconds: int, memory: AffinitySet) -> Chain:
-    """Write the chain that goes where a client went before; returns if it is not remembered, or may not go there."""
+    """Write the chain that goes to a client's remembered endpoint.
+
+    It returns if the map lacks the client, or this pool the endpoint.
+    """
     maps = (memory.map, memory.other) if memory.both else (memory.map,)
     there = memory.remember_chain(pool, seconds)
     return Chain(tuple(f"meta priority set {Words(family).ip} saddr map @{each} jump {there}" for each in maps))
@@ -49,13 +51,13 @@ _CHOICES = {
     Algorithm.SOURCE_HASH: "jhash {ip} saddr",
     Algorithm.MAGLEV: "jhash {ip} saddr . th sport",
 }
-_SEED = " seed 0x76697077"  # the same on every node, so that all choose alike
+_SEED = " seed 0x76697077"  # a constant, so that all nodes choose alike
 
 
 def class_chain(family: Family, kind: Class) -> Chain:
-    """Write the chain of the pools of one class.
+    """Write the chain for the pools of one class.
 
-    Taking turns needs a counter for each Service, so that class looks for the Service's own chain.
+    Round robin needs a counter for each Service, so its class looks the Service's own chain up.
     """
     if kind.algorithm is Algorithm.ROUND_ROBIN:
         return Chain((f"{Words(family).key(kind.space)} vmap @{kind.prefix}-turns",))
@@ -63,7 +65,7 @@ def class_chain(family: Family, kind: Class) -> Chain:
 
 
 def dealing_chain(family: Family, kind: Class) -> Chain:
-    """Write the chain that deals new connections to the slots of a pool."""
+    """Write the chain that spreads new connections over the slots of a pool."""
     name = kind.space.value
     seed = _SEED if kind.algorithm in (Algorithm.SOURCE_HASH, Algorithm.MAGLEV) else ""
     choice = _CHOICES[kind.algorithm].format(ip=Words(family).ip)
@@ -82,7 +84,7 @@ _REMEMBERING = re.compile(r"((service|nodeport)(?:-local)?)-(remember|remembered
 
 @lru_cache(maxsize=4096)
 def written(family: Family, name: str) -> Chain | None:
-    """Write the chain that has this name if a vipwire has made it; None for a name that tells nothing."""
+    """Write the chain of this name if some vipwire could have written it; None for any other name."""
     if found := _REMEMBERING.fullmatch(name):
         memory, seconds = AffinitySet(found[7], bool(found[5]), bool(found[6])), int(found[4])
         if found[3] == "remembered":

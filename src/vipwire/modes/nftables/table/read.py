@@ -1,16 +1,15 @@
-"""Reads sets: those that are the Services, and those in which packets count; and whether there is our table at all.
+"""Reads the sets of Services and of counts from the kernel; checks whether the table exists.
 
-A set is listed, or a large map's elements are asked for one by one: a listing costs the square of its size. One by
-one costs 2 us an element at any size. At 100,000 a listing costs as much, and does not let go of the interpreter at
-every element, which costs a daemon with other threads. The keys of the large maps are found by the small maps that
-lead to them:
+A listing costs the square of a map's size; reading by key costs 2 us an element at any size. Both cost the same at
+100,000 elements, where a listing holds the interpreter's lock less often. vipwire derives the keys of the large maps
+from small ones:
 
     service-ips, local-ips   frontend ▸ class ┐           ┌─▶ service-endpoints           frontend . slot
     service-turns            frontend ▸ chain ┴▶ slots ───┴─▶ service-affinity-slots      frontend . slot ▸ identity
                                                                └▶ service-affinity-endpoints  frontend . identity
 
-The same for node ports. It holds for whatever a vipwire has written: what is in these maps was rendered from a pool,
-and so was the class of the frontend. What somebody else has added or removed makes the counts differ.
+Node ports work alike. This holds for all tables of vipwire, because one pool yields both the class and the elements.
+A foreign addition or removal makes the counts differ.
 """
 
 import errno
@@ -57,18 +56,18 @@ _LEADING = {
         ("local-nodeports", "nodeport-local-turns", True),
     ),
 }
-"""The maps of frontends to classes and to chains that take turns, and whether they are those of local pools."""
+"""The maps of frontends to classes and to round robin chains, and whether their pools are local."""
 _ENDPOINTS = {f"{space.value}-endpoints": space for space in _LEADING}
 _POOLS = {f"{space.value}{'-local' * local}": (space, local) for space in _LEADING for local in (False, True)}
 _SLOTS = {f"{pool}-affinity-slots": which for pool, which in _POOLS.items()}
 _REMEMBERED = {f"{pool}-affinity-endpoints": f"{pool}-affinity-slots" for pool in _POOLS}
 
 INDEXED = (*_ENDPOINTS, *_SLOTS, *_REMEMBERED)
-"""The maps whose keys can be told, in the order in which they can be: all other sets are read before."""
+"""The maps with derivable keys, in the order of reading; all other sets are read before."""
 
 
 def indexed_keys(name: str, known: Mapping[str, Elements]) -> list[bytes] | None:
-    """Derive the keys of map `name` from the sets in `known`; None if a pool in them was not written by vipwire."""
+    """Derive the keys of map `name` from the sets in `known`; None if vipwire did not write a pool in them."""
     if name in _REMEMBERED:
         slots = known.get(_REMEMBERED[name], {}).items()
         return list(dict.fromkeys(key[:-4] + value for (_, key), value in slots if isinstance(value, bytes)))
@@ -83,7 +82,7 @@ def indexed_keys(name: str, known: Mapping[str, Elements]) -> list[bytes] | None
 
 
 def _pools(space: Space, known: Mapping[str, Elements]) -> Iterator[tuple[bytes, Class | None]]:
-    """Yield the pools of all frontends; None stands for one that we did not write."""
+    """Yield the pools of all frontends; None for a pool that vipwire did not write."""
     for ips, turns, local in _LEADING[space]:
         for (_, frontend), value in known.get(ips, {}).items():
             kind = _class(value.data) if isinstance(value, CommentedElement) else None
@@ -93,7 +92,7 @@ def _pools(space: Space, known: Mapping[str, Elements]) -> Iterator[tuple[bytes,
 
 
 def _taking_turns(kind: Class, chain: Object | None) -> Class | None:
-    """Return the class with its size, which is part of the name of the Service's own chain only."""
+    """Return the class with its size, which only the name of the Service's own chain contains."""
     if not isinstance(chain, Goto) or not chain.chain.startswith(f"{kind.chain}-"):
         return None
     size = chain.chain.removeprefix(f"{kind.chain}-").partition("-")[0]
@@ -109,25 +108,25 @@ def _slots(first: int, size: int) -> tuple[bytes, ...]:
 
 
 LARGE = 150_000
-"""From so many elements on they are asked for by their keys."""
+"""From this number of elements on, vipwire reads a map by its keys."""
 WORTHWHILE: Final = 1_000
-"""Sets of fewer elements are not listed ahead: they take less than a millisecond."""
+"""Smaller sets are not listed ahead: a listing takes less than a millisecond."""
 _ASKED = 256
-"""So many elements at once: their answers wait in the socket's buffer."""
+"""Elements in one request: the answers must fit into the socket's buffer."""
 
 Listings = Mapping[str, Iterable[memoryview]]
-"""The messages of the kernel's listings, by the set's name."""
+"""The kernel's messages of listings, by the set's name."""
 NOTHING_AHEAD: Final[Listings] = MappingProxyType({})
 
 
 def has_table(netlink: NetlinkSocket, family: Family) -> bool:
-    """Report whether there is a table of our name in a family, whoever made it."""
+    """Report whether a table named `vipwire` exists in a family."""
     tables = [decode.table(payload) for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables())]
     return any(table.name == TABLE and table.family == NFPROTO[family] for table in tables)
 
 
 def read_ahead(netlink: NetlinkSocket, family: Family, declared: Iterable[SetDeclaration], sizes: range) -> Listings:
-    """List the sets of such sizes, in a thread beside others; `read_elements` takes what comes of it."""
+    """List the sets whose sizes are in `sizes`, in a separate thread; `read_elements` decodes the result."""
     return {
         item.name: list(netlink.dump_in_bulk(MessageType.GETSETELEM, encode.list_elements(family, TABLE, item.name)))
         for item in declared
@@ -142,7 +141,7 @@ def read_elements(
     large: int = LARGE,
     ahead: Listings = NOTHING_AHEAD,
 ) -> Elements:
-    """Read all elements of these sets of our table; those that are listed already are not asked for again."""
+    """Read all elements of these sets; use the listings in `ahead`."""
     found: dict[str, Elements] = {}
     for item in sorted(declared, key=_turn):
         pairs = _by_key(netlink, family, item, found) if item.count is not None and item.count >= large else None
@@ -154,14 +153,14 @@ def read_elements(
 
 
 def _turn(item: SetDeclaration) -> int:
-    """Sort a map behind those that contain its keys."""
+    """Order a map after those that contain its keys."""
     return INDEXED.index(item.name) + 1 if item.name in INDEXED else 0
 
 
 def _by_key(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, known: Mapping[str, Elements]
 ) -> list[tuple[ObjectKey, Object]] | None:
-    """Read a map whose keys can be told; None if that are not all of its keys, or one of them is not there."""
+    """Read a map by its derived keys; None if the keys are incomplete or one is missing in the kernel."""
     keys = indexed_keys(item.name, known) if item.name in INDEXED else None
     if keys is None or len(keys) != item.count or len(set(keys)) != len(keys):
         return None
@@ -213,10 +212,10 @@ def _value(element: Element) -> Object:
 
 
 def read_counted(family: Family, names: Iterable[str]) -> dict[str, list[ElementCounter]]:
-    """Read these sets of our table of one family: elements by set, none where there is no such set.
+    """Read these sets of one family; empty for a set that does not exist.
 
-    Elements that come or go meanwhile may be missing or stand there twice; of each the last is taken. Over a socket
-    of its own, so that a scrape and a sync do not meet. Raise OSError where the kernel does not let itself be read.
+    Elements that change meanwhile may be missing or doubled; callers take the last one. A separate socket keeps a
+    scrape and a sync apart. Raise OSError if the kernel refuses.
     """
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
         return {name: _read(netlink, family, name) for name in names}

@@ -1,7 +1,7 @@
-"""From a Service's plan to the elements of the table. Pure, and the same plan always gives the same elements.
+"""Renders a Service's plan to elements of the table. Pure, and deterministic.
 
-Slots are dealt in the order of the pool (sorted), so that a new process finds what the old one left. A change of N
-endpoints to N+1 moves the elements behind the new one: what a Service's change costs depends on that Service alone.
+Slots follow the sorted order of the pool, so a new process finds the old one's elements. A change from N to N+1
+endpoints moves the elements behind the new one: its cost depends on that Service alone.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,6 @@ Objects: TypeAlias = dict[ObjectKey, Object]
 
 
 def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-    """Render one Service."""
     own: Objects = {}
     shared: Objects = {}
     for address in plan.cluster_ips:
@@ -74,7 +73,7 @@ def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
 
 
 class _Memories:
-    """The set that remembers the clients of each frontend of a Service: its port's own, or the one of all ports."""
+    """The affinity map of each frontend of a Service: its port's, or the Service's for all ports."""
 
     def __init__(self, plan: ServicePlan) -> None:
         self._policies: dict[str, set[TrafficPolicy]] = {}
@@ -82,11 +81,11 @@ class _Memories:
             for action in sticky_actions(frontend):
                 policies = self._policies.setdefault(_owner(frontend, action), set())
                 policies.add(action.policy)
-                if frontend.short_circuit is not None:  # even while nobody on this node answers
+                if frontend.short_circuit is not None:  # even while no endpoint on this node answers
                     policies.add(TrafficPolicy.LOCAL)
 
     def of(self, frontend: Frontend, action: Forward) -> AffinitySet:
-        """Name what remembers the clients of a frontend to which this happens."""
+        """Return the affinity map of a frontend with this action."""
         owner = _owner(frontend, action)
         return AffinitySet(owner, action.policy is TrafficPolicy.LOCAL, len(self._policies[owner]) > 1)
 
@@ -117,7 +116,6 @@ class _Writer:
         self._note = commented(b"", frontend.port_name)
 
     def write(self) -> None:
-        """Write the frontend."""
         own, key, frontend = self._own, self._key, self._frontend
         if frontend.short_circuit is not None:
             own[f"local-policy-{self._ips}", key] = self._note
@@ -138,7 +136,7 @@ class _Writer:
 
     def _forward(self, action: Forward, classes: str, *, local: bool) -> None:
         targets = action.pool
-        # Of one target there is nothing to choose: Maglev's table would be 16,381 elements for nothing.
+        # A single target needs no table: Maglev's would have 16,381 elements.
         if len(targets) > 1 and (action.spread != EVENLY or len(targets) > LARGEST_POOL):
             names = [target_bytes(target) for target in targets]
             targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
@@ -191,7 +189,7 @@ class _Writer:
 
 
 class _RangeWriter(_Writer):
-    """Writes a range of ports: the same objects, in sets of intervals. It has no affinity; see `plan.ranges`."""
+    """Writes a port range: the same objects in interval sets. Ranges have no affinity; see `plan.ranges`."""
 
     def __init__(
         self, family: Family, wide: RangeFrontend, memories: _Memories, own: Objects, shared: Objects
@@ -203,7 +201,6 @@ class _RangeWriter(_Writer):
         self._key, self._last = frontend_bytes(first), frontend_bytes(first._replace(port=wide.key.last))
 
     def write(self) -> None:
-        """Write the range."""
         super().write()
         self._shared.update(HOOKED)
         for (name, key), value in self._own.items():
@@ -236,7 +233,7 @@ class _RangeWriter(_Writer):
 
 
 def _slots(first: int, count: int) -> Iterable[bytes]:
-    """Lay out the numbers of slots; those of the usual pools are kept."""
+    """Pack slot numbers; those of usual pools come from a cache."""
     return _few_slots(first, count) if count <= _FEW else map(handle_bytes, range(first, first + count))
 
 

@@ -1,14 +1,15 @@
-"""From a difference to the operations of one transaction, in an order that the kernel can carry out.
+"""Turns a difference into the operations of one transaction, in an order that the kernel accepts.
 
 sets, flowtables and chains
-              appear          before anything refers to them
+              appear          before rules or elements refer to them
 base chains whose hook differs
-              are made anew   the kernel changes no hook; nothing refers to a base chain
-sets of others are emptied    they may lead to chains that disappear
-elements go, then come        a changed element is both: the kernel has no operation that changes one
-rules are written             a changed chain is emptied and filled again; nobody sees it empty
+              are replaced    the kernel changes no hook, and no rule refers to a base chain
+sets of another layout
+              are emptied     they may refer to chains that disappear
+elements go, then come        a changed element goes and comes: the kernel has no operation for a change
+rules are written             a changed chain is emptied and filled, atomically
 chains, flowtables and sets
-              disappear       after nothing refers to them any more
+              disappear       after all rules and elements that refer to them
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,18 +44,18 @@ _VALUE: Final = itemgetter(1)
 
 _Group: TypeAlias = list[tuple[bytes, Object]]
 _Groups: TypeAlias = dict[str, _Group]
-"""Keys without their first halves, and values, by these halves."""
+"""Values by key, grouped by set or kind; the keys lack their first part."""
 
 
 class DescribedOperation(NamedTuple):
-    """One operation, with a description for the error that names it."""
+    """One operation, with its description for an error."""
 
     operation: Operation
     words: str
 
 
 def steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False) -> list[DescribedOperation]:
-    """Write a difference. With `recreate` the table is made anew: `delta` must add everything then."""
+    """Write a difference. `recreate`: delete the table and write all of `delta`, which must only add."""
     return list(_steps(family, delta, recreate=recreate))
 
 
@@ -69,7 +70,7 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
         yield from _declarations(family, added)
     yield from _new_hooks(family, going, coming)
     for key, value in removed.get(SET, ()):
-        if isinstance(value, SetSpec) and not value.key:  # none of this layout: what is in it has not been read
+        if isinstance(value, SetSpec) and not value.key:  # of another layout: vipwire has not read its elements
             yield DescribedOperation(encode.flush_set(family, TABLE, key.decode()), f"flush set {key.decode()}")
     yield from _elements(family, going, adding=False)
     for name, _ in _chains(going) if CHAIN in going else ():
@@ -84,7 +85,7 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
 
 
 def _sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, _Groups]:
-    """Group what is added, what is removed, and these with what changes: all that comes, and all that goes."""
+    """Group the additions and the removals; a change is both."""
     added = _grouped(delta.added.items()) if delta.added else {}
     removed = _grouped(delta.removed.items()) if delta.removed else {}
     if not delta.changed:
@@ -95,7 +96,7 @@ def _sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, 
 
 
 def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
-    """Group what one message can hold: the elements of a set; the chains; the sets; the flowtables."""
+    """Group the objects of one message: a set's elements; the chains; the sets; the flowtables."""
     groups: _Groups = {}
     for (name, key), value in objects:
         if (group := groups.get(name)) is None:
@@ -130,7 +131,7 @@ def _hook(chain: Chain) -> encode.NetfilterHook | None:
 
 
 def _new_hooks(family: Family, going: _Groups, coming: _Groups) -> Iterator[DescribedOperation]:
-    """Replace the base chains that stay, but at another hook or priority."""
+    """Replace base chains whose hook or priority changes."""
     before = dict(_chains(going)) if CHAIN in going else {}
     for name, chain in _chains(coming) if before else ():
         if name in before and before[name].hook != chain.hook:
@@ -164,7 +165,7 @@ def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[Desc
 
 
 def _encoded(group: _Group) -> list[bytes]:
-    """Encode one set's elements; the endpoints, which are most of all, at once."""
+    """Encode one set's elements; the endpoints, the most numerous, in one go."""
     if _all_plain(group):
         return plain_elements(group)
     return [_element(key, value) for key, value in group]

@@ -2,17 +2,17 @@
 
     prerouting, output  -110  firewall-check             drop what loadBalancerSourceRanges does not allow
     prerouting, output  -104  services                   find the frontend, mark for masquerading, choose, DNAT
-    input, forward, output 0  service-endpoints-check    what still has a frontend's address was not translated:
-                              nodeport-endpoints-check   nobody answers (reject), or nobody here (drop)
+    input, forward, output 0  service-endpoints-check    untranslated packets to a frontend:
+                              nodeport-endpoints-check   no endpoint (reject), or none on this node (drop)
                               cluster-ips-check          no such port (reject), no such ClusterIP (drop)
     postrouting           96  masquerading
 
     services ─┬▶ service-ip ─┬▶ cluster-ip ──────────┐
               │              ├▶ local-policy-ip ─────┤         ┌▶ service-pick-3      DNAT to one of 3
               │              └───────────────────────┼▶ spread ┤
-              └▶ nodeports ──▶ service-nodeport ─────┘         └▶ service-affinity-3  … remembering the client
+              └▶ nodeports ──▶ service-nodeport ─────┘         └▶ service-affinity-3  … with client affinity
 
-The words and hooks are those of kube-proxy's nftables mode where it has the same thing. See docs/modes/nftables.md.
+Names and hooks are those of kube-proxy's nftables mode where it has the same object. See docs/modes/nftables.md.
 """
 
 from collections.abc import Iterator
@@ -46,16 +46,16 @@ from vipwire.reconcile.counts import Refusal
 
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 18
-"""At most so many clients of a Service port are remembered; memory is taken as they come."""
+"""The limit of remembered clients of a Service port; the kernel allocates memory as they come."""
 RANGES = "firewall-allowed"
 NODE_PORT_RANGES = "firewall-nodeports-allowed"
-"""The sets of ranges; how a rule looks into one depends on its being one."""
+"""The interval sets; a rule's encoding depends on this."""
 RANGE_ADDRESSES = "range-addresses"
 """The endpoints that keep the packet's port."""
 RANGE_ALLOWED = "firewall-ranges-allowed"
 _NEW = "ct state new jump"
 _TRANSLATED = "ct status dnat return"
-"""An endpoint may have a frontend's address, the node's for one: what was sent there is where it should be."""
+"""Passes packets that DNAT sent to an endpoint with a frontend's address, such as the node's."""
 _HOOKS = {
     **{
         f"filter-{hook}-ranges-pre-dnat": (f"{_NEW} ranges-firewall", ("filter", hook, -109))
@@ -71,19 +71,19 @@ _HOOKS = {
 HOOKED: tuple[tuple[ObjectKey, Object], ...] = tuple(
     ((CHAIN, name.encode()), Chain((rule,), Hook(*hook))) for name, (rule, hook) in _HOOKS.items()
 )
-"""The chains with the hooks of ranges of ports; the Services that have a range share them.
+"""The base chains for port ranges, written while a Service has a range.
 
-A look-up in an interval set takes longer than one in a hash: packets pay for it only while a Service has a range.
+A look-up in an interval set costs more than one in a hash, so packets pay for it only while a Service has a range.
 
-    prerouting, output  -109   ranges-firewall    as firewall-check, one by one the same as for single ports
-    prerouting, output  -103   ranges             behind `services`: what that has translated never comes here
+    prerouting, output  -109   ranges-firewall    as firewall-check, for ranges
+    prerouting, output  -103   ranges             after `services`, which ends translated packets' way
     input, forward, output -1  ranges-check       before other ports of a ClusterIP are refused
     postrouting           97   ranges-hairpin     behind `masquerading`
 """
 
 
 class Words:
-    """The words of one family: keys as expressions, for set declarations and for rules."""
+    """The words of one family: keys as expressions, for declarations and rules."""
 
     def __init__(self, family: Family) -> None:
         self.ip = "ip" if family is Family.IPV4 else "ip6"
@@ -97,17 +97,16 @@ class Words:
         self.target = (*self.destination, "th dport")
 
     def key(self, space: Space) -> str:
-        """Write the key of a frontend as it stands in a rule."""
+        """Return the key of a frontend as a rule writes it."""
         return " . ".join(self.frontend[space])
 
     @property
     def connection(self) -> str:
-        """Write source, destination, protocol and port as they stand in a rule."""
+        """The source, destination, protocol and port as a rule writes them."""
         return " . ".join(self.client)
 
 
 def sets(family: Family) -> Iterator[SetSpec]:
-    """Declare every set and map of the table."""
     words = Words(family)
     service, node_port = words.frontend[Space.SERVICE], words.frontend[Space.NODE_PORT]
     handle = ("meta priority",)
@@ -139,10 +138,10 @@ def sets(family: Family) -> Iterator[SetSpec]:
 
 
 def _range_sets(words: Words) -> Iterator[SetSpec]:
-    """Declare the sets of ranges of ports.
+    """Declare the interval sets of port ranges.
 
-    A range is one element in each of these sets. Its key is the first of the range, and the key's slot, where it has
-    one, is in network order, for these sets sort their keys as bytes.
+    Each set has one element for a range; its key is the first port. A slot in a key is in network order, because
+    interval sets sort keys as bytes.
     """
     key, target, source = words.frontend[Space.RANGE], words.target, f"{words.ip} saddr"
     interval, slot = frozenset({"interval"}), ("meta priority",)
@@ -161,7 +160,6 @@ def _range_sets(words: Words) -> Iterator[SetSpec]:
 def node_objects(
     node: NodePlan, counters: CounterLevel = CounterLevel.CONNECTIONS, offload_after: int = 0
 ) -> dict[ObjectKey, Object]:
-    """Render everything that belongs to no Service."""
     objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
     objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node, counters))
     objects.update(fastpath_objects(offload_after))
@@ -220,7 +218,7 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
         yield f"filter-{hook}-pre-dnat", Chain(("ct state new jump firewall-check",), Hook("filter", hook, -110))
     yield "firewall-check", Chain(_firewall(node, words))
     check = ("ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check")
-    # A process's packet keeps its priority on the way out: the class handle must not reach a queueing discipline.
+    # A local process's packet keeps its priority: the class handle must not reach a queueing discipline.
     reset = "ct state new ct status dnat meta priority set none"
     yield "filter-input", Chain(("ct state new jump nodeport-endpoints-check", check[0]), Hook("filter", "input", 0))
     yield "filter-forward", Chain(check, Hook("filter", "forward", 0))
@@ -234,12 +232,12 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     no_port, free = refused(Refusal.UNDEFINED_PORT), refused(Refusal.UNALLOCATED_CLUSTER_IP)
     unallocated = (f"{words.ip} daddr {prefix} counter goto {free}" for prefix in node.service_cidrs)
     yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto {no_port}", *unallocated))
-    # A reset reaches a client that is still inside connect(); an ICMP error that comes so early is ignored by Linux.
+    # A reset reaches a client inside connect(); Linux ignores an ICMP error at that point.
     yield "reject-chain", Chain(("meta l4proto tcp reject with tcp reset", "reject"))
 
 
 def _refuse(key: str, endpoints: str) -> tuple[str, str]:
-    """Reject traffic to Services without endpoints; drop it if only this node has none."""
+    """Reject packets to Services without endpoints; drop them if only this node has none."""
     return (
         f"{key} @no-endpoint-{endpoints} counter goto {refused(Refusal.NO_ENDPOINTS)}",
         f"{key} @no-local-endpoint-{endpoints} counter goto {refused(Refusal.NO_LOCAL_ENDPOINTS)}",
@@ -280,7 +278,7 @@ def _services(node: NodePlan, words: Words) -> tuple[str, ...]:
 
 
 def _node_port_addresses(node: NodePlan, words: Words) -> tuple[str, ...]:
-    """Match what is sent to an address of this node that serves node ports. Loopback never does."""
+    """Match packets to an address of this node that serves node ports, never loopback."""
     loopback = "127.0.0.0/8" if words.ip == "ip" else "::1"
     anywhere = f"{words.ip} daddr != {loopback} fib daddr type local"
     return tuple(
@@ -290,7 +288,7 @@ def _node_port_addresses(node: NodePlan, words: Words) -> tuple[str, ...]:
 
 
 def _pods(node: NodePlan, words: Words) -> tuple[str, ...]:
-    """Match Pods, one alternative each; nothing where they cannot be told."""
+    """Match Pods, one alternative each; empty if vipwire cannot tell Pods."""
     match node.pod_traffic:
         case PodPrefixes(prefixes):
             return tuple(f"{words.ip} saddr {prefix}" for prefix in prefixes)
@@ -302,7 +300,7 @@ def _pods(node: NodePlan, words: Words) -> tuple[str, ...]:
 
 
 def _masquerade_cluster_ip(node: NodePlan, words: Words) -> tuple[str, ...]:
-    """Mark what goes to a ClusterIP: everything, or whatever is no Pod's, or nothing."""
+    """Mark packets to a ClusterIP: all, those from no Pod, or none."""
     if node.masquerade_all:
         return (_mark(node),)
     match node.pod_traffic:
@@ -326,10 +324,10 @@ def _local_policy(node: NodePlan, words: Words, space: Space, ips: str) -> tuple
 
 
 def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
-    """Translate to the target in a slot, or to the one a client is remembered for, and remember it.
+    """Translate to the target of a slot, or to a client's remembered target, and remember it.
 
-    Classes come and go with the sizes of pools, so these look-ups stand here and not in the classes' own chains:
-    binding a rule to a map makes the kernel walk all its elements.
+    These look-ups stand here and not in the chains of classes, which come and go: binding a rule to a map makes the
+    kernel walk all elements of the map.
     """
     name, key = space.value, words.key(space)
     yield f"{name}-dnat", Chain((f"dnat {words.ip} to {key} . meta priority map @{name}-endpoints",))
@@ -341,14 +339,14 @@ def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
 
 
 def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
-    """Serve ranges of ports; see `HOOKED`. Nothing leads here while no Service has one."""
+    """Serve port ranges; see `HOOKED`. While no Service has one, no rule leads here."""
     key, mark = words.key(Space.RANGE), _mark(node)
     yield "ranges", Chain((f"meta priority set {key} map @service-ranges goto range-ip",))
     to_local = f"{key} @local-policy-ranges goto local-policy-range"
     cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
     yield "range-ip", Chain((cluster_ip, to_local, mark, "meta priority vmap @spread"))
     yield "local-policy-range", Chain(_local_policy(node, words, Space.RANGE, "ranges"))
-    # One for each protocol, or nft could not load the first: it does not know yet that there is a port.
+    # One for each protocol: nft needs the protocol to load the port.
     dnat = f"dnat {words.ip} to {key} . meta priority map"
     by_port = (f"meta l4proto {protocol.label} {dnat} @range-endpoints" for protocol in Protocol)
     yield "range-dnat", Chain((*by_port, f"{dnat} @{RANGE_ADDRESSES}"))
@@ -361,7 +359,6 @@ def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
 
 @lru_cache(maxsize=1024)  # a start tries them, compares the kernel's with them, and writes them
 def compiled(rule: str, family: Family) -> bytes:
-    """Compile a rule of ours."""
     return compile_rule(rule, family, _INTERVALS, _ADDRESSES)
 
 

@@ -1,4 +1,4 @@
-"""Kernel objects as nft would write them: for errors, dry runs and explanations, never on the way to the kernel."""
+"""Prints kernel objects in nft's syntax, for errors, dry runs and explanations; never for the kernel."""
 
 import struct
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ from vipwire.reconcile.delta import Delta
 
 
 def table_name(family: Family) -> str:
-    """Name the table as nft does: `ip vipwire`."""
+    """Return the table's name in nft's syntax: `ip vipwire`."""
     return f"{'ip' if family is Family.IPV4 else 'ip6'} {TABLE}"
 
 
 def script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
-    """Write a difference as commands of nft, removals first."""
+    """Write a difference as nft commands, removals first."""
     table = table_name(family)
     yield f"add table {table}"
     for key, old in delta.removed.items():
