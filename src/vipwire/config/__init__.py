@@ -1,1 +1,1 @@
-"""kube-proxy's configuration file and flags as one frozen value, checked."""
+"""kube-proxy's configuration file and flags as one frozen, validated value."""

@@ -1,8 +1,8 @@
 """The whole configuration of vipwire as one frozen value.
 
-It is KubeProxyConfiguration v1alpha1, with its sections in `sections`, and what only flags can say. Durations are
-float seconds. What a field means together with others (the mode where none was named, the section of the selected
-mode, `primary` in nftables mode) is answered here, once, by properties.
+It has KubeProxyConfiguration v1alpha1, with its sections in `sections`, and the fields that only flags set. Durations
+are float seconds. Properties derive values from several fields: the mode if none was named, the section of the
+selected mode, `primary` in nftables mode.
 """
 
 import enum
@@ -80,11 +80,11 @@ def _userspace_bind(value: str) -> Iterator[str]:
 
 
 class Config(Section, frozen=True):
-    """Everything an operator can say: the fields of KubeProxyConfiguration, and what only flags say.
+    """The fields of KubeProxyConfiguration, and those that only flags set.
 
-    Fields stand in the order of `--help`. An empty `healthz_bind_address`, `metrics_bind_address` or
-    `view_bind_address` means no such server. `explicit` holds the dotted paths, in the file's names
-    (`nftables.minSyncPeriod`), that a file or a flag has chosen a value for.
+    Fields have the order of `--help`. An empty `healthz_bind_address`, `metrics_bind_address` or `view_bind_address`
+    disables that server. `explicit` holds the dotted paths, in the file's names (`nftables.minSyncPeriod`), that a
+    file or a flag has set.
     """
 
     # fmt: off
@@ -205,12 +205,12 @@ class Config(Section, frozen=True):
 
     @property
     def proxy_mode(self) -> str:
-        """The mode that is meant: the default one where none was named. Only for a validated configuration."""
+        """The mode, or the default one if none was named. Only for a validated configuration."""
         return self.mode or DEFAULT
 
     @property
     def local_mode(self) -> LocalMode:
-        """How local traffic is detected; the default is ClusterCIDR. Only for a validated configuration."""
+        """The detection of local traffic; the default is ClusterCIDR. Only for a validated configuration."""
         return LocalMode(self.detect_local_mode) if self.detect_local_mode else LocalMode.CLUSTER_CIDR
 
     @property
@@ -220,9 +220,9 @@ class Config(Section, frozen=True):
 
     @property
     def allowed_node_port_addresses(self) -> tuple[str, ...]:
-        """`nodePortAddresses` as it is meant: CIDRs, `(PRIMARY,)`, or nothing for all addresses.
+        """`nodePortAddresses` after defaults: CIDRs, `(PRIMARY,)`, or () for all addresses.
 
-        A mode may take an empty list for `primary`, as kube-proxy's nftables mode does.
+        A mode may read an empty list as `primary`, as kube-proxy's nftables mode does.
         """
         if not self.node_port_addresses and registered(self.proxy_mode).settings.primary_node_ports:
             return (PRIMARY,)
@@ -230,16 +230,16 @@ class Config(Section, frozen=True):
 
     @property
     def gates(self) -> dict[str, bool]:
-        """Every known feature gate and whether it is on."""
+        """The value of every known feature gate."""
         return dict(enabled_gates(self.feature_gates))
 
     @property
     def sync(self) -> SyncSettings:
         """The settings of the sections that the selected mode reads.
 
-        ipvs has no masquerade settings of its own and takes those of `iptables`, as kube-proxy does. With a blank
-        mode kube-proxy reads the `iptables` section; vipwire runs nftables then, and so what was changed under
-        `iptables` and not set under `nftables` is honoured: nothing that an operator chose is lost by the other mode.
+        ipvs mode has no masquerade settings of its own and reads those of `iptables`, as kube-proxy does. With a
+        blank mode kube-proxy reads the `iptables` section, but vipwire runs nftables mode: it then uses `iptables`
+        settings that an operator changed and did not set under `nftables`.
         """
         settings = registered(self.proxy_mode).settings
         periods, masquerading = getattr(self, settings.periods), getattr(self, settings.masquerading)
@@ -267,15 +267,15 @@ ROWS: Final[dict[str, Setting]] = {row.path: row for row in rows_of(Config)}
 
 
 def split_cidrs(text: str) -> tuple[str, ...]:
-    """Split `clusterCIDR` at its commas, without blanks around the parts; nothing for an empty string."""
+    """Split `clusterCIDR` at its commas, without blanks around the parts; empty for an empty string."""
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
 def complete(config: Config) -> Config:
-    """Fill in what follows from other fields, as kube-proxy does after reading its file.
+    """Derive fields from others, as kube-proxy does after reading its file.
 
-    The two servers bind to IPv6 by default where `bindAddress` is an IPv6 address; an address without a port takes
-    the server's own port; the host name is trimmed and lower-cased.
+    The two servers bind to IPv6 by default if `bindAddress` is an IPv6 address; an address without a port takes the
+    server's own port; the host name is trimmed and lower-cased.
     """
     ipv6 = ":" in config.bind_address
     healthz, metrics = config.healthz_bind_address, config.metrics_bind_address
@@ -293,7 +293,7 @@ def complete(config: Config) -> Config:
 
 
 def with_port(address: str, port: int) -> str:
-    """Append a port to a bare IP address; leave everything else to validation."""
+    """Append a port to a bare IP address; leave all other text to validation."""
     try:
         parsed = parse_address(address)
     except ValueError:

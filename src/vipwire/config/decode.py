@@ -1,7 +1,7 @@
-"""From a YAML document to the frozen sections of the configuration, driven by their rows.
+"""Decodes a YAML document into the frozen sections of the configuration, by their rows.
 
-What is merely unknown or given twice is a warning, because kube-proxy's own reader falls back to lenient decoding
-there; a value of the wrong type is an error, and all errors of a file are collected.
+Unknown and repeated fields are warnings, because kube-proxy's reader falls back to lenient decoding there; a value of
+the wrong type is an error. All errors of a file are collected.
 """
 
 import re
@@ -29,7 +29,7 @@ _TYPES: Final[dict[ValueKind, tuple[type, ...]]] = {
     ValueKind.VMODULE: (list,),
     ValueKind.SECTION: (dict,),
 }
-"""What a value of each kind may be in YAML."""
+"""The YAML nodes of each kind of value."""
 
 
 class _InvalidValueError(Exception):
@@ -41,14 +41,14 @@ class _InvalidValueError(Exception):
 
 
 class Decoder:
-    """Decodes one file and collects what is wrong with it.
+    """Decodes one file and collects its errors and warnings.
 
-    `document` is what the text holds. `errors` and `warnings` are lines that start with `file:line:`; `explicit` the
-    paths that chose a value.
+    `document` is the parsed text. `errors` and `warnings` are lines that start with `file:line:`; `explicit` are the
+    paths with values.
     """
 
     def __init__(self, file: str, text: str) -> None:
-        """Raise ConfigError for a text that is no YAML."""
+        """Raise ConfigError for a text that is not YAML."""
         self.file = file
         self.errors: list[str] = []
         self.explicit: set[str] = set()
@@ -62,7 +62,7 @@ class Decoder:
         self.warnings = [self._at(path, "given twice, the last one counts") for path in repeated]
 
     def section(self, values: Any, section: Section, path: str = "", ignore: frozenset[str] = frozenset()) -> Any:
-        """Decode a section from a mapping, on its defaults; `ignore` names keys that the caller reads."""
+        """Decode a section from a mapping, over its defaults; `ignore` names keys that the caller reads."""
         known = {row.path: row for row in type(section).settings.values() if row.in_file}
         found: dict[str, Any] = {}
         for name, value in values.items():
@@ -81,19 +81,19 @@ class Decoder:
             return
         if row.kind is ValueKind.SECTION:
             found[row.attribute] = self.section(value, row.default, path)
-        elif row.pointer or decoded not in ("", 0, ()):  # else it is Go's zero value, which means the default
+        elif row.pointer or decoded not in ("", 0, ()):  # otherwise Go's zero value, which means the default
             self.explicit.add(path)
             found[row.attribute] = decoded
 
     def _at(self, path: str, text: str) -> str:
         at = path
-        while at and at not in self._lines:  # an alias stands for what has its lines elsewhere
+        while at and at not in self._lines:  # an alias has its lines at the anchor
             at = at[: max(at.rfind("."), at.rfind("["), 0)]
         return f"{self.file}:{self._lines.get(at, 1)}: {path}: {text}"
 
 
 def _value(kind: ValueKind, value: Any, path: str) -> Any:
-    """Check a value of the file and return it as the configuration has it. Raise _InvalidValueError."""
+    """Convert a value of the file to the configuration's type. Raise _InvalidValueError."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     number = kind is ValueKind.DURATION and isinstance(value, int) and value != 0
     if type(value) not in _TYPES[kind] or number or (kind is ValueKind.QUANTITY and not _QUANTITY.fullmatch(text)):

@@ -1,7 +1,7 @@
 """kube-proxy's configuration file: KubeProxyConfiguration v1alpha1 as YAML or JSON, read and written.
 
-Reading is as forgiving as kube-proxy's: an unknown or repeated field is a warning, a wrong type an error. Writing
-gives what reading takes: `read_config(dump_config(config))` is the same configuration.
+As in kube-proxy, an unknown or repeated field causes a warning, a wrong type an error. `read_config` restores every
+configuration that `dump_config` writes.
 """
 
 from pathlib import Path
@@ -16,14 +16,14 @@ from vipwire.errors import ConfigError
 
 
 class Loaded(NamedTuple):
-    """A configuration and what has to be said about where it came from, one line per warning."""
+    """A configuration and its warnings, one line each."""
 
     config: Config
     warnings: tuple[str, ...]
 
 
 def load_config(path: str) -> Loaded:
-    """Read the configuration file at `path`. Raise ConfigError, one line per error, that names file and field."""
+    """Read the configuration file at `path`. Raise ConfigError, one line per error, with file and field."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -33,11 +33,11 @@ def load_config(path: str) -> Loaded:
 
 
 def read_config(text: str, file: str = "<config>") -> Loaded:
-    """Read a configuration from text; `file` is only named in messages."""
+    """Read a configuration from text; `file` is its name in messages."""
     from vipwire.config.decode import Decoder  # noqa: PLC0415  # with YAML, which a start without a file does not need
 
     if text.lstrip().startswith("{"):
-        # JSON may be indented by tabs, which YAML refuses; a bare tab cannot stand inside a JSON string.
+        # JSON may be indented by tabs, which YAML refuses; a bare tab cannot occur inside a JSON string.
         text = text.replace("\t", " ")
     decoder = Decoder(file, text)
     if not isinstance(decoder.document, dict):
@@ -62,12 +62,12 @@ def _check_type(file: str, document: dict[str, Any]) -> None:
 
 
 def config_document(config: Config) -> dict[str, Any]:
-    """Return the configuration as the mapping that kube-proxy's file is, with apiVersion and kind first."""
+    """Return the configuration as the mapping of kube-proxy's file, with apiVersion and kind first."""
     return {"apiVersion": API_VERSION, "kind": KIND, **_section(config)}
 
 
 def dump_config(config: Config) -> str:
-    """Write the configuration as YAML, keys in alphabetical order as kube-proxy writes them."""
+    """Write the configuration as YAML, keys in alphabetical order as kube-proxy does."""
     import yaml  # noqa: PLC0415  # see read_config
 
     return yaml.safe_dump(config_document(config), sort_keys=True, default_flow_style=False, width=1000)

@@ -1,4 +1,4 @@
-"""The proxy's flags for people: the text of `vipwire proxy --help`, and options of click's for all other commands."""
+"""The text of `vipwire proxy --help`, and the proxy's flags as click options for all other commands."""
 
 import textwrap
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _WIDTH: Final = 100
 
 
 def help_text() -> str:
-    """Describe every flag. Flags of old versions are listed by name only, with what became of them."""
+    """Describe every flag. Flags of old versions are listed by name and replacement only."""
     return "\n".join(f"{group.value}:\n{_group(group)}" for group in Group)
 
 
@@ -26,7 +26,7 @@ def _group(group: Group) -> str:
 
 
 def usage(flag: Setting) -> str:
-    """Write a flag as it is typed: its names, and what kind of value it takes."""
+    """Write a flag's names and the kind of its value, as on a command line."""
     name = f"-{flag.short}" if flag.short == flag.name else f"--{flag.name}"
     short = f"-{flag.short}, " if flag.short and flag.short != flag.name else ""
     return f"{short}{name} {flag.kind.usage}".rstrip()
@@ -52,7 +52,7 @@ def _old(flags: list[Setting]) -> Iterator[str]:
 
 @cache
 def flag_options() -> tuple[click.Option, ...]:
-    """Describe the proxy's flags as options of click's, those of old versions left out."""
+    """Return the proxy's flags as click options, without those of old versions."""
     return tuple(_option(flag) for flag in FLAGS.values() if flag.group is not Group.OLD)
 
 

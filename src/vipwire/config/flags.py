@@ -1,16 +1,15 @@
-"""Every flag of `vipwire proxy`, how a command line is read, and how it becomes a configuration.
+"""The flags of `vipwire proxy`: the reading of a command line, and the configuration made from it.
 
-The names are kube-proxy's, those of 1.36 and those of every version before it. Most flags are rows of the
-configuration; the others set no field. A flag whose meaning is gone is accepted with a warning: an old command line
-keeps working and says what in it does nothing.
+The names are kube-proxy's, of 1.36 and of every earlier version. Most flags are rows of the configuration; the others
+set no field. A flag without a meaning today causes a warning, so that old command lines still work.
 
-Command lines are read as Go's pflag reads them, which differs from Python's parsers: a boolean takes its value only
-behind an equals sign (`--cleanup=false`; in `--cleanup false` the `false` is an argument of its own); every other
-flag takes the rest after the equals sign or else the next argument, whatever that looks like; underscores in names
-are dashes; the last value of a repeated flag counts, lists and feature gates add up.
+Command lines follow Go's pflag: a boolean takes its value only after an equals sign (`--cleanup=false`; in `--cleanup
+false` the `false` is a separate argument); every other flag takes the text after the equals sign or else the next
+argument, even one that begins with `-`; underscores in names are dashes; the last value of a repeated flag counts,
+lists and feature gates add up.
 
-Merge order is kube-proxy's: with `--config` the file decides, and only the flags that are `with_config`
-count beside it; without it the flags stand on the defaults.
+The merge order is kube-proxy's: with `--config` the file decides, and only flags that are `with_config` count beside
+it; without it the flags override the defaults.
 """
 
 import os
@@ -80,7 +79,7 @@ _LONE: Final[tuple[Setting, ...]] = (
 
 
 def _collect() -> Iterator[Setting]:
-    """Yield the flags as `--help` lists them. Of a flag that several fields have, the last one's row is told."""
+    """Yield the flags in the order of `--help`. If several fields have a flag, yields the last one's row."""
     rows = [row for row in (*ROWS.values(), *_LONE) if row.name]
     paths: dict[str, tuple[str, ...]] = {}
     for row in rows:
@@ -93,7 +92,7 @@ def _collect() -> Iterator[Setting]:
 
 FLAGS: Final[dict[str, Setting]] = {row.name: row for row in _collect()}
 REMOVED: Final = {"userspace-workers": "one process relays the connections of an IP family; leave the flag out"}
-"""Flags of earlier versions, and what to do in their place."""
+"""Flags of earlier versions, and their replacement."""
 SHORT: Final[dict[str, Setting]] = {flag.short: flag for flag in FLAGS.values() if flag.short}
 FLAG_OF_PATH: Final[dict[str, str]] = {
     path: f"--{flag.name}" for flag in reversed(FLAGS.values()) for path in flag.paths if flag.group is not Group.OLD
@@ -101,17 +100,17 @@ FLAG_OF_PATH: Final[dict[str, str]] = {
 
 
 def flag_text(flag: Setting, config: Config | None = None) -> str:
-    """Print a flag's value in a configuration (the default without one) as it would be typed."""
+    """Write a flag's value in a configuration (None: the default) as on a command line."""
     return flag.kind.text(flag.default if config is None or not flag.paths else flag.value(config))
 
 
 Given = Mapping[str, Any]
-"""The flags that were given, by name, with their values read."""
+"""The flags of a command line, by name, with their parsed values."""
 ENVIRONMENT: Final = "VIPWIRE_FLAGS"
 
 
 def parse_flags(arguments: Sequence[str]) -> Given:
-    """Read a command line. Raise ConfigError, one line, that names the flag and what is allowed."""
+    """Parse a command line. Raise ConfigError, one line, with the flag and its allowed values."""
     values: dict[str, Any] = {}
     for flag, text in _split(arguments):
         try:
@@ -123,7 +122,7 @@ def parse_flags(arguments: Sequence[str]) -> Given:
 
 
 def environment_flags() -> Given:
-    """Read the flags in the variable `VIPWIRE_FLAGS`, which count where they are not given. Raise ConfigError."""
+    """Parse the flags in the variable `VIPWIRE_FLAGS`, which the command line overrides. Raise ConfigError."""
     if not (text := os.environ.get(ENVIRONMENT, "")):
         return {}
     import shlex  # noqa: PLC0415  # hardly ever set
@@ -182,7 +181,7 @@ def _combine(flag: Setting, before: Any, value: Any) -> Any:
 def build_config(given: Given) -> Loaded:
     """Build the whole, validated configuration from the flags and the file that they may name.
 
-    Raise ConfigError with one line per error, each with the field's path (and its flag where there is no file).
+    Raise ConfigError with one line per error, each with the field's path (and, without a file, the flag).
     """
     warnings = [f"--{name} {FLAGS[name].warning}" for name in given if FLAGS[name].warning]
     if given.get("config"):
@@ -209,7 +208,7 @@ def _apply(config: Config, given: Given) -> Config:
 
 
 def _with_ports(config: Config, given: Given) -> Config:
-    """Apply the deprecated port flags: 0 switches a server off; a port counts for an address that has none itself."""
+    """Apply the deprecated port flags: 0 disables a server; a port completes an address without one."""
     servers = (
         ("healthz-port", "healthz_bind_address", "healthzBindAddress", HEALTHZ_PORT),
         ("metrics-port", "metrics_bind_address", "metricsBindAddress", METRICS_PORT),
@@ -252,7 +251,7 @@ def _notes(config: Config) -> Iterator[str]:
 
 
 def explicit_flags(config: Config) -> tuple[str, ...]:
-    """Write the flags that say what was chosen, by flag or file: read again, they give the same configuration."""
+    """Write the flags for every chosen value, by flag or file; they give the same configuration."""
     return tuple(
         f"--{flag.name}={text}"
         for flag in FLAGS.values()
@@ -262,7 +261,7 @@ def explicit_flags(config: Config) -> tuple[str, ...]:
 
 
 def _chosen_path(flag: Setting, config: Config) -> str:
-    """Name the field of a flag that was chosen: of several sections that of the mode first."""
+    """Return the chosen field of a flag; of several sections the mode's first."""
     chosen = [path for path in flag.paths if path in config.explicit]
     return next((path for path in chosen if path.startswith(config.proxy_mode)), chosen[-1] if chosen else "")
 
@@ -273,6 +272,6 @@ def _texts(flag: Setting, value: Any) -> Iterator[str]:
 
 
 def flag_values(config: Config) -> dict[str, str]:
-    """Return every flag and the value that is in force, as `/flagz` shows them."""
+    """Return every flag and its value in force, as `/flagz` shows them."""
     shown = (flag for flag in FLAGS.values() if flag.paths and flag.group is not Group.OLD)
     return {flag.name: flag_text(flag, config) for flag in shown}

@@ -1,10 +1,10 @@
-"""Feature gates: which ones exist, which are locked, and what `A=true,B=false` turns on.
+"""Feature gates: the known ones, the locked ones, and the reading of `A=true,B=false`.
 
-A gate that is generally available is locked: naming it with its own value is harmless, turning it off is an error, as
-it is in kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself.
+A generally available gate is locked: setting it to its own value has no effect, turning it off is an error, as in
+kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself.
 
 Clusters give one list of gates to every component and to several versions, so an unknown gate causes a warning. An
-unknown gate whose name is close to one of `SECURITY_GATES` is an error: a typing mistake must not leave a check off.
+unknown gate whose name is close to one of `SECURITY_GATES` is an error: a typing mistake must not disable a check.
 """
 
 import enum
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from vipwire.model.text import nearest
 
 Gates = tuple[tuple[str, bool], ...]
-"""Feature gates as somebody set them: (name, value), sorted by name."""
+"""The operator's feature gates: (name, value), sorted by name."""
 
 
 class Stage(enum.Enum):
@@ -55,7 +55,7 @@ _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 def parse_bool(text: str) -> bool:
-    """Read a boolean as Go's strconv.ParseBool does. Raise ValueError otherwise."""
+    """Parse a boolean as Go's strconv.ParseBool does. Raise ValueError."""
     if text in _TRUE:
         return True
     if text in _FALSE:
@@ -64,7 +64,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_gates(text: str) -> Gates:
-    """Read `A=true,B=false`; a name given twice takes its last value. Raise ValueError that names the gate."""
+    """Parse `A=true,B=false`; the last value of a name counts. Raise ValueError that names the gate."""
     gates: dict[str, bool] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (part.strip() for part in entry.partition("="))
@@ -78,7 +78,7 @@ def parse_gates(text: str) -> Gates:
 
 
 def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
-    """List the errors in the gates that were set: unknown ones, and locked ones set to the other value."""
+    """List the errors: unknown gates, and locked ones set to the other value."""
     errors = []
     for name, value in gates:
         gate = KNOWN_GATES.get(name)
@@ -96,13 +96,13 @@ def _security_gate_like(name: str) -> str:
 
 
 def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
-    """List the gates that were set and have no effect."""
+    """List the gates in the configuration that have no effect."""
     foreign = [name for name, _ in gates if name not in KNOWN_GATES]
     return (f"feature gates that have no effect here: {', '.join(foreign)}",) if foreign else ()
 
 
 def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:
-    """Return for every known gate whether it is on, given the ones that were set."""
+    """Return the value of every known gate, given the operator's."""
     chosen = dict(gates)
     groups = {stage: chosen[name] for name, stage in _GROUPS.items() if name in chosen}
     return {

@@ -1,12 +1,11 @@
-"""The kinds of values of the configuration: how a flag and how the file write each of them.
+"""The kinds of values in the configuration: how a flag and how the file write each of them.
 
-`read` and `text` are the flag's side, `plain` is the value in a written file. What a YAML node of each kind may be
-stands in `decode`, which a start without a file does not need.
+`read` and `text` are for flags, `plain` is the value in a written file. `decode` has the YAML nodes of each kind,
+which a start without a file does not import.
 
 A duration is Go's: an optional sign and one or more decimal numbers, each with a unit: `24h0m0s`, `1.5h`, `500ms`. A
-bare `0` is the one number that needs no unit. Inside vipwire a duration is a float of seconds; printing goes through
-whole nanoseconds, which is what Go counts in, so that what was read is what is printed. Source: Go's package `time`,
-ParseDuration and Duration.String.
+bare `0` needs no unit. Inside vipwire a duration is a float of seconds; writing goes through whole nanoseconds, as in
+Go, so that the written text equals the one read. Source: Go's package `time`, ParseDuration and Duration.String.
 """
 
 import enum
@@ -23,7 +22,7 @@ _NANOSECONDS: Final = {
     "ns": 1,
     "us": 1_000,
     "µs": 1_000,  # U+00B5, the micro sign
-    "μs": 1_000,  # U+03BC, the Greek letter: Go takes both
+    "μs": 1_000,  # U+03BC, the Greek letter: Go accepts both
     "ms": 1_000_000,
     "s": 1_000_000_000,
     "m": 60_000_000_000,
@@ -35,7 +34,7 @@ _ALLOWED: Final = "a duration such as 30s, 1m30s, 500ms, 24h0m0s or 0"
 
 
 def parse_duration(text: str) -> float:
-    """Read a Go duration as seconds. Raise ValueError that says what is allowed."""
+    """Parse a Go duration as seconds. Raise ValueError with the allowed form."""
     body = text[1:] if text[:1] in ("+", "-") else text
     if body == "0":
         return 0.0
@@ -52,7 +51,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Print seconds as Go does: `24h0m0s`, `1m30s`, `250ms`, `0s`."""
+    """Write seconds as Go does: `24h0m0s`, `1m30s`, `250ms`, `0s`."""
     nanoseconds = round(Decimal(seconds) * _NANOSECONDS["s"])  # a product of floats may be one off
     sign, nanoseconds = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if nanoseconds == 0:
@@ -87,7 +86,7 @@ class ModuleVerbosity(Value, frozen=True):
 
 
 def check_int32(value: int, text: str = "") -> int:
-    """Return the number if Go's int32 has it. Raise ValueError."""
+    """Return the number if Go's int32 can hold it. Raise ValueError."""
     if value not in _INT32:
         raise ValueError(f"{text} does not fit into 32 bits".lstrip())
     return value
@@ -95,7 +94,7 @@ def check_int32(value: int, text: str = "") -> int:
 
 def _read_int(text: str) -> int:
     try:
-        value = int(text.encode("ascii"), 0)  # int() of text reads digits of every script
+        value = int(text.encode("ascii"), 0)  # int() of text accepts digits of every script
     except ValueError:
         raise ValueError(f"must be {ValueKind.INT.allowed}") from None
     return check_int32(value)
@@ -127,7 +126,7 @@ def _same(value: Any) -> Any:
 class ValueKind(enum.Enum):
     """One kind.
 
-    `allowed` is for error messages, `usage` for `--help`. `read` gives the value of a flag's text or raises
+    `allowed` is for error messages, `usage` for `--help`. `read` returns the value of a flag's text or raises
     ValueError, `text` writes it for a command line, `plain` for the file.
     """
 

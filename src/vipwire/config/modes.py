@@ -1,8 +1,7 @@
-"""The modes that can be chosen: a new one is a folder, and one more line here.
+"""The registry of modes: a new mode is a folder, and one more line here.
 
-A line names the module that says all about a mode, as its `MODE`. The layers below the modes ask it only for what an
-operator can configure and which metrics it has, `Registered`; `vipwire.modes.registry` has the rest. A module is
-imported when somebody asks for its mode: what is not used costs nothing.
+A line names the module that describes a mode, as its `MODE`. Layers below the modes see only its settings and
+metrics, `Registered`; `vipwire.modes.registry` has the rest. A module is imported at the first use of its mode.
 """
 
 import contextlib
@@ -22,11 +21,11 @@ _MODULES: Final[dict[str, str]] = {
     "ebpf": "vipwire.modes.ebpf.mode",
 }
 DEFAULT: Final = "nftables"
-"""The mode where none is named."""
+"""The mode if none is named."""
 
 
 class MetricGroup(enum.Enum):
-    """Metrics that only some modes have: kube-proxy's, by what they count."""
+    """Metrics of kube-proxy that only some modes have, by what they count."""
 
     FULL_AND_PARTIAL_SYNCS = "full and partial syncs"
     NFTABLES_TRANSACTIONS = "transactions of nftables"
@@ -38,9 +37,9 @@ class MetricGroup(enum.Enum):
 class ModeSettings(Value, frozen=True):
     """The part of the configuration that a mode reads.
 
-    `periods` and `masquerading` are the sections, by their names in the file, that have the periods of its syncs and
-    its settings of masquerading. `primary_node_ports`: where
-    nodePortAddresses is empty, node ports are served at the node's primary addresses, else at all of them.
+    `periods` and `masquerading` are the names, in the file, of the sections with the mode's sync periods and
+    masquerade settings. `primary_node_ports`: if nodePortAddresses is empty, the mode serves node ports at the node's
+    primary addresses, else at all of them.
     """
 
     periods: str
@@ -49,32 +48,32 @@ class ModeSettings(Value, frozen=True):
 
 
 class Registered(Protocol):
-    """What the layers below the modes must know of a mode's `MODE`."""
+    """The part of a mode's `MODE` that layers below the modes know."""
 
     @property
     def settings(self) -> ModeSettings:
-        """The part of the configuration that it reads."""
+        """The part of the configuration that the mode reads."""
 
     @property
     def metrics(self) -> frozenset[MetricGroup]:
-        """The metrics that it has beside those of every mode."""
+        """The metrics of the mode beside those of every mode."""
 
 
 def mode_names() -> tuple[str, ...]:
-    """Name the modes, the default first."""
+    """Return the modes, the default first."""
     return tuple(_MODULES)
 
 
 @cache
 def registered(name: str) -> Registered:
-    """Find what a mode's module says. Raise KeyError for a mode that is not registered."""
+    """Return the `MODE` of a mode's module. Raise KeyError for a mode that is not registered."""
     found: Registered = import_module(_MODULES[name]).MODE
     return found
 
 
 @contextlib.contextmanager
 def registering(name: str, module: str) -> Iterator[None]:
-    """Register one more mode for as long as the context lasts: for tests, and to try a mode from elsewhere."""
+    """Register one more mode during the context: for tests, and for modes outside of vipwire."""
     _MODULES[name] = module
     try:
         yield

@@ -1,11 +1,11 @@
-"""A row of the configuration: a field, its flag, its default, its check and its meaning, said once.
+"""A row of the configuration: one field with its flag, default, check and meaning.
 
 The rows drive the reader and the writer of the file, the flags, `--help` and the documentation, validation, and the
-reload of a changed file. A check says which values a field may have, whatever the others are: it yields what is
-allowed where a value is something else. `validation` has the rules between several fields.
+reload of a changed file. A check judges one field alone: it yields the allowed values if the value is another.
+`validation` has the rules between several fields.
 
-Go's zero values matter for every ConfigMap that kubeadm has written, where unset fields stand as `0s`, `0` or `""`:
-in a field that is not a pointer the zero value *means* the default; in a pointer field only `null` does.
+Go's zero values matter for every ConfigMap of kubeadm, which has unset fields as `0s`, `0` or `""`: in a field that
+is not a pointer the zero value *means* the default; in a pointer field only `null` does.
 """
 
 import enum
@@ -23,11 +23,11 @@ from vipwire.model.value import Value
 
 Check = Callable[[Any], Iterable[str]]
 PRIMARY: Final = "primary"
-"""The word that stands in `nodePortAddresses` for the Node's own primary addresses."""
+"""The word in `nodePortAddresses` for the Node's own primary addresses."""
 
 
 def must(allowed: Callable[[Any], bool], message: str) -> Check:
-    """Make the check that says `message` where a value is not allowed."""
+    """Make a check that yields `message` if a value is not allowed."""
     return lambda value: () if allowed(value) else (message,)
 
 
@@ -37,21 +37,20 @@ def within(least: int, most: int) -> Check:
 
 
 class OneOf(Value, frozen=True):
-    """The check of a word: one of those that `words` lists, or blank where `blank` says so."""
+    """The check of a word: one of `words`, or blank if `blank`."""
 
     words: Callable[[], tuple[str, ...]]
     message: str = "must be {}"
     blank: bool = False
 
     def __call__(self, value: str) -> Iterable[str]:
-        """Yield what is allowed."""
         allowed = self.words()
         if value not in allowed and (value or not self.blank):
             yield self.message.format(", ".join(allowed))
 
 
 def reads(read: Callable[[str], object], text: str) -> bool:
-    """Report whether `read` takes a text without a ValueError."""
+    """Report whether `read` accepts a text without a ValueError."""
     try:
         read(text)
     except ValueError:
@@ -60,7 +59,6 @@ def reads(read: Callable[[str], object], text: str) -> bool:
 
 
 def cidr(text: str) -> Iterator[str]:
-    """Check a CIDR."""
     if not reads(Prefix.parse, text):
         yield "must be a valid CIDR such as 10.0.0.0/8 or fd00::/64"
 
@@ -71,7 +69,7 @@ def cidr_or_primary(text: str) -> Iterable[str]:
 
 
 def host_port(text: str) -> Iterator[str]:
-    """Check the address of a server; empty means no such server."""
+    """Check the address of a server; empty disables the server."""
     match = re.fullmatch(r"\[(?P<v6>[^\]]*)\]:(?P<port6>.*)|(?P<v4>[^:]*):(?P<port4>[^:]*)", text)
     if text and match is None:
         yield "must be IP:port ([IP]:port for IPv6)"
@@ -85,9 +83,9 @@ def host_port(text: str) -> Iterator[str]:
 
 
 def port_range(text: str) -> range | None:
-    """Read `begin-end` (both inclusive), `begin+size` or one port; empty and `0-0` give an empty range: any port.
+    """Parse `begin-end` (both inclusive), `begin+size` or one port; empty and `0-0` give an empty range: any port.
 
-    None where the text is none of these. Source: apimachinery's ParsePortRange.
+    None for other text. Source: apimachinery's ParsePortRange.
     """
     match = re.fullmatch(r"\s*(\d{1,5})(?:([-+])(\d{1,5}))?\s*", text, re.ASCII) if text.strip() else None
     if match is None:
@@ -111,7 +109,7 @@ ABOVE_0: Final = must(lambda value: value > 0, "must be greater than 0")
 
 
 class Applied(enum.Enum):
-    """When a changed value in the file counts; the value is the word of the documentation."""
+    """When a changed value in the file takes effect; the value is the word of the documentation."""
 
     LIVE = "live"
     RESTART = "restart"
@@ -147,22 +145,22 @@ _KIND_OF: Final = {
 class Setting(Value, frozen=True):
     """One row.
 
-    `name` and `text` are the flag and its meaning, in the section `group` of `--help`; "" where the field has none.
+    `name` and `text` are the flag and its meaning, in the section `group` of `--help`; "" for a field without a flag.
     A `*` in them stands for the name of the section. The kind is that of the default, for a float a duration, unless
     `read_as` is another. `check` says what is allowed (of a list: for each item).
 
     `file_name` is the field's name in the file, if it is not the attribute's in camel case. `in_file` is false for
-    what only flags say, `written` for fields that are written only where they differ from the default. `pointer` says
-    that Go has a pointer there. `applied` says when a change counts, by default after a restart. `mode` names the one
-    mode that reads it.
+    fields that only flags set, `written` for fields that are written only if they differ from the default. `pointer`:
+    the field is a pointer in Go. `applied` says when a change takes effect, by default after a restart. `mode` names
+    the only mode that reads the field.
 
-    Of the flag: `beside_file` says that it counts beside a `--config` file although the file has the field. `repeats`
-    flags take one value each time. `path_of_file` flags name a file. `own` flags are about one process and are told
-    to no other. `first` flags stand before the others of their group. `warning` is said whenever the flag is used.
-    `short` is its short name.
+    Of the flag: `beside_file` flags count beside a `--config` file although the file has the field. `repeats` flags
+    take one value each time. `path_of_file` flags name a file. `own` flags concern one process and are not passed to
+    others. `first` flags precede the others of their group. `warning` is printed whenever the flag is used. `short`
+    is its short name.
 
     `path` is the dotted path in the file's names, `attribute` the one in Python's. `paths` are the paths of all
-    fields that the flag sets: none means that it is handled by itself or does nothing.
+    fields that the flag sets; empty if the flag sets none.
     """
 
     name: str = ""
@@ -190,12 +188,12 @@ class Setting(Value, frozen=True):
 
     @property
     def kind(self) -> ValueKind:
-        """The kind of its value."""
+        """The kind of the value."""
         return self.read_as or _KIND_OF.get(type(self.default), ValueKind.SECTION)
 
     @property
     def with_config(self) -> bool:
-        """Whether the flag counts beside a `--config` file; all others are ignored then, as in kube-proxy."""
+        """Whether the flag counts beside a `--config` file, which overrides all others, as in kube-proxy."""
         return self.beside_file or not self.in_file
 
     @property
@@ -204,7 +202,7 @@ class Setting(Value, frozen=True):
         return self.text or f"{self.warning[:1].upper()}{self.warning[1:]}."
 
     def value(self, config: Any) -> Any:
-        """Read this field of a configuration."""
+        """Return this field's value in a configuration."""
         return attrgetter(self.attribute)(config)
 
 
@@ -216,11 +214,11 @@ def _declaring(row: Callable[_P, Setting]) -> Callable[_P, Any]:
 
 
 setting: Final = _declaring(Setting)
-"""Declares a row where its field is declared, of the field's type."""
+"""Declares a row at the field's declaration, with the field's type."""
 
 
 class _SectionMeta(msgspec.StructMeta):
-    """Makes a section: its rows stay in `settings`, by attribute. A subclass may give another default."""
+    """Makes a section: its rows are in `settings`, by attribute. A subclass may change a default."""
 
     settings: dict[str, Setting]
 
@@ -246,14 +244,14 @@ class _SectionMeta(msgspec.StructMeta):
 
 
 class Section(Value, frozen=True, rename="camel", metaclass=_SectionMeta):
-    """The base of the configuration's sections: values, whose fields `setting` declares."""
+    """The base of the configuration's sections: values whose fields `setting` declares."""
 
 
 _S = TypeVar("_S", bound=Section)
 
 
 def rows_of(kind: type[Section], above: Setting | None = None) -> Iterator[Setting]:
-    """Yield every row below a section that is no section itself, with its path from there."""
+    """Yield every row below a section, without the sections themselves, with its path from there."""
     for row in kind.settings.values():
         found = row if above is None else _below(above, row)
         if row.kind is ValueKind.SECTION:
@@ -277,7 +275,7 @@ def _below(above: Setting, row: Setting) -> Setting:
 
 
 def replace_at(section: _S, attribute: str, value: object) -> _S:
-    """Return a section with another value of a field, which may be one of a section within."""
+    """Return a section with another value of a field, which may belong to a nested section."""
     name, _, rest = attribute.partition(".")
     inner = replace_at(getattr(section, name), rest, value) if rest else value
     return msgspec.structs.replace(section, **{name: inner})

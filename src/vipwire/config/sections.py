@@ -1,7 +1,7 @@
 """The sections of KubeProxyConfiguration v1alpha1 as frozen values, with kube-proxy's defaults.
 
-Durations are float seconds. Where a default differs from kube-proxy's, the section's docstring says so and why.
-Fields stand in the order of `--help`.
+Durations are float seconds. If a default differs from kube-proxy's, the section's docstring says why. Fields have the
+order of `--help`.
 """
 
 import enum
@@ -31,7 +31,7 @@ class ClientConnection(Section, frozen=True):
 
 
 class LogOutput(Section, frozen=True):
-    """Options of one log format. The buffer's size is accepted and has no effect: every line is written at once."""
+    """Options of one log format. The buffer's size has no effect: vipwire writes every line at once."""
 
     split_stream: bool = setting(
         "log-*-split-stream", "With *: errors to stderr, everything else to stdout.", applied=_LIVE, beside_file=True)
@@ -66,7 +66,7 @@ class Logging(Section, frozen=True):
 
 
 class Masquerading(Section, frozen=True):
-    """The fields that the sections `iptables` and `nftables` both have; a flag sets both."""
+    """The fields that the sections `iptables` and `nftables` share; a flag sets both."""
 
     sync_period: float = setting(
         "iptables-sync-period", "How often vipwire compares the kernel with the plan, in every mode other than ipvs. "
@@ -83,10 +83,10 @@ class Masquerading(Section, frozen=True):
 
 
 class IPTables(Masquerading, frozen=True):
-    """The `iptables` section; also what userspace mode uses.
+    """The `iptables` section; userspace mode uses it, too.
 
-    Two are vipwire's own. `tree`: Services are found through a tree of chains, or, without it, in kube-proxy's flat
-    one. `by_tools`: iptables-restore writes the rules, where vipwire could write the kernel's tables itself.
+    Two fields are vipwire's own. `tree`: find Services through a tree of chains instead of kube-proxy's flat chain.
+    `by_tools`: write rules with iptables-restore, even if vipwire could write the kernel's tables itself.
     """
 
     min_sync_period: float = 1.0
@@ -123,10 +123,10 @@ class IPVS(Section, frozen=True):
 
 
 class NFTables(Masquerading, frozen=True):
-    """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes.
+    """The `nftables` section. vipwire applies changes without delay by default, unlike kube-proxy (1 s).
 
-    One is vipwire's own: `offload_packet_threshold`, the packets of a TCP connection after which a flowtable takes it
-    over; 0 for none.
+    One field is vipwire's own: `offload_packet_threshold`, the packets of a TCP connection after which a flowtable
+    takes over the connection; 0 for never.
     """
 
     offload_packet_threshold: int = setting(
@@ -232,7 +232,7 @@ class Counters(Section, frozen=True):
 
     @property
     def level(self) -> CounterLevel:
-        """The level that a mode counts at."""
+        """The level of the mode's counters."""
         if self.series == Series.NONE.value:
             return CounterLevel.NOTHING
         return CounterLevel.TRAFFIC if self.traffic else CounterLevel.CONNECTIONS

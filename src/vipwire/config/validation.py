@@ -1,8 +1,8 @@
-"""Validates a configuration: all rules of kube-proxy 1.36, all broken ones reported at once.
+"""Validates a configuration by all rules of kube-proxy 1.36, and reports all errors at once.
 
-Each row of the configuration has the rule of its own value; here are the rules between several, and which sections
-count: one is only checked where its mode is the selected one, as kube-proxy does. An odd `ipvs` section is nobody's
-trouble in nftables mode. Paths are those of the file. Source: pkg/proxy/apis/config/validation.
+Each row of the configuration has the rule of its own value; this module has the rules between several. As in
+kube-proxy, a mode's section is only checked if the mode is selected. Paths are those of the file. Source:
+pkg/proxy/apis/config/validation.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _OF_MODES: Final = ("iptables", "nftables", "ipvs")
 
 
 class FieldError(NamedTuple):
-    """One invalid field: its path in the file, the value it has and what is allowed."""
+    """One invalid field: its path in the file, its value and the allowed values."""
 
     path: str
     value: object
@@ -31,7 +31,7 @@ class FieldError(NamedTuple):
 
 
 def validate(config: Config) -> tuple[FieldError, ...]:
-    """Check every rule; nothing means valid."""
+    """Check every rule; empty if valid."""
     sections = _sections_that_count(config)
     errors = [error for row in ROWS.values() if _counts(row, sections) for error in _check(row, row.value(config))]
     for section in sections:
@@ -44,7 +44,7 @@ def validate(config: Config) -> tuple[FieldError, ...]:
 
 
 def _sections_that_count(config: Config) -> tuple[str, ...]:
-    """Name the sections of the selected mode; a blank mode takes `iptables` into account."""
+    """Return the sections of the selected mode; a blank mode reads `iptables`, too."""
     selected = registered(config.proxy_mode).settings.periods if config.proxy_mode in mode_names() else ""
     return tuple(name for name in _OF_MODES if name == selected or (name == "iptables" and not config.mode))
 

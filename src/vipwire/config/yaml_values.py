@@ -1,8 +1,8 @@
-"""Reads YAML as the values that JSON has, event by event: no text exhausts a stack, memory or the processor. Pure.
+"""Reads YAML as JSON values, event by event: no text exhausts the stack, memory or processor. Pure.
 
-libyaml composes nested nodes by recursion in C, so that a file of brackets ends the process by a signal: only its
-events are used here, and depth is counted. An alias stands for all of its anchor; aliases of aliases double a
-document with each line (CVE-2019-11253): each anchor knows its number of values, and the sum is bounded.
+libyaml composes nested nodes by recursion in C, so that a file of brackets crashes the process: this module uses only
+its events, and counts the depth. An alias stands for all of its anchor; aliases of aliases double a document with
+each line (CVE-2019-11253): each anchor knows its number of values, and the sum is limited.
 """
 
 import math
@@ -34,7 +34,7 @@ _READERS: Final = {
 _RESOLVERS: Final = {
     first: [(tag, pattern) for tag, pattern in found if tag in _READERS or tag == _MERGE]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}  # no dates: on the wire, a time is a text
+}  # no dates: the API writes a time as text
 
 
 class _Merge:
@@ -43,7 +43,7 @@ class _Merge:
 
 @dataclass(slots=True)
 class _Frame:
-    """A list or map that is being read: its values, and in a map the key that waits for one."""
+    """An open list or map: its values, and in a map the key that waits for one."""
 
     values: Any
     anchor: str | None
@@ -56,10 +56,10 @@ class _Frame:
 def read_documents(
     text: str | bytes, most: int, repeated: list[str] | None = None, lines: dict[str, int] | None = None
 ) -> list[Any]:
-    """Read all documents. Raise DecodeError, with line and column where there are any.
+    """Read all documents. Raise DecodeError, with line and column if known.
 
-    They may stand for `most` values, aliases written out. A key that stands twice in a mapping is an error, unless
-    `repeated` takes its path. `lines` takes the line of each key and list item that has one, by its path.
+    They may hold `most` values, with aliases expanded. A repeated key of a mapping is an error, unless `repeated`
+    collects its path. `lines` collects the line of each key and list item, by its path.
     """
     if _count_directives(text) > _MOST_DIRECTIVES:
         raise DecodeError(f"YAML: more than {_MOST_DIRECTIVES} %TAG directives")
@@ -78,7 +78,7 @@ def read_documents(
 
 
 def _count_directives(text: str | bytes) -> int:
-    if isinstance(text, bytes):  # perhaps UTF-16, which libyaml reads too
+    if isinstance(text, bytes):  # perhaps UTF-16, which libyaml reads, too
         text = text.replace(b"\0", b"").decode("latin-1")
     return len(_DIRECTIVE.findall(text)) if "%TAG" in text else 0
 
@@ -93,12 +93,12 @@ def _position(text: str | bytes, offset: int) -> str:
 
 
 def place_after(text: str) -> str:
-    """Write the line and column that follow a text."""
+    """Write the line and column at the end of a text."""
     return f"line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))}"
 
 
 class _Reading:
-    """The documents as far as they are read."""
+    """The documents read so far."""
 
     def __init__(self, most: int, repeated: list[str] | None, lines: dict[str, int] | None) -> None:
         self.documents: list[Any] = []
@@ -108,7 +108,6 @@ class _Reading:
         self._size = self._line = 0
 
     def take(self, event: Any) -> None:
-        """Take the next event. Raise ValueError."""
         self._line = event.start_mark.line + 1
         if self._frames and isinstance(self._frames[-1].values, list):
             self._note_line()
@@ -190,7 +189,7 @@ class _Reading:
             self._lines[self._path()] = self._line
 
     def _path(self) -> str:
-        """Write the path of the value that is read: `a.b[2].c`."""
+        """Write the path of the current value: `a.b[2].c`."""
         steps = (f"[{len(each.values)}]" if isinstance(each.values, list) else str(each.key) for each in self._frames)
         return ".".join(steps).replace(".[", "[")
 
@@ -239,12 +238,12 @@ def _merged(value: Any) -> list[dict[str, Any]]:
     return found
 
 
-# A tag that does not fit its value (`!!bool x`, `!!timestamp x`) raises what the conversion raises.
+# A tag that does not fit its value (`!!bool x`, `!!timestamp x`) raises the error of the conversion.
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Read one document. Raise ValueError, with the place where that is known."""
+    """Read one document. Raise ValueError, with the place if known."""
     try:
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:

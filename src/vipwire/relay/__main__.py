@@ -1,7 +1,7 @@
 """The process of a relay: `python -m vipwire.relay NAME DESCRIPTOR`.
 
-NAME is that of its socket (`local_sockets`). When it listens there, or cannot, it says so on the inherited descriptor
-and closes it. It outlives the process that has started it: neither a restart nor an upgrade cuts connections.
+NAME is its socket's (`local_sockets`). When the relay listens, or cannot, it reports on the inherited descriptor and
+closes it. The relay outlives the process that started it, so that restarts and upgrades do not cut connections.
 """
 
 import gc
@@ -17,11 +17,10 @@ from vipwire.relay.relay import ControlSocket, Relay
 
 
 def main() -> int:
-    """Relay until told to retire."""
     name, tell = sys.argv[1], int(sys.argv[2])
     if os.fork():
-        return 0  # whoever has started us need not wait for the relay, which may outlive him
-    os.dup2(0, 2)  # nor for its standard error, which is /dev/null from here on
+        return 0  # frees the starter of the relay from waiting for it
+    os.dup2(0, 2)  # releases the starter's standard error
     limit = raise_limit()
     try:
         listening = listen(name)
@@ -33,10 +32,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = EventLoop()
     relay = Relay(loop, limit, os.getpid())
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))  # with all connections
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))  # ends all connections, too
     ControlSocket(loop, relay, listening, os.geteuid())
     os.close(tell)
-    # Connections are freed when they end; a collection that walks over all of them would stop the relaying.
+    # Connections are freed when they end; a garbage collection would walk over all of them and stop relaying.
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)

@@ -1,13 +1,13 @@
 """Chooses the endpoint for a new connection of a listener. Pure: the time and chance are parameters.
 
-    affinity       the endpoint that this client had, while it is remembered and has not failed just now
-    round robin    in turn, from a shuffled order that begins anew when the endpoints change; weighted: interleaved
+    affinity       the client's last endpoint, until the timeout or a failed dial
+    round robin    in turn, in a random order of its own after each change of endpoints; weighted: interleaved
     random         by chance, weighted
-    least conn.    the fewest open connections for its weight; of several, the next in turn
+    least conn.    the fewest open connections for its weight; of equals, the next in turn
     hashes         a table of slots by the client's address (Maglev: and port), the same on every node
 
-An endpoint that fails `EJECT_AFTER` dials in succession rests: it is left out for `REST_SECONDS`, unless all rest. A
-dial that is repeated goes to an endpoint that has not been tried, as long as there is one.
+An endpoint that fails `EJECT_AFTER` dials in succession gets no new connections for `REST_SECONDS`, unless all have
+failed. A repeated dial goes to an endpoint that was not tried, if there is one.
 """
 
 import enum
@@ -22,7 +22,7 @@ from vipwire.relay.messages import NOWHERE, Listener, Place
 EJECT_AFTER: Final = 3
 REST_SECONDS: Final = 10.0
 MOST_CLIENTS: Final = 65536
-"""Clients that a memory holds; beyond that it forgets who has stayed away longest."""
+"""Clients whose endpoints are remembered; beyond that the table forgets the longest absent one."""
 _MOST_SLOTS: Final = 4096
 
 
@@ -37,7 +37,7 @@ class BalancingAlgorithm(enum.Enum):
 
 
 class BalancedEndpoint:
-    """An endpoint, what went to it, and whether it rests. `sockaddr` is as sockets take it."""
+    """An endpoint, its traffic, and whether it rests after failures. `sockaddr` is for socket calls."""
 
     __slots__ = (
         "connections",
@@ -59,11 +59,11 @@ class BalancedEndpoint:
         self.rests_until = 0.0
 
     def totals(self) -> tuple[int, int, int, int, int]:
-        """Return what was counted: connections, those that are open, bytes sent and received, failed dials."""
+        """Return the counters: connections, open connections, bytes sent and received, failed dials."""
         return self.connections, self.open, self.sent, self.received, self.failed
 
     def reached(self, asked: int) -> tuple[str, int]:
-        """Return where it is reached by a client that has asked for a port, which is its own where it has none."""
+        """Return the address and port to dial; an endpoint without a port gets the client's port `asked`."""
         host, port = self.sockaddr
         return (host, asked) if not port else self.sockaddr
 
@@ -75,7 +75,7 @@ class BalancedEndpoint:
 
 
 class ClientMemory:
-    """The endpoint of each client, and when it was last used. `whole`: all ports of an endpoint count as one."""
+    """The endpoint of each client, and its last use. `whole`: all ports of an endpoint count as one."""
 
     def __init__(self, *, whole: bool = False) -> None:
         self.whole = whole
@@ -85,23 +85,23 @@ class ClientMemory:
         return len(self._clients)
 
     def identity(self, place: Place) -> bytes | Place:
-        """Return what of an endpoint is remembered."""
+        """Return the part of an endpoint that the table remembers."""
         return place.address if self.whole else place
 
     def recall(self, client: str, now: float, seconds: float) -> bytes | Place | None:
-        """Return where a client went, if it is not too long ago."""
+        """Return a client's endpoint, unless its last use is older than `seconds`."""
         found = self._clients.get(client)
         return found[0] if found is not None and now - found[1] < seconds else None
 
     def note(self, client: str, place: Place, now: float) -> None:
-        """Remember where a client goes now."""
+        """Remember a client's endpoint."""
         self._clients.pop(client, None)
         self._clients[client] = (self.identity(place), now)
         if len(self._clients) > MOST_CLIENTS:
             del self._clients[next(iter(self._clients))]
 
     def forget(self, now: float, seconds: float) -> None:
-        """Drop those who have stayed away too long; the order of the dictionary is that of their last visits."""
+        """Drop clients older than `seconds`; the dictionary is in order of their last use."""
         stale = 0
         for _, when in self._clients.values():
             if now - when < seconds:
@@ -127,9 +127,9 @@ class Pool:
         self._choice = BalancingAlgorithm.ROUND_ROBIN
 
     def take(self, listener: Listener, memory: ClientMemory, beside: ClientMemory | None = None) -> None:
-        """Set a listener's endpoints and how to choose among them. Endpoints that stay keep what was counted.
+        """Set a listener's endpoints and its algorithm. Endpoints that stay keep their counters.
 
-        `beside` is asked for clients of whom `memory` knows nothing that can be used.
+        `beside` is asked for clients without a usable endpoint in `memory`.
         """
         known = self.targets
         self.targets = {}
@@ -147,7 +147,7 @@ class Pool:
     def choose(
         self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint] = ()
     ) -> BalancedEndpoint | None:
-        """Choose for a client (address and port); `tried` have failed it. None if there is no endpoint at all."""
+        """Choose an endpoint for a client (address and port), not one of `tried`; None without endpoints."""
         if not self._order:
             return None
         target = self._remembered(client, now) if self._affinity and not tried else None
@@ -158,7 +158,7 @@ class Pool:
         return target
 
     def _remembered(self, client: str, now: float) -> BalancedEndpoint | None:
-        """Find the endpoint that a client had, if it may have it here and it does not rest."""
+        """Return a client's remembered endpoint, if it is in this pool and does not rest."""
         for memory in (self.memory, self._beside):
             had = memory.recall(client, now, self._affinity) if memory is not None else None
             target = self._identities.get(had) if had is not None else None
@@ -167,12 +167,12 @@ class Pool:
         return None
 
     def connected(self, target: BalancedEndpoint) -> None:
-        """Note that an endpoint was reached."""
+        """Record a successful dial."""
         target.failures = 0
         target.connections += 1
 
     def missed(self, target: BalancedEndpoint, now: float) -> bool:
-        """Note that an endpoint was not reached; tell whether it rests from now on."""
+        """Record a failed dial; report whether the endpoint now rests."""
         target.failed += 1
         target.failures += 1
         if target.failures < EJECT_AFTER or len(self.targets) < 2:
@@ -182,7 +182,7 @@ class Pool:
         return begins
 
     def sweep(self, now: float) -> None:
-        """Forget clients that stay away."""
+        """Forget clients whose affinity has timed out."""
         self.memory.forget(now, self._affinity)
 
     def _fresh(self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
@@ -204,7 +204,7 @@ class Pool:
     def _turned(self, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         begin, size = self._next, len(self._order)
         target = self._order[begin]
-        if target.rests_until <= now and not tried:  # as it nearly always is
+        if target.rests_until <= now and not tried:  # the common case
             self._next = begin + 1 if begin + 1 < size else 0
             return target
         passed, target = first(self._from(begin), now, tried)
@@ -212,12 +212,12 @@ class Pool:
         return target
 
     def _begin(self) -> int:
-        """Return from where on equals are looked at; another place each time."""
+        """Return the index to start at among equals; another one each time."""
         begin, self._next = self._next, (self._next + 1) % len(self._order)
         return begin
 
     def _from(self, begin: int) -> Iterator[BalancedEndpoint]:
-        """Yield every target once, in order from `begin` on."""
+        """Yield every endpoint once, from index `begin` on."""
         order, size = self._order, len(self._order)
         for at in range(begin, begin + size):
             yield order[at if at < size else at - size]
@@ -244,9 +244,9 @@ class Pool:
 def first(
     candidates: Iterable[BalancedEndpoint], now: float, tried: Sequence[BalancedEndpoint]
 ) -> tuple[int, BalancedEndpoint]:
-    """Find the first that neither was tried nor rests; else the first that was not tried; else the first.
+    """Find the first endpoint that neither was tried nor rests; else the first untried; else the first.
 
-    Tell how many come before it.
+    Return how many come before, too.
     """
     first: tuple[int, BalancedEndpoint] | None = None
     untried: tuple[int, BalancedEndpoint] | None = None
@@ -262,6 +262,6 @@ def first(
 
 
 def _weights(targets: Iterable[BalancedEndpoint]) -> tuple[int, ...]:
-    """Collect the weights, unless they are all the same."""
+    """Return the weights; empty if all are equal."""
     weights = tuple(target.weight for target in targets)
     return weights if len(set(weights)) > 1 else ()

@@ -1,4 +1,4 @@
-"""The control process's end: finds or starts the relay of a family in this network namespace, and directs it."""
+"""The control process's side: finds or starts the relay of a family in this network namespace, and configures it."""
 
 import os
 import select
@@ -48,12 +48,12 @@ T = TypeVar("T", bound=Answer)
 
 
 def relay_name(family: Family) -> str:
-    """Name the socket of the proxy's relay of a family: one for each user and network namespace."""
+    """Return the socket name of a family's relay: one for each user and network namespace."""
     return f"vipwire-relay-{os.geteuid()}-{family.value.lower()}"
 
 
 class Call:
-    """A connection to a relay. Raises OSError where it breaks."""
+    """A connection to a relay. Raises OSError if the connection breaks."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -61,7 +61,7 @@ class Call:
 
     @classmethod
     def find(cls, name: str) -> "Call | None":
-        """Connect to the relay of a name (`relay_name`); None if there is none."""
+        """Connect to the relay of this name (`relay_name`); None if there is none."""
         sock = connect(name)
         if sock is None:
             return None
@@ -72,12 +72,12 @@ class Call:
 
     @classmethod
     def start(cls, name: str, settings: RelaySettings) -> "Call":
-        """Connect to the relay that is there, or start one. One of another version retires first.
+        """Connect to the running relay, or start one. A relay of another version retires first.
 
-        Raise OSError if it does not start.
+        Raise OSError if the relay does not start.
         """
         for _ in range(_ATTEMPTS):
-            with suppress(ConnectionError):  # there was one, and it has just ended
+            with suppress(ConnectionError):  # the relay has just ended
                 return cls._start(name, settings)
         return cls._start(name, settings)
 
@@ -105,7 +105,7 @@ class Call:
 
     @contextmanager
     def closed_by_failure(self) -> Iterator[None]:
-        """Hang up if what is asked meanwhile fails."""
+        """Close the connection if the block raises."""
         try:
             yield
         except BaseException:
@@ -113,7 +113,7 @@ class Call:
             raise
 
     def hello(self) -> Welcome | None:
-        """Ask which relay runs. A relay of another version is told to retire, and None is returned."""
+        """Return the relay's answer to `Hello`; tell a relay of another version to retire, and return None."""
         try:
             welcome = self.ask(Hello(), Welcome)
         except DecodeError:
@@ -124,25 +124,25 @@ class Call:
         return None
 
     def retire(self) -> None:
-        """Have the relay listen no more, so that another may."""
+        """Let the relay close its listeners, so that another relay can open them."""
         self._sock.sendall(encode(Retire()))
         self._receive(1)
 
     def ask(self, request: Request, expected: type[T]) -> T:
-        """Send a request and return the answer. Raise OSError if none comes, DecodeError for one of a wrong kind."""
+        """Send a request and return the answer. Raise OSError without answer, DecodeError for a wrong kind."""
         answer = self.tell(request)
         if not isinstance(answer, expected):
             raise DecodeError(f"the relay answered {type(answer).__name__} where {expected.__name__} was expected")
         return answer
 
     def tell(self, request: Request) -> Answer:
-        """Send a request and wait for whatever is answered."""
+        """Send a request and return the answer of any kind."""
         self._sock.sendall(encode(request))
         (size,) = HEAD.unpack(self._receive(HEAD.size))
         return decode_answer(self._receive(size))
 
     def close(self) -> None:
-        """Hang up; the relay goes on."""
+        """Close the connection; the relay continues."""
         self._sock.close()
 
     def _receive(self, size: int) -> bytes:
@@ -183,7 +183,7 @@ def _spawn(name: str) -> None:
 
 
 def _heard(read: int) -> str:
-    """Read what a relay says until it has nothing more to say: nothing at all if it listens."""
+    """Read the starting relay's error until end of file; "" if the relay listens."""
     said = b""
     while True:
         ready, _, _ = select.select([read], [], [], _START_PATIENCE)
@@ -196,10 +196,10 @@ def _heard(read: int) -> str:
 
 
 class Remote:
-    """A relay, by its name (`relay_name`), seen from the process that controls it.
+    """A relay by its name (`relay_name`), as the control process sees it.
 
-    With `starts` it is started if none runs; otherwise none is seen. `ports` are those of each listener, as last
-    seen or told. Every method raises OSError if the relay is lost; the next one looks for it anew.
+    With `starts`, starts a relay if none runs; otherwise there is none to see. `ports` are each listener's, as last
+    read or assigned. Every method raises OSError if the relay is lost; the next call looks for a new one.
     """
 
     def __init__(self, name: str, settings: RelaySettings, *, starts: bool) -> None:
@@ -208,16 +208,15 @@ class Remote:
         self.ports: dict[str, list[int]] = {}
 
     def close(self) -> None:
-        """Hang up; the relay goes on."""
+        """Close the connection; the relay continues."""
         if self._call is not None:
             self._call.close()
             self._call = None
 
     def listeners(self) -> dict[str, Listener]:
-        """Ask for all listeners."""
         self.ports = {}
         if self._call is not None and not self.alive():
-            self.close()  # it has ended since; there may be another by now
+            self.close()  # the relay has ended; another may run
         if self._call is None and not self._find():
             return {}
         observed = self._ask(Observe(), Observed)
@@ -225,7 +224,7 @@ class Remote:
         return observed.listeners
 
     def fronts(self, listeners: Mapping[str, Listener]) -> dict[tuple[str, int], str]:
-        """Name the listener at each port of a protocol, as far as rules lead there."""
+        """Return the listener of each (port, protocol) to which rules lead clients."""
         return {
             (Protocol(listener.protocol).label, port): key
             for key, listener in listeners.items()
@@ -234,7 +233,7 @@ class Remote:
         }
 
     def places(self, listeners: Mapping[str, Listener], protocol: Protocol) -> frozenset[tuple[Address, int]]:
-        """Return at which addresses and ports the listeners of a protocol are."""
+        """Return the addresses and ports of a protocol's listeners."""
         return frozenset(
             (Address(place.address), port)
             for key, listener in listeners.items()
@@ -245,14 +244,14 @@ class Remote:
     def put(
         self, wanted: Mapping[str, Listener], before: Mapping[str, Listener], instead: Iterable[str] = ()
     ) -> None:
-        """Open listeners and close those in `instead`; `before` are the old values of all that are there now.
+        """Open listeners and close those in `instead`; `before` are the previous values of all listeners.
 
-        Raise CommitError if one cannot be: then everything is as it was.
+        Raise CommitError if one fails; then nothing has changed.
         """
         ending = list(instead)
         rest = iter(sorted(wanted.items(), key=lambda item: not _is_fixed(item[1])))
         done: list[str] = []
-        # Those that may take the place of another come with it, first.
+        # Listeners that take over a socket of a closed one must be in its request: the first.
         most = max(_BATCH, sum(map(_is_fixed, wanted.values())) if ending else 0)
         batch = dict(islice(rest, most))
         while batch or ending:
@@ -270,7 +269,7 @@ class Remote:
             raise CommitError(f"the relay answered {answer}")
 
     def undo(self, keys: Iterable[str], before: Mapping[str, Listener]) -> None:
-        """Undo what was put."""
+        """Restore the listeners of these keys from `before`."""
         keys = tuple(keys)
         self.remove(key for key in keys if key not in before)
         if changed := {key: before[key] for key in keys if key in before}:
@@ -279,14 +278,13 @@ class Remote:
                 self.ports.update(answer.ports)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Close these listeners."""
         if gone := list(keys):
             self._ask(Remove(gone), Done)
             for key in gone:
                 self.ports.pop(key, None)
 
     def alive(self) -> bool:
-        """Report whether the relay that was last spoken to answers."""
+        """Report whether the last relay still answers."""
         if self._call is None:
             return False
         try:
@@ -296,15 +294,14 @@ class Remote:
         return True
 
     def notes(self) -> list[tuple[str, int]]:
-        """Ask for what an operator should know: (text, how often)."""
+        """Return the relay's notes for the operator: (text, number of times)."""
         return [] if self._call is None else self._ask(AskNotes(), Notes).notes
 
     def counters(self) -> RelayCounters:
-        """Ask for what it has counted."""
         return self._ask(AskCounters(), RelayCounters)
 
     def retire(self) -> bool:
-        """End the relay when its last connection ends; tell whether there was a relay."""
+        """Let the relay exit after its last connection; return False if no relay runs."""
         if self._call is None and not self._find(starts=False):
             return False
         self._ask(Retire(), Done)
@@ -342,7 +339,7 @@ def _is_fixed(listener: Listener) -> bool:
 
 
 def ask_counts(name: str) -> RelayCounters | None:
-    """Ask a relay for its counters, over a connection of its own; None if there is none."""
+    """Return a relay's counters, over a new connection; None if no relay runs."""
     call = Call.find(name)
     if call is None:
         return None

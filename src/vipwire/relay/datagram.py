@@ -1,8 +1,7 @@
-"""A frontend for UDP: each client (address and port) has a socket to an endpoint, as long as it is not idle.
+"""A frontend for UDP: each client (address and port) has a socket to an endpoint until it is idle.
 
-A client that comes back from the same port finds the endpoint that it had, if that still serves: the choice is
-remembered longer than the socket is kept, as the kernel's connection tracking would. Otherwise an endpoint that is no
-longer in the pool is left at once.
+A client that returns from the same port gets its previous endpoint if that still serves: the relay remembers the
+endpoint longer than the socket, as connection tracking does. Clients leave an endpoint at once when it is removed.
 """
 
 import _socket
@@ -25,20 +24,20 @@ _VIEW: Final = memoryview(_BUFFER)
 _NOW: Final = socket.MSG_DONTWAIT
 _DATAGRAM: Final = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _FAMILIES: Final = {4: socket.AF_INET, 16: socket.AF_INET6}
-"""By the bytes of an address."""
+"""By the length of an address in bytes."""
 REMEMBERED: Final = 4096
-"""Clients of a listener whose endpoint is remembered after their socket is gone."""
+"""Clients of a listener whose endpoint is remembered after their socket is closed."""
 MOST_CLIENTS: Final = 16384
-"""Clients of a listener that have sockets at a time; beyond that the one that came first loses its own."""
+"""Clients of a listener with open sockets; beyond that the relay closes the oldest one's."""
 
 Client = tuple[int, tuple[str, int], bytes]
-"""The listening socket that a client sends to, its address and port, and which of our addresses it sends to.
-
-The last is what the kernel tells of it where a socket is at all addresses, else empty: an answer comes from there."""
+"""The listening socket of a client, its address and port, and the destination address of its datagrams. The last is
+the kernel's message if the socket listens at all addresses, else empty: answers come from there.
+"""
 
 
 class Session:
-    """One client's socket to an endpoint; `asked` is which port of a range it has asked for."""
+    """One client's socket to an endpoint; `asked` is the port of a range that the client sent to."""
 
     __slots__ = ("asked", "client", "closed", "dialled", "owner", "sock", "target", "used")
 
@@ -56,7 +55,6 @@ class Session:
         self.closed = False
 
     def end(self) -> None:
-        """Close the socket."""
         self.owner.end(self)
 
     def ready(self, fd: int, mask: int) -> None:
@@ -76,7 +74,7 @@ class Session:
             self.target.failures = 0
             self.target.received += size
             if listening is not None:
-                with suppress(OSError):  # lost, as datagrams may be
+                with suppress(OSError):  # datagrams may be lost
                     if asked:
                         listening.sendmsg((_VIEW[:size],), told_from(listening.family, asked), _NOW, peer)
                     else:
@@ -92,13 +90,13 @@ class DatagramListener(BaseListener):
         self._had: dict[Client, BalancedEndpoint] = {}
         self._serving: frozenset[Place] = frozenset()
         self._named = max(place.port for place in listener.binds)
-        """The port that clients name, also those whom rules have led to another socket; 0 if nobody knows."""
+        """The port that clients send to, also those that rules lead to another socket; 0 if unknown."""
         self._everywhere = frozenset(fd for fd, sock in self.sockets.items() if tells_asked(sock))
         for fd in self.sockets:
             self.loop.add(fd, self, select.EPOLLIN)
 
     def settle(self, listener: Listener) -> None:
-        """Apply the description; clients of endpoints that are gone get another one."""
+        """Apply the description; clients of removed endpoints get another one."""
         super().settle(listener)
         self._serving = frozenset(listener.serving)
         for session in list(self._sessions.values()):
@@ -120,14 +118,14 @@ class DatagramListener(BaseListener):
             except BlockingIOError:
                 return
             except OSError:
-                continue  # an answer of before could not be delivered
+                continue  # the error of an earlier answer
             client = (fd, peer, asked)
             session = self._sessions.get(client) or self._open(client)
             if session is not None:
                 self._send(session, size)
 
     def lost(self, session: Session, code: int) -> None:
-        """Drop an endpoint that refuses datagrams; the client's next datagram goes to another."""
+        """Drop a client's endpoint that refuses datagrams; the next datagram goes to another endpoint."""
         target = session.target
         self.end(session)
         self._had.pop(session.client, None)
@@ -135,7 +133,6 @@ class DatagramListener(BaseListener):
             self.loop.note(f"endpoint {target} rests: it does not answer ({errno.errorcode.get(code, code)})")
 
     def end(self, session: Session) -> None:
-        """Close a client's socket."""
         if session.closed:
             return
         session.closed = True
@@ -147,7 +144,7 @@ class DatagramListener(BaseListener):
         self.shared.ended()
 
     def close(self) -> None:
-        """Listen no more, and let all clients go."""
+        """Close the listening sockets and all clients' sockets."""
         super().close()
         for session in list(self._sessions.values()):
             self.end(session)
@@ -194,7 +191,7 @@ class DatagramListener(BaseListener):
         return target
 
     def _asked(self, client: Client) -> int | None:
-        """Return which port of the range a client has asked for; None if rules have not led it here."""
+        """Return the port of the range that a client sent to; None if no rule translated the client here."""
         number, peer, _ = client
         here = self.sockets[number].getsockname()[:2]
         asked = self.shared.origins.port(peer[:2], here)

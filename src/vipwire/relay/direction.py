@@ -1,8 +1,8 @@
-"""One direction of a relayed connection: what comes from one side goes to the other.
+"""One direction of a relayed connection: copies from one socket to the other.
 
-A half copies through one buffer that all share; what the sink does not take at once is kept, and its source is left
-alone until then. A half whose reads fill the buffer carries much: it gets a pipe, and splice(2) moves the pages
-without copying them through here.
+Copies through one buffer that all directions share. Bytes that the sink does not accept are kept, and the source is
+not read until the sink accepts them. A direction whose reads fill the buffer gets a pipe: splice(2) moves the pages
+without a copy to userspace.
 """
 
 import _socket
@@ -20,42 +20,42 @@ from vipwire.relay.loop import EventLoop
 END: Final = select.EPOLLRDHUP | select.EPOLLHUP
 BUFFER: Final = bytearray(128 << 10)
 VIEW: Final = memoryview(BUFFER)
-"""Whoever reads uses it up before anybody else does."""
+"""The shared buffer: use its content before any other read."""
 READING: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
-"""What is asked of a socket that takes what it is given."""
+"""The events of a socket while its peer accepts data."""
 EVENTS: Final = READING | select.EPOLLOUT
 NOW: Final = socket.MSG_DONTWAIT
 WRITE_NOW: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _SIZE: Final = len(BUFFER)
 _FULL: Final = 2
-"""So many reads in succession that fill the buffer make a half use splice."""
+"""Number of successive reads that fill the buffer after which a direction uses splice."""
 _PIPE_SIZE: Final = 1 << 20
 _TURN: Final = 16
-"""Buffers that one half may move before others have their turn."""
+"""Buffers that one direction may copy before others get their turn."""
 _RESET: Final = struct.pack("ii", 1, 0)
 _SPLICE: Final = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK if hasattr(os, "SPLICE_F_MOVE") else 3
 _SPARE_PIPES: Final = 16
 
 
 class Carrier(Protocol):
-    """The connection that a half is of."""
+    """The connection of a direction."""
 
     target: BalancedEndpoint
     closed: bool
 
     @property
     def loop(self) -> EventLoop:
-        """The loop that calls back."""
+        """The event loop."""
 
     def direction_ended(self) -> bool:
-        """Report whether both directions have ended: then the connection is closed."""
+        """Report whether both directions have ended, and then close the connection."""
 
     def close(self) -> None:
         """End both directions."""
 
 
 class Pipe:
-    """A pipe for splice; `filled` is what is in it."""
+    """A pipe for splice; `filled` is the bytes in the pipe."""
 
     __slots__ = ("filled", "reader", "writer")
     spare: "list[Pipe]" = []  # noqa: RUF012 - of the process: there is one relay in it
@@ -63,12 +63,12 @@ class Pipe:
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.filled = 0
-        with suppress(OSError):  # too much for a user without privileges: 64 KiB work as well
+        with suppress(OSError):  # beyond an unprivileged user's limit: the default of 64 KiB works
             fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
 
     @classmethod
     def take(cls) -> "Pipe":
-        """Return a pipe, a used one if there is one. Raise OSError at the limit of open files."""
+        """Return a new or a reused pipe. Raise OSError at the limit of open files."""
         return cls.spare.pop() if cls.spare else cls()
 
     def give_back(self) -> None:
@@ -81,10 +81,10 @@ class Pipe:
 
 
 class Direction:
-    """One direction of a connection. `left` was read and is not yet written; `ended`: the source has ended.
+    """One direction of a connection. `left` was read but not yet written; `ended`: the source has ended.
 
-    `watched`: the loop tells when the sink can take more. `gathers`: the kernel may hold a small segment back while
-    another is on its way, which is nothing to a connection that writes once, and saves it a system call.
+    `watched`: the loop reports when the sink accepts more. `gathers`: the kernel may delay a small segment while
+    another is unacknowledged, which costs a single write nothing, and saves a system call.
     """
 
     __slots__ = ("ended", "full", "gathers", "left", "link", "pipe", "sink", "source", "up", "waiting", "watched")
@@ -98,7 +98,7 @@ class Direction:
         self.ended = self.waiting = self.watched = False
 
     def pump(self, mask: int = 0) -> None:
-        """Move what is there. `mask` are the source's events: the end may be known already."""
+        """Copy the available bytes. `mask` has the source's events, which may include its end."""
         if self.ended or self.waiting:
             return
         try:
@@ -112,7 +112,7 @@ class Direction:
             self.link.close()
 
     def flush(self) -> None:
-        """Copy again, because the sink can take more."""
+        """Continue copying, because the sink accepts more."""
         if not self.waiting:
             return
         self.waiting = False
@@ -133,7 +133,7 @@ class Direction:
         self.pump(END)
 
     def wait(self) -> None:
-        """Leave the source alone until the sink can take more."""
+        """Stop reading the source until the sink accepts more."""
         self.waiting = True
         if self.gathers:
             self.hurry()
@@ -142,7 +142,7 @@ class Direction:
             self.link.loop.change(self.sink.fileno(), EVENTS)
 
     def hurry(self) -> None:
-        """Have what is written sent at once, whatever is still on its way."""
+        """Send small segments at once from now on."""
         self.gathers = False
         with suppress(OSError):
             self.sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -187,7 +187,7 @@ class Direction:
         try:
             self.pipe = Pipe.take()
         except OSError:
-            self.full = -1024  # no descriptors are left: copying goes on as well
+            self.full = -1024  # no descriptors are left: copying works, too
             return False
         os.set_blocking(self.source.fileno(), False)
         os.set_blocking(self.sink.fileno(), False)
@@ -215,7 +215,7 @@ class Direction:
         self.link.loop.again(self._turn)
 
     def end(self) -> None:
-        """Return the pipe; abort the sink if the source did not end by itself."""
+        """Return the pipe; reset the sink if the source did not end normally."""
         if self.pipe is not None:
             self.pipe.give_back()
             self.pipe = None
@@ -229,7 +229,7 @@ class Direction:
             self.link.target.received += size
 
     def _end(self) -> None:
-        """Pass the end on; with the other direction's the connection is over."""
+        """Shut down the sink; close the connection if the other direction has ended, too."""
         self.ended = True
         link = self.link
         if link.direction_ended():
@@ -241,6 +241,6 @@ class Direction:
 
 
 def make_reset(sock: _socket.socket) -> None:
-    """Make close() send a reset, so that the other side does not take an abort for an end."""
+    """Make close() send a reset, so that the peer does not take an abort for a normal end."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

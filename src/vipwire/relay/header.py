@@ -1,4 +1,4 @@
-"""The PROXY protocol's header: tells an endpoint who the client is, before the client's first byte.
+"""The PROXY protocol's header, which tells an endpoint the client's address before the client's first byte.
 
 Source: https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt, sections 2.1 (text) and 2.2 (binary).
 """
@@ -16,9 +16,9 @@ _HEAD: Final = struct.Struct("!12sBBH")
 
 
 def header(version: int, client: tuple[str, int], server: tuple[str, int], *, datagram: bool = False) -> bytes:
-    """Write the header for a client's address and port, and those that it connected to.
+    """Encode the header for a client's address and port, and those that it connected to.
 
-    Version 1 has no form for datagrams: they get none.
+    Version 1 has no form for datagrams: returns nothing for them.
     """
     ipv6 = ":" in client[0]
     if version == 1:

@@ -1,7 +1,7 @@
-"""The base of a relay's TCP and UDP frontends, and the bounds that all of them share.
+"""The base of a relay's TCP and UDP frontends, and the limits that all of them share.
 
-At the limit of open files new connections are refused with a reset, and said so; nobody else notices. One listener
-may not have all the room: one that is flooded leaves some to the others.
+At the limit of open files the relay resets new connections and reports it; established ones continue. One listener
+may use only a part of the descriptors, so that a flood leaves some to the others.
 """
 
 import _socket
@@ -20,9 +20,9 @@ from vipwire.relay.messages import Listener, Place
 from vipwire.relay.sockets import Origins
 
 DIAL_TIMEOUTS: Final = (0.25, 0.5, 1.0, 2.0)
-"""Seconds that each endpoint has to answer a dial, one after the other."""
+"""Seconds for each endpoint to answer a dial, one after the other."""
 RESERVE: Final = 64
-"""Descriptors that connections never get: for new listeners, pipes and questions of the control process."""
+"""Descriptors that connections never use: for new listeners, pipes and the control process."""
 _EACH: Final = 2
 _SHARE: Final = 0.75
 """The part of all connections that one listener may have."""
@@ -32,11 +32,11 @@ NOBODY: Final = "nobody is to have them"
 NOT_LED: Final = "no rule has led them from a port of the range"
 CIRCLE: Final = "they come from this relay itself, in a circle"
 _MOST_STEPS: Final = 4
-"""How often one connection may pass through this relay: an endpoint may be an address that another Service has."""
+"""How often one connection may pass through this relay: an endpoint may be an address of another Service."""
 
 
 class DescriptorBudget:
-    """Counts connections. `others` are the descriptors of everything else: listeners, UDP clients."""
+    """Limits the number of connections. `others` counts all other descriptors: listeners, UDP clients."""
 
     __slots__ = ("_limit", "_others", "links", "most", "most_each")
     most: int
@@ -50,48 +50,47 @@ class DescriptorBudget:
 
     @property
     def others(self) -> int:
-        """The number of descriptors that are no connection's."""
         return self._others
 
     @others.setter
     def others(self, number: int) -> None:
-        # Every connection asks for the limits, so they are worked out here and not there.
+        # Computed here, because every connection reads the limits.
         self._others = number
         self.most = max(0, (self._limit - RESERVE - number) // _EACH)
         self.most_each = int(self.most * _SHARE)
 
 
 class Dialled:
-    """The relay's own sockets to endpoints, by protocol and local address, with how many relayings led there.
+    """The relay's sockets to endpoints, by protocol and local address, with the number of passes through the relay.
 
-    If a Service claims an endpoint's address and port, rules lead the relay's connection back to the relay. Where
-    that Service has the same endpoint, a single client would otherwise take all descriptors.
+    If a Service claims an endpoint's address and port, rules lead the relay's connection back to the relay. If that
+    Service has the same endpoint, a single client would otherwise use up all descriptors.
     """
 
     def __init__(self) -> None:
         self._steps: dict[tuple[int, str, int], int] = {}
 
     def steps(self, protocol: int, peer: tuple[str, int]) -> int:
-        """Return through how many relayings a client has come."""
+        """Return how often a client's connection has passed through the relay."""
         return self._steps.get((protocol, *peer[:2]), 0)
 
     def goes_round(self, protocol: int, peer: tuple[str, int]) -> bool:
-        """Report whether a client has come through too many."""
+        """Report whether a client's connection has passed through the relay too often."""
         return self.steps(protocol, peer) >= _MOST_STEPS
 
     def add(self, protocol: int, sock: _socket.socket, peer: tuple[str, int]) -> tuple[int, str, int]:
-        """Note a socket that was opened for this client; return its place, to be given back."""
+        """Record a socket opened for this client; return the key for `remove`."""
         place = protocol, *sock.getsockname()[:2]
         self._steps[place] = self.steps(protocol, peer) + 1
         return place
 
     def remove(self, place: tuple[int, str, int]) -> None:
-        """Forget a socket that is closed."""
+        """Forget a closed socket."""
         self._steps.pop(place, None)
 
 
 class Idle(Protocol):
-    """A UDP client that is watched for silence: when it last sent or was sent something."""
+    """A UDP client with the time of its last datagram in either direction."""
 
     used: float
     closed: bool
@@ -101,15 +100,15 @@ class Idle(Protocol):
 
 
 def accept(listening: _socket.socket) -> tuple[int, tuple[str, int]]:
-    """Accept a client as socket.accept does, but without making an object that takes longer than the rest of it."""
+    """Accept a client as socket.accept does, without its Python socket object, which takes most of the time."""
     found: tuple[int, tuple[str, int]] = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     return found
 
 
 class Shared:
-    """State that all listeners of a relay share. The timeout is of idle UDP clients, in seconds.
+    """The state that all listeners of a relay share. The timeout is of idle UDP clients, in seconds.
 
-    `ended` is called when a connection or a UDP client's session has ended.
+    The relay calls `ended` when a connection or a UDP client's session has ended.
     """
 
     def __init__(
@@ -132,16 +131,16 @@ class Shared:
         self._idle = loop.timer_queue(udp_timeout, self._look)
 
     def close(self) -> None:
-        """Close the spare socket that is kept for the limit, and the one that asks for ports."""
+        """Close the spare socket and the one for connection tracking."""
         self._spare.close()
         self.origins.close()
 
     def watch_idle(self, session: Idle) -> None:
-        """End a UDP client's session when it has been silent for so long."""
+        """End a UDP client's session after the idle timeout."""
         self.loop.schedule(self._idle, session)
 
     def set_udp_timeout(self, seconds: float) -> None:
-        """Wait so long from now on."""
+        """Set the idle timeout in seconds."""
         self._idle.seconds = seconds
 
     def _look(self, session: Idle) -> None:
@@ -154,19 +153,19 @@ class Shared:
             self.loop.schedule(self._idle, session)
 
     def turn_away(self, listening: _socket.socket) -> None:
-        """Refuse a client although there is no descriptor for it: with the one that is kept for this."""
+        """Refuse a client at the limit of descriptors, by giving up the spare one."""
         self._spare.close()
         with suppress(OSError):
             fd, _ = accept(listening)
             client = _socket.socket(fileno=fd)
             make_reset(client)
             client.close()
-        with suppress(OSError):  # somebody was faster: the next close makes room
+        with suppress(OSError):  # another socket took the descriptor: the next close frees one
             self._spare = socket.socket()
 
 
 class BaseListener:
-    """The common part of TCP and UDP listeners: sockets, a pool, who may come."""
+    """The common part of TCP and UDP listeners: sockets, a pool, allowed clients."""
 
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         self.shared, self.loop, self.key, self.listener = shared, shared.loop, key, listener
@@ -178,24 +177,23 @@ class BaseListener:
         self._admitted: dict[str, bool] = {}
 
     def places(self) -> Iterator[tuple[tuple[int, Place], _socket.socket]]:
-        """Yield the sockets, each with its protocol and the place that was asked for."""
+        """Yield the sockets, each with its protocol and its requested place."""
         for place, sock in zip(self.listener.binds, self.sockets.values(), strict=True):
             yield (self.listener.protocol, place), sock
 
     def settle(self, listener: Listener) -> None:
-        """Apply a listener's description, all but its sockets."""
+        """Apply a listener's description, except its sockets."""
         self.listener = listener
         self._admitted.clear()
         sources = listener.sources
         self._sources = None if sources is None else tuple(Prefix(Address(net), length) for net, length in sources)
 
     def in_span(self, port: int) -> bool:
-        """Report whether a port is one of the range."""
         first, last = self.listener.span
         return first <= port <= last
 
     def admits(self, client: str) -> bool:
-        """Report whether a client may come."""
+        """Report whether `sources` allow a client."""
         if self._sources is None:
             return True
         known = self._admitted.get(client)
@@ -207,12 +205,12 @@ class BaseListener:
         return known
 
     def refused(self, reason: str) -> None:
-        """Count a client that was sent away."""
+        """Count a refused client."""
         self.shared.refused[reason] += 1
         self.loop.note(f"{self.listener.name}: clients are refused: {reason}")
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the listening sockets."""
         for fd, sock in self.sockets.items():
             self.loop.leave(fd, sock)
         self.sockets = {}

@@ -1,10 +1,10 @@
-"""The relay's event loop: one epoll, timers of fixed delays, and nothing else.
+"""The relay's event loop: one epoll, and timers of fixed delays.
 
-There is no asyncio: a relayed connection takes three times the processor time with it (docs/modes/userspace.md).
-Sockets are registered once, edge-triggered; a handler works until the kernel says EAGAIN, or until its turn is over:
-then it is called again after all others.
+asyncio would take three times the processor time (docs/modes/userspace.md). Sockets are registered once,
+edge-triggered. A handler reads until EAGAIN, or until its turn is over; then the loop calls it again after all
+others.
 
-Timers come in queues. A queue has one delay, so what is put in last is due last, and a timer costs one append.
+Each queue of timers has one delay, so the last timer of a queue is due last, and a new timer costs one append.
 """
 
 import select
@@ -25,13 +25,13 @@ class Handler(Protocol):
 
 
 class Closable(Protocol):
-    """A socket, as far as the loop closes it."""
+    """A socket that the loop can close."""
 
     def close(self) -> None: ...
 
 
 class TimerQueue:
-    """Timers with one delay, in seconds. Each item is passed to `due` once its delay is over."""
+    """Timers with one delay, in seconds. After its delay each item is passed to `due`."""
 
     def __init__(self, seconds: float, due: Callable[[Any], None]) -> None:
         self.seconds, self.due = seconds, due
@@ -39,7 +39,7 @@ class TimerQueue:
 
 
 class EventLoop:
-    """Waits, and calls. `now` is the monotonic time of the present round."""
+    """Waits for events and calls handlers. `now` is the monotonic time of the current round."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -55,39 +55,38 @@ class EventLoop:
         return len(self._handlers)
 
     def handlers(self) -> list[Handler]:
-        """List everybody who is told of events, once."""
+        """List all handlers, each once."""
         return list({id(each): each for each in self._handlers.values()}.values())
 
     def add(self, fd: int, handler: Handler, mask: int) -> None:
-        """Register a handler for a descriptor's events."""
         self._handlers[fd] = handler
         self._epoll.register(fd, mask)
 
     def change(self, fd: int, mask: int) -> None:
-        """Ask for other events of a descriptor; those that are so already are told of anew."""
+        """Change the events of a descriptor; epoll reports those that are already true again."""
         self._epoll.modify(fd, mask)
 
     def forget(self, fd: int, socket: Closable) -> None:
-        """Unregister a descriptor, and close it after this round.
+        """Unregister a descriptor, and close its socket after this round.
 
-        Not at once: its number would be given to another, which would get the events of this round.
+        Not at once: a new socket could get the number, and with it the events of this round.
         """
         self._handlers.pop(fd, None)
         self._closing.append(socket)
 
     def leave(self, fd: int, socket: Closable) -> None:
-        """Forget a descriptor whose socket may have another one: epoll would go on to tell of it."""
+        """Unregister a descriptor whose socket has duplicates, which epoll would otherwise continue to report."""
         self._epoll.unregister(fd)
         self.forget(fd, socket)
 
     def timer_queue(self, seconds: float, due: Callable[[Any], None]) -> TimerQueue:
-        """Add a queue of timers that all have this delay."""
+        """Add a queue of timers with this delay in seconds."""
         made = TimerQueue(seconds, due)
         self._timers.append(made)
         return made
 
     def schedule(self, queue: TimerQueue, item: Any) -> None:
-        """Start a timer: the queue's `due` gets the item after the queue's delay."""
+        """Start a timer: after the queue's delay, its `due` gets the item."""
         queue.items.append((self.now + queue.seconds, item))
 
     def again(self, call: Callable[[], None]) -> None:
@@ -95,17 +94,16 @@ class EventLoop:
         self._again.append(call)
 
     def note(self, text: str) -> None:
-        """Count a note for the operator, who is told how often it happened."""
+        """Count a note for the operator, who gets its text and number."""
         if text in self.notes or len(self.notes) < MOST_EVENTS:
             self.notes[text] += 1
 
     def run(self) -> None:
-        """Run until stopped."""
         while not self.stopped:
             self.round(None)
 
     def round(self, most: float | None) -> None:
-        """Wait for events, at most so many seconds, and handle them."""
+        """Wait for events, at most `most` seconds, and handle them."""
         events = self._epoll.poll(self._timeout(most), MOST_EVENTS)
         self.now = time.monotonic()
         handlers = self._handlers
@@ -125,7 +123,7 @@ class EventLoop:
         self._closing.clear()
 
     def close(self) -> None:
-        """Close the epoll; the sockets are their handlers' to close."""
+        """Close the epoll; handlers close their sockets."""
         self._epoll.close()
 
     def _timeout(self, most: float | None) -> float | None:

@@ -1,8 +1,8 @@
-"""The messages between the control process and a relay: MessagePack, each behind its length.
+"""The messages between the control process and a relay: MessagePack, each after its length.
 
-The relay is a process of its own, so that neither the relaying nor the syncing stalls the other, and that connections
-outlive a restart of the proxy. It listens on a Unix socket of its network namespace (`local_sockets`), named for the
-user and the family: where one answers there, it is the only one.
+The relay is a separate process, so that relaying and syncing do not delay each other, and connections survive a
+restart of the proxy. It listens on a Unix socket of its network namespace (`local_sockets`), named for the user and
+the family, which makes it the only one.
 """
 
 import struct
@@ -13,22 +13,24 @@ import msgspec
 from vipwire.errors import DecodeError
 
 VERSION: Final = 3
-"""Of these messages. A relay of another version is told to retire; `Hello` and `Retire` mean the same in all."""
+"""The version of these messages. A relay of another version is told to retire; every version reads `Hello` and
+`Retire`.
+"""
 
 HEAD: Final = struct.Struct("!I")
 LARGEST: Final = 64 << 20
-"""Bytes of one message that are believed to be meant: a batch of listeners has a hundredth."""
+"""The most bytes of one message; a batch of listeners has a hundredth."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An address (4 or 16 bytes) and a port; port 0 where any will do."""
+    """An address (4 or 16 bytes) and a port; port 0 for any."""
 
     address: bytes
     port: int
 
 
 NOWHERE: Final = Place(b"", 0)
-"""Stands among a UDP listener's shares for clients that nobody is to have: what they send is dropped, and counted."""
+"""The target, among a UDP listener's shares, of clients whose datagrams the relay drops and counts."""
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,15 +41,17 @@ class Share(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Listener(msgspec.Struct, frozen=True, array_like=True):
-    """One frontend in the relay: where it listens, and to which endpoints it relays.
+    """One frontend in the relay: its sockets and its endpoints.
 
-    `name` is for people. `protocol` is the IANA number. `algorithm` is a value of `balance.Choice`. `affinity` is the
-    seconds for which a client keeps its endpoint, 0 for not at all; listeners of one `group` share the memory of it,
-    and where that has nothing that can be used, they ask that of the group `beside`, if there is one. If `whole`, an
-    endpoint is remembered by its address, whichever of its ports is meant.
-    `sources` are (network, prefix length), None for everybody. `proxy_protocol` is the version of the header that
-    endpoints are sent, 0 for none. `serving` may go on to answer UDP clients that they have. `span` is the range of
-    ports, first and last, that rules lead here, (0, 0) for a single one; an endpoint's port 0 is then the client's.
+    `name` is for users. `protocol` is the IANA number. `algorithm` is a value of `balance.Choice`. `affinity` is the
+    seconds for which a client keeps its endpoint, 0 for none. Listeners of one `group` share their clients'
+    endpoints; if the group has no usable endpoint for a client, they ask the group `beside`. If `whole`, affinity
+    remembers only an endpoint's address, for all its ports.
+
+    `sources` are (network, prefix length), None for any client. `proxy_protocol` is the version of the header for
+    endpoints, 0 for none. Endpoints in `serving` keep the UDP clients that they have. `span` is the range of ports,
+    first and last, that rules translate to this listener, (0, 0) for a single one; an endpoint with port 0 gets the
+    client's port.
     """
 
     name: str
@@ -66,11 +70,11 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, tag=True):
-    """Asks which relay runs."""
+    """Asks for the relay's version."""
 
 
 class RelaySettings(msgspec.Struct, tag="Settings", frozen=True):
-    """Settings that all listeners share. The range is [first, last], [0, 0] for any; the timeout in seconds."""
+    """Settings of all listeners. The range of ports is [first, last], [0, 0] for any; the timeout in seconds."""
 
     ports: tuple[int, int] = (0, 0)
     udp_timeout: float = 0.25
@@ -81,9 +85,9 @@ class Observe(msgspec.Struct, tag=True):
 
 
 class Put(msgspec.Struct, tag=True):
-    """Open these listeners, in place of those with the same key: all of them, or nothing is changed.
+    """Open these listeners, replacing those with the same key; if one fails, nothing changes.
 
-    Those in `instead` end with it; their sockets are handed on where another wants to listen at the same place.
+    Closes the listeners in `instead`, and reuses their sockets for new listeners at the same address and port.
     """
 
     listeners: dict[str, Listener]
@@ -91,7 +95,7 @@ class Put(msgspec.Struct, tag=True):
 
 
 class Remove(msgspec.Struct, tag=True):
-    """Close these listeners. Established connections go on."""
+    """Close these listeners. Established connections continue."""
 
     keys: list[str]
 
@@ -101,15 +105,15 @@ class AskCounters(msgspec.Struct, tag="AskCounts"):
 
 
 class AskNotes(msgspec.Struct, tag=True):
-    """Asks for what an operator should know; each note is told once."""
+    """Asks for the notes for the operator; the relay returns each note once."""
 
 
 class Retire(msgspec.Struct, tag=True):
-    """Close all listeners, and end with the last connection."""
+    """Close all listeners, and exit after the last connection."""
 
 
 class Welcome(msgspec.Struct, tag=True):
-    """The answer to `Hello`: who is there."""
+    """The answer to `Hello`: the relay's version and process."""
 
     version: int
     pid: int
@@ -117,20 +121,20 @@ class Welcome(msgspec.Struct, tag=True):
 
 
 class Observed(msgspec.Struct, tag=True):
-    """The answer to `Observe`. Ports are those that were given, in the order of `binds`."""
+    """The answer to `Observe`. Ports are the assigned ones, in the order of `binds`."""
 
     listeners: dict[str, Listener]
     ports: dict[str, list[int]]
 
 
 class Opened(msgspec.Struct, tag=True):
-    """The answer to `Put`: the ports."""
+    """The answer to `Put`: the assigned ports."""
 
     ports: dict[str, list[int]]
 
 
 class Refused(msgspec.Struct, tag=True):
-    """The other answer to `Put`: which listener cannot be, and why."""
+    """The other answer to `Put`: the listener that failed, and the error."""
 
     key: str
     errno: int
@@ -138,11 +142,11 @@ class Refused(msgspec.Struct, tag=True):
 
 
 class Done(msgspec.Struct, tag=True):
-    """The answer where there is nothing to tell."""
+    """The empty answer."""
 
 
 class EndpointCounters(msgspec.Struct, array_like=True):
-    """The traffic to one endpoint of a listener. Bytes are those of the streams and datagrams themselves."""
+    """The traffic to one endpoint of a listener. Bytes are payload only."""
 
     place: Place
     connections: int
@@ -154,7 +158,7 @@ class EndpointCounters(msgspec.Struct, array_like=True):
 
 
 class RelayCounters(msgspec.Struct, tag="Counted"):
-    """The answer to `AskCounters`: by listener; and the connections that were refused, by reason."""
+    """The answer to `AskCounters`: the traffic by listener, and refused connections by reason."""
 
     listeners: dict[str, list[EndpointCounters]]
     refused: dict[str, int]
@@ -162,7 +166,7 @@ class RelayCounters(msgspec.Struct, tag="Counted"):
 
 
 class Notes(msgspec.Struct, tag=True):
-    """The answer to `AskNotes`: (text, how often since it was last told)."""
+    """The answer to `AskNotes`: (text, number of times since the last answer)."""
 
     notes: list[tuple[str, int]]
 
@@ -177,13 +181,13 @@ _Message = TypeVar("_Message")
 
 
 def encode(message: Request | Answer) -> bytes:
-    """Write a message with its length before it."""
+    """Encode a message after its length."""
     body = _ENCODER.encode(message)
     return HEAD.pack(len(body)) + body
 
 
 def take_body(heard: bytearray) -> bytes | None:
-    """Take a message without its length off what was heard; None if it is not complete. Raise DecodeError."""
+    """Remove one message from `heard` and return it without its length; None if incomplete. Raise DecodeError."""
     if len(heard) < HEAD.size:
         return None
     (size,) = HEAD.unpack_from(heard)
@@ -198,12 +202,10 @@ def take_body(heard: bytearray) -> bytes | None:
 
 
 def decode_request(body: bytes) -> Request:
-    """Read a request without its length. Raise DecodeError."""
     return _decode(_REQUESTS, body)
 
 
 def decode_answer(body: bytes) -> Answer:
-    """Read an answer without its length. Raise DecodeError."""
     return _decode(_ANSWERS, body)
 
 

@@ -1,8 +1,7 @@
-"""The relay: all listeners of one family, kept as the control process says, and the socket on which that speaks.
+"""The relay: all listeners of one family, and the Unix socket by which the control process configures them.
 
-The socket is a Unix socket; see `messages`. A request to have listeners is carried out as a whole or not at
-all: every socket is opened before any listener changes. Established connections know nothing of listeners and outlive
-them.
+The relay executes a `Put` as a whole or not at all: it opens every socket before any listener changes. Established
+connections do not depend on listeners. See `messages`.
 """
 
 import _socket
@@ -52,7 +51,7 @@ _SWEEP_SECONDS: Final = 5.0
 
 
 class Relay:
-    """The listeners, and what is asked and told about them."""
+    """The listeners, and the answers to the control process."""
 
     def __init__(self, loop: EventLoop, limit: int, pid: int, chance: Callable[[], float] = random.random) -> None:
         self._loop, self._pid = loop, pid
@@ -66,7 +65,6 @@ class Relay:
         loop.schedule(self._sweeping, None)
 
     def answer(self, request: Request) -> Answer:
-        """Execute a request and return the answer."""
         match request:
             case Hello():
                 return Welcome(VERSION, self._pid, self._settings)
@@ -123,7 +121,7 @@ class Relay:
     def _sockets(
         self, listener: Listener, inherited: Mapping[tuple[int, Place], _socket.socket]
     ) -> list[_socket.socket]:
-        """Open a listener's sockets, or copy those that others leave: their queues go on."""
+        """Open a listener's sockets; duplicate those of closed listeners at the same place, with their queues."""
         first, last = self._settings.ports
         ports = range(first, last + 1) if last else range(0)
         sockets: list[_socket.socket] = []
@@ -155,7 +153,7 @@ class Relay:
         opened.settle(listener)
 
     def _memory(self, group: str, listener: Listener) -> ClientMemory | None:
-        """Return the affinity table of a group. One that identifies endpoints otherwise starts anew."""
+        """Return the affinity table of a group; a new one if `whole` has changed."""
         if not group:
             return None
         found = self._memories.get(group)
@@ -195,19 +193,20 @@ class Relay:
 
 
 _CONTROL_TIMEOUT: Final = 5.0
-"""Seconds until a control process that does not read its answers is hung up on. All relaying waits meanwhile: it is
-of our own user."""
+"""Seconds until the relay closes the connection of a control process that does not read answers. All relaying waits
+meanwhile; the control process has the same user or is root.
+"""
 
 
 class ControlSocket:
-    """Hears the control process: accepts its connections, reads requests, writes answers."""
+    """Accepts the connections of the control process, reads requests, writes answers."""
 
     def __init__(self, loop: EventLoop, relay: Relay, listening: socket.socket, user: int) -> None:
         self._loop, self._relay, self._listening, self._user = loop, relay, listening, user
         loop.add(listening.fileno(), self, select.EPOLLIN)
 
     def ready(self, fd: int, mask: int) -> None:
-        """Accept a connection. Only processes of our own user, and root's, may say what is relayed."""
+        """Accept a connection, if its process belongs to this user or root."""
         del fd, mask
         try:
             sock, _ = self._listening.accept()
@@ -219,12 +218,12 @@ class ControlSocket:
         ControlConnection(self._loop, self._relay, sock, self.close)
 
     def close(self) -> None:
-        """Release the name, so that another relay may have it."""
+        """Close the socket, so that another relay can take its name."""
         self._loop.forget(self._listening.fileno(), self._listening)
 
 
 class ControlConnection:
-    """One connection of a control process. `release` gives the relay's name free when the relay retires."""
+    """One connection of a control process. `release` frees the relay's name when the relay retires."""
 
     def __init__(self, loop: EventLoop, relay: Relay, sock: socket.socket, release: Callable[[], None]) -> None:
         self._loop, self._relay, self._sock, self._release = loop, relay, sock, release
@@ -233,7 +232,7 @@ class ControlConnection:
         loop.add(sock.fileno(), self, select.EPOLLIN)
 
     def ready(self, fd: int, mask: int) -> None:
-        """Read what is there, and answer every request that is complete."""
+        """Read the available bytes, and answer every complete request."""
         del mask
         try:
             data = self._sock.recv(1 << 20, socket.MSG_DONTWAIT)

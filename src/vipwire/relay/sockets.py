@@ -1,14 +1,14 @@
-"""The sockets of listeners: opens them, and finds which address and port a client has named.
+"""The sockets of listeners: opens them, and finds the address and port that a client connected to.
 
-The kernel tells to which address of ours a datagram came, where a socket is at all of them: the answer comes from
-there. Without it the kernel would answer from the address that it prefers on the way back, and a client that has
-asked at another one takes no notice. Only sockets at a port that clients name are asked: where rules lead clients to
-a socket, connection tracking translates the answers.
+If a socket listens at all addresses, the kernel reports the destination address of each datagram, and the relay
+answers from there. Otherwise the kernel would answer from its preferred address, and the client would ignore the
+answer. Only sockets at ports that clients use need this: if rules lead clients to a socket, connection tracking
+translates the answers.
 
-A port of a range, from which rules have led a client to a listener: a TCP socket tells it (SO_ORIGINAL_DST). A
-datagram does not, for its header is translated: connection tracking is asked for the flow by its reply tuple. No two
-flows share one, even where a client sends to many ports of a range from one socket: to every flow but the first the
-kernel gives another source port as the relay sees it (nat INPUT).
+If rules translate a range of ports to a listener, a TCP socket reports the original port (SO_ORIGINAL_DST). A
+datagram does not, because its header is translated: the relay asks connection tracking for the flow by its reply
+tuple. That is unique, even if a client sends to many ports of a range from one socket: the kernel gives every flow
+but the first another source port (nat INPUT).
 """
 
 import _socket
@@ -27,33 +27,33 @@ from vipwire.model.net import Address, Protocol, format_address, format_endpoint
 from vipwire.relay.messages import Place
 
 _IP_PKTINFO: Final = 8
-"""linux/in.h; Python has a name for it since 3.14 only."""
+"""linux/in.h; Python has this constant since 3.14."""
 _OPTIONS: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, _IP_PKTINFO, _IP_PKTINFO),
     socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, socket.IPV6_PKTINFO),
 }
-"""By family: the level, the option that asks for it, and the message that tells."""
+"""By family: the level, the option that enables the message, and the message."""
 _V4: Final = struct.Struct("=I4s4s")
 _V6: Final = struct.Struct("=16sI")
 ASKED_BYTES: Final = socket.CMSG_SPACE(_V6.size)
-"""Of the message."""
+"""The size of the message."""
 Told = tuple[int, int, bytes]
 
 
 def tell_asked(sock: _socket.socket) -> None:
-    """Have the kernel tell the address with each datagram."""
+    """Make the kernel report each datagram's destination address."""
     level, option, _ = _OPTIONS[socket.AddressFamily(sock.family)]
     sock.setsockopt(level, option, 1)
 
 
 def tells_asked(sock: _socket.socket) -> bool:
-    """Report whether it does."""
+    """Report whether the kernel reports each datagram's destination address."""
     level, option, _ = _OPTIONS[socket.AddressFamily(sock.family)]
     return bool(sock.getsockopt(level, option))
 
 
 def asked_address(told: Iterable[Told]) -> bytes:
-    """Return what an answer is to be sent with; nothing if the kernel has not told."""
+    """Return a datagram's destination address from its messages; empty if the kernel reported none."""
     for level, kind, data in told:
         if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO) and len(data) == _V4.size:
             _, own, _ = _V4.unpack(data)
@@ -65,7 +65,7 @@ def asked_address(told: Iterable[Told]) -> bytes:
 
 
 def told_from(family: int, asked: bytes) -> tuple[Told]:
-    """Write the message with which an answer is sent from there."""
+    """Return the message that makes the kernel send an answer from this address."""
     level, _, kind = _OPTIONS[socket.AddressFamily(family)]
     return ((level, kind, asked),)
 
@@ -77,26 +77,26 @@ _MOST_BYTES: Final = 4096
 
 
 def asked_for(client: _socket.socket, family: int) -> Peer:
-    """Return which address and port a TCP client connected to."""
+    """Return the original destination of a TCP client."""
     try:
         if family == socket.AF_INET:
             found = client.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DST, 16)
             return socket.inet_ntop(family, found[4:8]), int.from_bytes(found[2:4])
         found = client.getsockopt(socket.IPPROTO_IPV6, _ORIGINAL_DST, 28)
         return socket.inet_ntop(family, found[8:24]), int.from_bytes(found[2:4])
-    except OSError:  # nothing was translated
+    except OSError:  # no rule translated the connection
         host, port = client.getsockname()[:2]
         return host, port
 
 
 class Origins:
-    """Asks connection tracking, over a socket that is opened when it is first needed."""
+    """Asks connection tracking for original ports, over a socket opened at the first use."""
 
     def __init__(self) -> None:
         self._netlink: NetlinkSocket | None = None
 
     def port(self, client: Peer, here: Peer) -> int:
-        """Return to which port a client's datagram was sent that arrived `here`; 0 if that is not known."""
+        """Return the original destination port of a client's datagram that arrived `here`; 0 if unknown."""
         try:
             if self._netlink is None:
                 self._netlink = NetlinkSocket(NETLINK_NETFILTER)
@@ -106,11 +106,10 @@ class Origins:
             return next(decode(message.payload).destination_port for message in messages(answer))
         except (OSError, DecodeError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOENT:
-                self.close()  # not what the kernel says of a flow: begin anew
+                self.close()  # not an answer about a flow: reopen the socket
             return 0
 
     def close(self) -> None:
-        """Close the socket."""
         if self._netlink is not None:
             self._netlink.close()
             self._netlink = None
@@ -118,8 +117,9 @@ class Origins:
 
 _BACKLOG: Final = 4096
 _KEEPALIVE: Final = (60, 15, 4)
-"""Seconds of silence until a client is asked whether it lives, between questions, and how many: a client that is gone
-without a word is noticed after two minutes. Accepted sockets inherit it."""
+"""Seconds of silence before keepalive, seconds between probes, and their number: the relay notices a vanished client
+after two minutes. Accepted sockets inherit this.
+"""
 _FREEBIND: Final[dict[int, tuple[int, int]]] = {
     socket.AF_INET: (socket.IPPROTO_IP, 15),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 78),
@@ -130,11 +130,11 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # compared, not bound
 
 
 class ListenError(OSError):
-    """A socket cannot be opened: says where and why."""
+    """A listening socket cannot be opened; the text has the address and the error."""
 
 
 def open_listener(protocol: int, place: Place, ports: range, chance: Callable[[], float]) -> _socket.socket:
-    """Open a listening socket, at a free port (of `ports`, if there are any) where the place names none.
+    """Open a listening socket; if the place has no port, at a free one (of `ports`, unless empty).
 
     Raise ListenError.
     """
@@ -155,7 +155,7 @@ def open_listener(protocol: int, place: Place, ports: range, chance: Callable[[]
 
 
 def _candidates(port: int, ports: range, chance: Callable[[], float]) -> Iterator[int]:
-    """Yield the ports to try: those of a range once round, from anywhere."""
+    """Yield the ports to try: all of the range, from a random one on."""
     if port or not ports:
         yield port
         return
@@ -169,7 +169,7 @@ def _open(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
     try:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        # A VIP, or an address that this machine will have in a moment, need not be there yet.
+        # The kernel may assign a VIP or this machine's address later.
         listening.setsockopt(*_FREEBIND[family], 1)
         if kind == socket.SOCK_STREAM:
             _prepare_stream(listening)

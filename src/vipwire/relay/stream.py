@@ -1,11 +1,11 @@
-"""A frontend for TCP: accepts clients, connects to an endpoint for each, and copies both ways until both ends end.
+"""A frontend for TCP: accepts clients, connects to an endpoint for each, and copies both ways until both end.
 
     client ──▶ Direction "up"   ──▶ endpoint
     client ◀── Direction "down" ◀── endpoint
 
 The relay dials once for each of `DIAL_TIMEOUTS`, each time another endpoint (kube-proxy's userspace mode: 250 ms,
-500 ms, 1 s, 2 s). After a refusal it dials the next at once; after the last try it resets the client. Nothing that a
-client sends before an endpoint has answered is lost.
+500 ms, 1 s, 2 s). After a refusal it dials the next at once; after the last try it resets the client. Bytes that a
+client sends before an endpoint has answered are kept.
 """
 
 import _socket
@@ -41,13 +41,13 @@ _STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _TCP: Final = socket.IPPROTO_TCP
 _BEGUN: Final = frozenset({0, errno.EINPROGRESS})
 _ONE_SEGMENT: Final = 512
-"""Bytes that fit into one segment on any path: nothing of them waits for an acknowledgement."""
+"""Bytes that fit into one segment on any path, so that none of them waits for an acknowledgement."""
 _BATCH: Final = 32
-"""Clients that are accepted in one turn."""
+"""Clients accepted in one turn."""
 
 
 class RelayedConnection:
-    """One connection of a client; `asked` is which port of a range it has asked for."""
+    """One connection of a client; `asked` is the port of a range that the client connected to."""
 
     __slots__ = (
         "asked",
@@ -83,18 +83,18 @@ class RelayedConnection:
 
     @property
     def loop(self) -> EventLoop:
-        """The loop that calls back."""
+        """The event loop."""
         return self.owner.loop
 
     def direction_ended(self) -> bool:
-        """Close the connection if both directions have ended, and tell whether that is so."""
+        """Report whether both directions have ended, and then close the connection."""
         if self.up.ended and self.down.ended:
             self.close()
             return True
         return False
 
     def dial(self) -> None:
-        """Connect to an endpoint, and to the next if connecting fails at once."""
+        """Connect to an endpoint, and to the next if connect(2) fails at once."""
         owner = self.owner
         while self.step + 1 < len(DIAL_TIMEOUTS):
             self.step += 1
@@ -122,7 +122,7 @@ class RelayedConnection:
         self._give_up("no endpoint answers")
 
     def ready(self, fd: int, mask: int) -> None:
-        """Handle the events of either side."""
+        """Handle the events of either socket."""
         if self.step >= 0:
             self._answered(mask)
             return
@@ -138,12 +138,12 @@ class RelayedConnection:
             self.close()
 
     def late(self, step: int) -> None:
-        """Lose patience with the endpoint that was called in this step, if it has not answered."""
+        """Dial the next endpoint if the one of this step has not answered."""
         if self.step == step and not self.closed:
             self._redial(errno.ETIMEDOUT)
 
     def close(self) -> None:
-        """End both sides; what was received for either has been sent, or cannot be."""
+        """Close both sockets, after sending all received bytes that can be sent."""
         if self.closed:
             return
         self.closed = True
@@ -189,7 +189,7 @@ class RelayedConnection:
             owner.loop.add(self.client_fd, self, EVENTS)
 
     def _connected(self, *, watched: bool) -> None:
-        """Begin to copy. `watched`: both sockets are, or will be, registered for writing as well."""
+        """Start copying. `watched`: both sockets are, or will be, registered for writing as well."""
         self.step = -1
         self.owner.pool.connected(self.target)
         self.up = Direction(self, self.client, self.server, True)  # noqa: FBT003
@@ -197,17 +197,17 @@ class RelayedConnection:
         self.up.watched = self.down.watched = watched
 
     def _served_at_once(self) -> bool:
-        """Try to give the endpoint what the client has sent by now: one on this machine has answered already.
+        """Send the client's first bytes to the endpoint now; on this machine it has already accepted.
 
-        Then half of the events of a short connection need not be waited for. What an endpoint that has not answered
-        cannot take yet is kept for whoever will.
+        This saves half of the events of a short connection. If the endpoint has not answered, the relay keeps the
+        bytes.
         """
         if self.early or self.owner.greets:
             return False
         try:
             size = self.client.recv_into(BUFFER, 0, NOW)
         except OSError:
-            return False  # nothing yet
+            return False  # the client has sent nothing yet
         if not size:
             return False
         try:
@@ -238,7 +238,7 @@ class RelayedConnection:
         self.tried = (*self.tried, target)
         owner = self.owner
         rests = owner.pool.missed(target, owner.loop.now)
-        target.open -= 1  # the last that is done to it: whose is open nowhere may be forgotten
+        target.open -= 1  # last: an endpoint without open connections may be forgotten
         if rests:
             owner.loop.note(f"endpoint {target} rests: it does not answer ({os.strerror(code)})")
 
@@ -251,7 +251,7 @@ class RelayedConnection:
 
 
 class StreamListener(BaseListener):
-    """A TCP listener. `greets`: endpoints are told who the client is."""
+    """A TCP listener. `greets`: sends endpoints the PROXY protocol's header."""
 
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         super().__init__(shared, key, listener, sockets)
@@ -261,12 +261,11 @@ class StreamListener(BaseListener):
             self.loop.add(fd, self, select.EPOLLIN)
 
     def settle(self, listener: Listener) -> None:
-        """Apply a listener's description."""
         super().settle(listener)
         self.greets = bool(listener.proxy_protocol)
 
     def ready(self, fd: int, mask: int) -> None:
-        """Accept who waits, some at a time."""
+        """Accept at most `_BATCH` waiting clients."""
         del mask
         listening = self.sockets[fd]
         budget, family, kind = self.shared.budget, self.family, socket.SOCK_STREAM
@@ -280,7 +279,7 @@ class StreamListener(BaseListener):
                     self.refused(AT_LIMIT)
                     self.shared.turn_away(listening)
                     return
-                continue  # the client has given up already
+                continue  # the client has already closed
             client = _socket.socket(family, kind, socket.IPPROTO_TCP, number)
             if budget.links >= budget.most or self._links >= budget.most_each:
                 self._send_away(client, AT_LIMIT)
@@ -296,7 +295,7 @@ class StreamListener(BaseListener):
                 RelayedConnection(self, client, peer, asked).dial()
 
     def _asked(self, client: _socket.socket) -> int | None:
-        """Return which port of the range a client has asked for; None if rules have not led it here."""
+        """Return the port of the range that a client connected to; None if no rule translated the client here."""
         asked = asked_for(client, self.family)
         return asked[1] if self.in_span(asked[1]) and asked != client.getsockname()[:2] else None
 
@@ -306,13 +305,13 @@ class StreamListener(BaseListener):
         client.close()
 
     def greeting(self, link: RelayedConnection) -> bytes:
-        """Write the header of the PROXY protocol, if the Service wants it."""
+        """Return the header of the PROXY protocol; empty if the Service does not use it."""
         if not self.greets:
             return b""
         return header(self.listener.proxy_protocol, link.peer[:2], asked_for(link.client, self.family))
 
     def link_ended(self) -> None:
-        """Free the place of a connection."""
+        """Free the descriptors' budget of a connection."""
         self._links -= 1
         self.shared.budget.links -= 1
         self.shared.ended()
