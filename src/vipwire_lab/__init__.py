@@ -1,4 +1,4 @@
-"""The lab: a small cluster made of network namespaces, with echo servers in its Pods and probes that ask them.
+"""The lab: a small cluster of network namespaces, with echo servers in its Pods and probes that ask them.
 
-Importing the package loads nothing: the echo server starts from here, once per lab, also on slow kernels.
+Importing the package loads nothing, because the echo server starts from here, also on slow kernels.
 """

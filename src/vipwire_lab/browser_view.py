@@ -1,8 +1,7 @@
 """`vipwire lab view`: the page of a lab's node, in a browser of this machine.
 
-The page is served inside of the node's network namespace, where no browser of this machine gets to. So a port of this
-machine's loopback is passed on to it: nothing of the machine's own network is touched, and nobody else reaches it.
-The page ends with its standard input, which this process holds: however this one ends, no page is left.
+The page runs inside the node's network namespace, so a port of this machine's loopback is forwarded to it. The page
+ends when its standard input closes, which this process holds, so no page survives this process.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ _PIECE: Final = 1 << 16
 
 
 def show_page(lab: Lab, node: str, port: int) -> None:
-    """Serve the page of a node at a port of this machine until interrupted; raise LabError if it ends by itself."""
+    """Serve a node's page at a port of this machine until interrupted; raise LabError if the page ends by itself."""
     page = ("view", "--until-input-ends", "--view-bind-address", f"{_HERE}:{PORT}")
     command = [sys.executable, "-m", "vipwire", *page]
     with state.own_state(lab.name):

@@ -1,4 +1,4 @@
-"""`vipwire lab`: build a small cluster on this machine, look into it, send packets through it, take it down."""
+"""`vipwire lab`: builds a small cluster on this machine, inspects it, sends packets through it, removes it."""
 
 import json
 import os
@@ -244,7 +244,6 @@ _WIDTH_OF_A_FILE = 140
 
 
 def show_lab(lab: Lab) -> None:
-    """Print a lab's hosts, and how to go on."""
     rows: list[list[str | Text]] = []
     for host in lab.topology.hosts():
         match host:
@@ -269,7 +268,6 @@ def show_lab(lab: Lab) -> None:
 
 
 def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> None:
-    """Print who answered how often, whom they saw, and how long it took."""
     groups: dict[tuple[str, str, str], list[ProbeResult]] = {}
     for result in results:
         groups.setdefault((_words(result), result.pod, result.saw), []).append(result)
@@ -285,7 +283,6 @@ def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> N
 
 
 def show_proxies(lab: Lab, mode: str, folder: Path) -> None:
-    """Print what runs on the nodes, and what to try."""
     name = "" if lab.name == "demo" else f" --name {lab.name}"
     node = lab.topology.nodes[0].name
     log = state.directory_of(lab.name) / f"proxy-{node}.log"
@@ -304,7 +301,6 @@ def show_proxies(lab: Lab, mode: str, folder: Path) -> None:
 
 
 def result_object(result: ProbeResult) -> dict[str, Any]:
-    """Build the JSON object of an attempt."""
     return asdict(result) | {
         "outcome": result.outcome.value,
         "error": os.strerror(result.errno) if result.errno else None,
@@ -318,6 +314,6 @@ def _words(result: ProbeResult) -> str:
 
 
 def lab_console() -> Console:
-    """Build the console for the lab's tables; in a file nothing is cut."""
+    """Build the console for tables; output into a file is never truncated."""
     made = Console()
     return made if made.is_terminal else Console(width=_WIDTH_OF_A_FILE)

@@ -1,6 +1,6 @@
-"""`vipwire lab up --proxy-mode`: a proxy on every node of a lab, which stays until `vipwire lab down`.
+"""`vipwire lab up --proxy-mode`: a proxy on every node of a lab, until `vipwire lab down`.
 
-They watch a folder of manifests in the lab's own directory; what they say is in proxy-NODE.log beside it.
+They watch a folder of manifests in the lab's directory; their logs are proxy-NODE.log beside it.
 """
 
 import subprocess
@@ -23,14 +23,14 @@ _FAMILIES: Final = 2
 
 
 def folder_of(lab: Lab) -> Path:
-    """Name the folder that a lab's proxies watch."""
+    """Return the folder that a lab's proxies watch."""
     return state.directory_of(lab.name) / "services"
 
 
 def start_proxies(lab: Lab, mode: str) -> None:
     """Start a proxy on every node, with the lab's example Service; return when all rules are in the kernels.
 
-    Raise LabError with what a proxy said if it ends before that.
+    Raise LabError with a proxy's output if it ends earlier.
     """
     folder = folder_of(lab)
     folder.mkdir()
@@ -52,13 +52,13 @@ def start_proxies(lab: Lab, mode: str) -> None:
 
 
 def _clients(lab: Lab, node: Node, mode: str) -> Sequence[str]:
-    """Tell programs of sockets which Pods are the node's: no kubelet has made a cgroup for them."""
+    """Return the flags that name a node's Pods to programs of sockets: no kubelet made cgroups for them."""
     pods = [str(lab.netns(pod.name)) for pod in lab.topology.pods if pod.node == node.name]
     return (f"--ebpf-clients={','.join(pods) or 'node'}",) if mode == "ebpf" else ()
 
 
 def _cluster_cidrs(lab: Lab) -> str:
-    """Join the nodes' Pod CIDRs of both families in what `--cluster-cidr` takes: one of each."""
+    """Join the nodes' Pod CIDRs for `--cluster-cidr`: one of each family."""
     every = [cidr for node in lab.topology.nodes for cidr in node.pod_cidrs]
     found = []
     if any(":" not in cidr for cidr in every):

@@ -1,10 +1,10 @@
 """A lab: built, used and taken down.
 
-    with Lab() as lab:
-        lab.probe("client", "192.168.0.1", 30080, count=10)
+with Lab() as lab:
+    lab.probe("client", "192.168.0.1", 30080, count=10)
 
-Building is: take the name, start the echo process (which loads while the rest is done), make the namespaces, connect
-them, open the Pods' ports. Whatever fails on the way, everything made so far is removed again.
+Building claims the name, starts the echo process (which loads meanwhile), makes and connects the namespaces, and
+opens the Pods' ports. If a step fails, everything made so far is removed.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ from vipwire_lab.namespaces.topology import DEFAULT, UNDERLAY, Client, Node, Pod
 
 ALL_PROTOCOLS = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
 _SYSCTL = Path("/proc/sys/net")
-# No two of a process meet, nor, as good as never, those that an earlier process of the same number has left behind.
+# Unique within the process, and practically never a number left by an earlier process with this pid.
 _numbers = itertools.count(secrets.randbelow(0x10000))
 
 
 class Lab:
-    """A small cluster of network namespaces. Enter it to have it for a while; or call `up` and, some day, `down`.
+    """A small cluster of network namespaces: a context manager, or `up` and later `down`.
 
-    Every host is named as in the topology, and `underlay` is the network between the nodes. Needs root.
+    Hosts have their names of the topology; `underlay` is the network between the nodes. Needs root.
     """
 
     def __init__(self, topology: Topology = DEFAULT, name: str | None = None) -> None:
@@ -51,12 +51,12 @@ class Lab:
 
     @classmethod
     def attach(cls, name: str) -> Self:
-        """Find a lab that is up; raise LabError if there is none of this name."""
+        """Return a lab that is up; raise LabError if none has this name."""
         return cls(state.load(name), name)
 
     @classmethod
     def attach_any(cls, name: str) -> Self | None:
-        """Find a lab to take down, also one whose files are damaged; None if nothing of this name is left."""
+        """Return a lab to take down, even with damaged files; None if nothing of this name is left."""
         if not (state.directory_of(name).exists() or state.namespaces_of(name)):
             return None
         try:
@@ -72,9 +72,9 @@ class Lab:
         self.down()
 
     def up(self, *, stays: bool = False) -> None:
-        """Build it; raise LabError, having removed all again, if that is not possible.
+        """Build the lab; on failure remove everything and raise LabError.
 
-        Unless it `stays`, it counts as stale once this process has died: see `take_down_stale`.
+        Unless it `stays`, the lab is stale once this process has died: see `take_down_stale`.
         """
         directory = state.create(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
         foreign = [host for host in self.topology.names() if self.netns(host).exists()]
@@ -92,7 +92,7 @@ class Lab:
             raise
 
     def down(self) -> None:
-        """End the processes it started, remove its namespaces and files; also if it is half-built or gone."""
+        """End its processes, remove its namespaces and files; works for half-built and missing labs too."""
         directory = state.directory_of(self.name)
         ended = state.end_processes(directory)
         for process in self._started:
@@ -105,13 +105,13 @@ class Lab:
         state.remove(directory)
 
     def _remove_programs(self) -> None:
-        """Remove what proxies in ebpf mode have left: it is the machine's, and does not go with a namespace."""
+        """Remove programs of proxies in ebpf mode: they belong to the machine and survive their namespace."""
         for node in self.topology.nodes if OURS.exists() else ():
-            with contextlib.suppress(OSError):  # no namespace, or none of ours in bpffs
+            with contextlib.suppress(OSError):  # no namespace, or no vipwire in bpffs
                 shutil.rmtree(of_node(cookie_of(self.netns(node.name))))
 
     def host(self, name: str) -> Node | Pod | Client:
-        """Find a host by its name; raise LabError with the names that are near."""
+        """Return a host by name; raise LabError with similar names."""
         for host in self.topology.hosts():
             if host.name == name:
                 return host
@@ -119,7 +119,6 @@ class Lab:
         raise LabError(f"the lab {self.name} has no host {name!r}; there is {', '.join(near)}")
 
     def address(self, host: str, family: Family = Family.IPV4) -> str:
-        """Return a host's primary address."""
         colon = family is Family.IPV6
         for address in self.host(host).addresses:
             if (":" in address) is colon:
@@ -127,25 +126,24 @@ class Lab:
         raise LabError(f"host {host} has no {family.value} address")
 
     def netns(self, host: str) -> Path:
-        """Return where a host's namespace is mounted: a path for setns, `nsenter --net=`."""
+        """Return the mount of a host's namespace: a path for setns, `nsenter --net=`."""
         if host != UNDERLAY:
             self.host(host)
         return netns.path_of(state.namespace_of(self.name, host))
 
     def inside(self, host: str) -> contextlib.AbstractContextManager[None]:
-        """Move the calling thread into a host's namespace for the block."""
         return netns.inside(self.netns(host))
 
     def run(
         self, host: str, argv: Sequence[str], *, timeout: float = 30.0, check: bool = True, **more: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host, as subprocess.run does; its output is captured as text."""
+        """Run a command on a host, as subprocess.run does, capturing its output as text."""
         with self.inside(host):
             options = {"capture_output": True, "text": True} | more
             return subprocess.run(argv, timeout=timeout, check=check, **options)  # noqa: S603 - what it is for
 
     def popen(self, host: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
-        """Start a command on a host, as subprocess.Popen does; `down` ends it if it still runs then."""
+        """Start a command on a host, as subprocess.Popen does; `down` ends it if it still runs."""
         with self.inside(host):
             process = subprocess.Popen(argv, **more)  # noqa: S603 - what it is for
         self._started.append(process)
@@ -160,23 +158,22 @@ class Lab:
         protocols: Sequence[Protocol] = ALL_PROTOCOLS,
         addresses: Sequence[str] = (),
     ) -> None:
-        """Answer on more ports of a host, such as a node's for a hostNetwork Pod; on all addresses if none are named.
+        """Answer on more ports of a host, such as a node's for a hostNetwork Pod; without `addresses` on all.
 
-        Raise LabError if a port is taken. Where the kernel has no SCTP sockets, SCTP is answered by `rawsctp`.
+        Raise LabError if a port is taken. Without SCTP sockets in the kernel, raw sockets answer SCTP.
         """
         node = self.topology.node_of(host)
         directory = state.directory_of(self.name)
         servers.serve(directory, host, node, self.netns(host), ports, protocols, addresses)
 
     def start(self, pod: str) -> None:
-        """Start a Pod's servers (again)."""
         found = self.host(pod)
         if not isinstance(found, Pod):
             raise LabError(f"{pod} is not a Pod; `serve` opens ports on other hosts")
         self.serve(pod, found.ports)
 
     def stop(self, host: str, ports: Sequence[int] = ()) -> int:
-        """Close ports of a host (all of them, if none are named) and their connections; return how many sockets."""
+        """Close ports of a host (by default all) and their connections; return the number of sockets."""
         self.host(host)
         return servers.stop(state.directory_of(self.name), host, ports)
 
@@ -188,7 +185,7 @@ class Lab:
         protocol: Protocol = Protocol.TCP,
         **options: Unpack[ProbeOptionWords],
     ) -> list[ProbeResult]:
-        """Connect from a host to an address, `count` times; tell what became of each, in order. See `probe.probe`."""
+        """Connect from a host to an address, `count` times; return the results in order. See `probe.probe`."""
         return probe(
             self.netns(host), Target(address, port, protocol), replace(ProbeOptions(timeout=15.0), **options)
         )
@@ -203,7 +200,7 @@ class Lab:
         timeout: float = 15.0,
         interval: float = 0.01,
     ) -> Continuous:
-        """Connect again and again, in the background, while the result is entered."""
+        """Connect repeatedly in a thread while the result is entered as a context."""
         return Continuous(self.netns(host), Target(address, port, protocol), ProbeOptions(timeout=timeout), interval)
 
     def connect(
@@ -217,7 +214,7 @@ class Lab:
         source_port: int | None = None,
         timeout: float = 15.0,
     ) -> Connection:
-        """Open a connection to an echo server that stays open."""
+        """Open a lasting connection to an echo server."""
         options = ProbeOptions(source, source_port, timeout)
         return Connection(self.netns(host), Target(address, port, protocol), options)
 
@@ -239,7 +236,7 @@ class Lab:
 
 
 def take_down_stale() -> list[str]:
-    """Take down the labs whose owner has died, and sweep what is left of others; return their names."""
+    """Take down the labs whose owner has died, and sweep remains of others; return their names."""
     state.sweep_drafts()
     abandoned = [name for name in state.labs() if state.is_abandoned(state.directory_of(name))]
     stale = sorted({*abandoned, *state.orphans()})
@@ -251,7 +248,7 @@ def take_down_stale() -> list[str]:
 
 def _set(settings: dict[str, str]) -> None:
     for name, value in settings.items():
-        # Older kernels lack some; of icmp_msgs_per_sec they have one for the whole machine, which is not ours.
+        # Older kernels lack some of these, and have icmp_msgs_per_sec for the whole machine only, which stays.
         with contextlib.suppress(FileNotFoundError):
             (_SYSCTL / name).write_text(value)
 

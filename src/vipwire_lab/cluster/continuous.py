@@ -1,7 +1,6 @@
-"""Connections that outlast a change: a stream of short ones, and one long one.
+"""Connections that must survive a change: `Continuous` makes a stream of short ones, `Connection` stays open.
 
-A restart of the proxy, a rolling update, a hand-over between two versions must lose nothing. `Continuous` makes a new
-connection again and again while something happens, and tells how many failed; `Connection` stays open over it.
+A restart of the proxy, a rolling update and a takeover must lose no connection.
 """
 
 import os
@@ -23,7 +22,7 @@ from vipwire_lab.namespaces.errors import LabError
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a stream of connections: how many, who answered how often, and those that failed."""
+    """The results of a stream of connections: their number, answers by Pod, and failures."""
 
     target: Target
     attempts: int
@@ -33,7 +32,7 @@ class Report:
 
 
 class Continuous:
-    """While it is entered, a thread makes a connection every `interval` seconds. Afterwards `report` is complete."""
+    """While entered, a thread connects every `interval` seconds. Afterwards `report` is complete."""
 
     def __init__(self, namespace: Path, target: Target, options: ProbeOptions, interval: float = 0.01) -> None:
         self._work = (namespace, target, replace(options, count=1))
@@ -61,13 +60,12 @@ class Continuous:
 
     @property
     def report(self) -> Report:
-        """Return the results up to now."""
         with self._progress:
             seconds = (self._ended or time.monotonic()) - self._begun
             return Report(self._work[1], self._attempts, self._pods.copy(), tuple(self._failures), seconds)
 
     def wait_for(self, attempts: int, timeout: float = 60.0) -> None:
-        """Wait until so many more connections were made; raise LabError if they are not after `timeout` seconds."""
+        """Wait for so many more connections; raise LabError after `timeout` seconds."""
         with self._progress:
             wanted = self._attempts + attempts
             if not self._progress.wait_for(lambda: self._attempts >= wanted or self._error, timeout):
@@ -96,10 +94,10 @@ class Continuous:
 
 
 class Connection:
-    """One connection to an echo server that stays open; over UDP, one source port from which each exchange asks."""
+    """A lasting connection to an echo server; over UDP, one source port for all exchanges."""
 
     def __init__(self, namespace: Path, target: Target, options: ProbeOptions) -> None:
-        """Connect; raise OSError as the kernel says, TimeoutError if nothing comes."""
+        """Connect; raise OSError as the kernel says, TimeoutError without an answer."""
         self._socket = open_socket(namespace, target, options)
         if self._socket.type == socket.SOCK_RAW:
             self._socket.close()
@@ -122,14 +120,13 @@ class Connection:
         return f"{format_endpoint(parse_address(address), port)} to {self.target}"
 
     def close(self) -> None:
-        """End it."""
         self._socket.close()
 
     def exchange(self, data: bytes, timeout: float | None = None) -> bytes:
-        """Send data and return what comes back: the same, over TCP and SCTP; an answer's line, over UDP.
+        """Send data and return the answer: the same data over TCP and SCTP, an answer's line over UDP.
 
-        `timeout` is in seconds, from now on; without one it is as patient as before. Raise OSError as the kernel
-        says, TimeoutError, or ConnectionResetError if the other end has gone.
+        `timeout` is in seconds from now; None keeps the earlier one. Raise OSError as the kernel says, TimeoutError,
+        or ConnectionResetError if the other end has gone.
         """
         if timeout is not None:
             self._socket.settimeout(timeout)
@@ -149,7 +146,7 @@ class Connection:
         return reply
 
     def _drop_late_answers(self) -> None:
-        """Read datagrams and errors that answer an earlier exchange, which did not wait for them any more."""
+        """Drop datagrams and errors that answer an earlier exchange after its timeout."""
         timeout = self._socket.gettimeout()
         self._socket.settimeout(0.0)
         try:

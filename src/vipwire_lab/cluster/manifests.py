@@ -1,6 +1,6 @@
-"""The Kubernetes objects of a lab: its Nodes, and Services with the EndpointSlices that a controller would make.
+"""The Kubernetes objects of a lab: its Nodes, and Services with the EndpointSlices of a controller.
 
-They are plain mappings, as a YAML file has them, so that a test can change any field before it writes them.
+Plain mappings as in YAML, so that a test can change any field before writing them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a Service and the port of its Pods behind it (the same, if `target` is 0). `node_port` 0: none."""
+    """A Service's port; `target` is the Pods' port (0: the same), `node_port` 0 means none."""
 
     port: int
     target: int = 0
@@ -39,7 +39,6 @@ class Backend:
 
 
 def node(of: Node) -> Manifest:
-    """Build the Node object of a lab's node."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -55,7 +54,7 @@ def node(of: Node) -> Manifest:
 def service(
     name: str, cluster_ips: Sequence[str], ports: Sequence[Port], *, namespace: str = "default", **spec: Any
 ) -> Manifest:
-    """Build a Service; `spec` is what else it has, as Kubernetes names it: `type="NodePort"`, `externalIPs=[...]`."""
+    """Build a Service; `spec` has further fields by Kubernetes' names: `type="NodePort"`, `externalIPs=[...]`."""
     families = ["IPv6" if ":" in address else "IPv4" for address in cluster_ips]
     fields = {
         "type": "ClusterIP",
@@ -71,7 +70,7 @@ def service(
 
 
 def load_balancer_status(*addresses: str, mode: str = "VIP") -> Manifest:
-    """Build the status of a Service with these load balancer addresses; merge it into the object."""
+    """Build the status with these load balancer addresses, to merge into a Service."""
     return {"status": {"loadBalancer": {"ingress": [{"ip": ip, "ipMode": mode} for ip in addresses]}}}
 
 
@@ -83,7 +82,7 @@ def endpoint_slices(
     *,
     namespace: str = "default",
 ) -> list[Manifest]:
-    """Build a Service's EndpointSlices, one for each family that its Pods have."""
+    """Build a Service's EndpointSlices, one for each family of its Pods."""
     behind = [each if isinstance(each, Backend) else Backend(each) for each in backends]
     slices = []
     for family in ("IPv4", "IPv6"):
@@ -117,13 +116,12 @@ def service_manifest(
     namespace: str = "default",
     **spec: Any,
 ) -> list[Manifest]:
-    """Build a Service and its EndpointSlices."""
     slices = endpoint_slices(topology, name, backends, ports, namespace=namespace)
     return [service(name, cluster_ips, ports, namespace=namespace, **spec), *slices]
 
 
 def example(topology: Topology) -> list[Manifest]:
-    """Build the lab's Nodes and a Service `web` before all its Pods: 10.96.0.10 and fd00:10:96::10, port 80."""
+    """Build the lab's Nodes and a Service `web` with all its Pods: 10.96.0.10 and fd00:10:96::10, port 80."""
     ports = (Port(80, name="http", node_port=30080),)
     ips = ("10.96.0.10", "fd00:10:96::10")
     nodes = [node(each) for each in topology.nodes]
@@ -131,7 +129,6 @@ def example(topology: Topology) -> list[Manifest]:
 
 
 def as_yaml(manifests: Iterable[Manifest]) -> str:
-    """Write objects as the documents of one YAML file."""
     text: str = yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True)
     return text
 

@@ -1,7 +1,7 @@
-"""The words of probing: what to connect to, with which options, and what became of it.
+"""Targets, options and results of probes.
 
-What the outcomes mean for a service proxy: ANSWERED, an endpoint was chosen; REFUSED, a port without a listener or a
-rule that rejects; TIMED_OUT, a rule that drops (or nobody there); UNREACHABLE, the packet met no rule and no route.
+Meaning for a service proxy: ANSWERED, the proxy chose an endpoint; REFUSED, a port without a listener or a reject
+rule; TIMED_OUT, a drop rule (or no host); UNREACHABLE, the packet met no rule and no route.
 """
 
 import enum
@@ -39,7 +39,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `10.0.0.1:80`, `[fd00::1]:80/udp`; raise LabError saying what is wrong."""
+        """Read `10.0.0.1:80`, `[fd00::1]:80/udp`; raise LabError with the mistake."""
         place, _, protocol = text.partition("/")
         host, _, port = place.rpartition(":")
         if ":" in host and not (host.startswith("[") and host.endswith("]")):
@@ -64,9 +64,9 @@ def _checked(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One attempt: `duration` in seconds, `source` it was made from, `errno` the kernel's or 0.
+    """One attempt: `duration` in seconds, its `source` address, `errno` the kernel's or 0.
 
-    `progress` says how far a TCP connection came that timed out: see `progress.progress`.
+    `progress` says how far a timed-out TCP connection came: see `progress.progress`.
     """
 
     outcome: Outcome
@@ -78,12 +78,12 @@ class ProbeResult:
 
     @property
     def pod(self) -> str:
-        """The Pod that answered; "" if nobody did."""
+        """The Pod that answered; "" without an answer."""
         return self.answer.pod if self.answer else ""
 
     @property
     def saw(self) -> str:
-        """The client's address as the server saw it; "" if nobody answered."""
+        """The client's address as the server saw it; "" without an answer."""
         return self.answer.saw.address if self.answer else ""
 
     def __str__(self) -> str:
@@ -105,9 +105,9 @@ class ProbeOptionWords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """The source (the kernel's choice by default), the time-out, the number of attempts, how many at a time.
+    """Source (by default the kernel's choice), timeout, number of attempts, and how many at a time.
 
-    A port from 32768 to 60999 may be one that the kernel has just given to another (ip_local_port_range, ip(7)).
+    The kernel may have given a port from 32768 to 60999 to another socket (ip_local_port_range, ip(7)).
     """
 
     source: str | None = None
@@ -124,10 +124,10 @@ class ProbeOptions:
 
     @property
     def at_a_time(self) -> int:
-        """The most attempts under way: one, if they share a port."""
+        """The most concurrent attempts: one if they share a port."""
         return 1 if self.source_port else min(self.parallel, 512)
 
 
 def pods_of(results: Iterable[ProbeResult]) -> Counter[str]:
-    """Count who answered how often; what was not answered is counted by the outcome in brackets."""
+    """Count answers by Pod; unanswered attempts count by their outcome in brackets."""
     return Counter(result.pod or f"({result.outcome.value})" for result in results)

@@ -1,8 +1,7 @@
-"""Probes: connect from a namespace, say hello, and tell what became of it.
+"""Probes: connect from a namespace, say hello, and report the result.
 
-Each attempt is a generator that yields the event it waits for; `probe` runs many of them at a time over one
-selector, so that a hundred that time out take no longer than one. Only the socket is opened inside the namespace: it
-stays there.
+Each attempt is a generator that yields the event it waits for; `probe` runs many over one selector, so that a hundred
+timeouts take no longer than one. Only opening the socket happens inside the namespace; the socket stays there.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from vipwire_lab.namespaces.errors import LabError
 
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
 _IP_BIND_ADDRESS_NO_PORT = 24
-# Nobody reserves the ports of raw sockets: two that chose the same one would take each other's answers.
+# The kernel reserves no ports for raw sockets: two with the same port would read each other's answers.
 _raw_ports = itertools.count(secrets.randbelow(28232))
 _TYPES = {
     Protocol.TCP: socket.SOCK_STREAM,
@@ -39,9 +38,9 @@ _TYPES = {
 _OUTCOMES = {
     errno.ECONNREFUSED: Outcome.REFUSED,
     errno.ETIMEDOUT: Outcome.TIMED_OUT,
-    errno.EPERM: Outcome.TIMED_OUT,  # dropped on its way out: of that the host's own processes are told
-    errno.EINVAL: Outcome.TIMED_OUT,  # so they are of a blackhole route
-    errno.ENOPROTOOPT: Outcome.REFUSED,  # "protocol unreachable": a host that nobody gave an SCTP port, IPv4 ...
+    errno.EPERM: Outcome.TIMED_OUT,  # dropped by a local rule: the kernel tells the sending process
+    errno.EINVAL: Outcome.TIMED_OUT,  # the same, for a blackhole route
+    errno.ENOPROTOOPT: Outcome.REFUSED,  # "protocol unreachable": a host without an SCTP port, IPv4 ...
     errno.EPROTO: Outcome.REFUSED,  # ... and IPv6
     errno.ECONNRESET: Outcome.RESET,
     errno.ECONNABORTED: Outcome.RESET,
@@ -50,10 +49,10 @@ _OUTCOMES = {
 
 
 def probe(namespace: Path, target: Target, options: ProbeOptions) -> list[ProbeResult]:
-    """Make `count` attempts; return what became of each, in the order in which they were begun.
+    """Make `count` attempts; return the results in the order of their start.
 
-    Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address,
-    DecodeError if what answers is no echo server of a lab.
+    Takes at most timeout * count / parallel seconds. Raise LabError if the host lacks the source address, DecodeError
+    if the answer is no echo server's.
     """
     results: dict[int, ProbeResult] = {}
     begun, waited = 0, 0.0
@@ -73,7 +72,7 @@ def probe(namespace: Path, target: Target, options: ProbeOptions) -> list[ProbeR
 
 
 def open_socket(namespace: Path, target: Target, options: ProbeOptions) -> socket.socket:
-    """Open a socket in a namespace, not yet connected, that does not block."""
+    """Open a non-blocking, unconnected socket in a namespace."""
     family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
     with netns.inside(namespace):
         if target.protocol is Protocol.SCTP and not raw_sockets.in_kernel():
@@ -92,8 +91,8 @@ def open_socket(namespace: Path, target: Target, options: ProbeOptions) -> socke
 
 def _prepare(opened: socket.socket, target: Target, options: ProbeOptions) -> None:
     opened.settimeout(0)
-    # Without RECVERR, UDP is not told of "unreachable", and TCP loses an ICMP error that arrives while connect()
-    # still runs (always, between namespaces) and hears of it only when it repeats its SYN, a second later.
+    # Without RECVERR the kernel reports no "unreachable" to UDP, and TCP loses an ICMP error that arrives while
+    # connect() runs (always, between namespaces), until it repeats its SYN a second later.
     if opened.family == socket.AF_INET:
         opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
     else:
@@ -101,14 +100,14 @@ def _prepare(opened: socket.socket, target: Target, options: ProbeOptions) -> No
     if options.source_port:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     elif options.source and not _is_raw(opened):
-        # The port is chosen on connecting: unique, yet for TCP one that rests in TIME_WAIT elsewhere will do.
-        # With SO_REUSEADDR two UDP sockets would now and then share one, and one would read the other's answer.
+        # connect() chooses a unique port; for TCP also one in TIME_WAIT elsewhere. With SO_REUSEADDR two UDP sockets
+        # would sometimes share a port, and one would read the other's answer.
         opened.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
     if options.source or options.source_port:
         everywhere = "::" if opened.family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - in a lab's namespace
         opened.bind((options.source or everywhere, 0 if _is_raw(opened) else options.source_port or 0))
     if options.source_port and target.protocol is Protocol.TCP:
-        # The port is to be used again: end with RST, for otherwise the pair would rest in TIME_WAIT.
+        # The next attempt uses this port again: RST leaves no TIME_WAIT.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
@@ -136,9 +135,9 @@ def _is_raw(opened: socket.socket) -> bool:
 
 
 def code_of(opened: socket.socket, error: OSError) -> int:
-    """Distinguish a rule that rejects from one that drops, where both forbid the host's own process to send.
+    """Tell apart a reject and a drop rule in the output of the host's own process.
 
-    Either is EPERM, but by then the ICMP error of one that rejects has come back to the socket.
+    Both give EPERM, but a reject rule's ICMP error has already arrived at the socket.
     """
     if error.errno == errno.EPERM:
         return opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or errno.EPERM
@@ -146,7 +145,7 @@ def code_of(opened: socket.socket, error: OSError) -> int:
 
 
 def _queued_error(opened: socket.socket) -> int:
-    """Fetch the ICMP error that waits in the socket's error queue: the first field of sock_extended_err, ip(7)."""
+    """Read the ICMP error in the socket's error queue: the first field of sock_extended_err, ip(7)."""
     with contextlib.suppress(BlockingIOError):
         for _, _, error in opened.recvmsg(512, 512, socket.MSG_ERRQUEUE)[1]:
             return int.from_bytes(error[:4], sys.byteorder)
@@ -161,7 +160,7 @@ def _progress(opened: socket.socket) -> str:
 
 
 class _Attempt:
-    """One attempt under way, registered with a selector for the event that its generator waits for."""
+    """A running attempt, registered with a selector for the event of its generator."""
 
     def __init__(
         self, number: int, opened: socket.socket, target: Target, options: ProbeOptions, patience: float
@@ -179,7 +178,7 @@ class _Attempt:
         self._event = 0
 
     def advance(self, selector: selectors.BaseSelector, results: dict[int, ProbeResult]) -> None:
-        """Run until the attempt has to wait again, or has its outcome."""
+        """Run until the attempt waits again or has its outcome."""
         try:
             event = next(self._steps)
         except StopIteration as stop:
@@ -203,7 +202,6 @@ class _Attempt:
         answer: Answer | None = None,
         code: int = 0,
     ) -> None:
-        """Note the result and close the socket."""
         name = self.socket.getsockname()
         source = Peer(name[0], self._raw_port or name[1])
         duration = time.monotonic() - self.begun
@@ -215,9 +213,10 @@ class _Attempt:
 
 
 def _wait(selector: selectors.BaseSelector, results: dict[int, ProbeResult], waited: float) -> float:
-    """Wait for the next event or the end of somebody's patience; return the seconds that were waited.
+    """Wait for the next event or the next timeout; return the seconds waited.
 
-    `waited` is what was waited before. Only waiting counts: while this process stood still answers may have come.
+    `waited` is the earlier waiting time. Only waiting counts, because answers may arrive while this process is
+    stopped.
     """
     waiting: Sequence[_Attempt] = [key.data for key in selector.get_map().values()]
     if not waiting:
@@ -240,15 +239,15 @@ _STATE = struct.Struct("=B")
 _UNACKED_AT, _REPEATED_AT, _RECEIVED_AT, _UNSENT_AT = 24, 100, 128, 144
 _UNSIGNED, _LONG = struct.Struct("=I"), struct.Struct("=Q")
 SIZE = _UNSENT_AT + _UNSIGNED.size
-"""Bytes of tcp_info that are needed; Linux 4.6 has them all."""
+"""Bytes of tcp_info that are needed; Linux 4.6 and later fill them all."""
 _ESTABLISHED, _SYN_SENT = 1, 2
 
 
 def progress(info: bytes, unread: int = 0) -> str:
-    """Say how far a TCP connection came that was not answered in time; "" if the kernel tells less than that.
+    """Return how far a timed-out TCP connection came; "" if the kernel does not tell.
 
-    `info` is the kernel's tcp_info of the client's socket (include/uapi/linux/tcp.h), `unread` the bytes that wait in
-    the socket. Together they tell a lost packet from a silent server.
+    `info` is tcp_info of the client's socket (include/uapi/linux/tcp.h), `unread` the bytes waiting in the socket.
+    Together they tell a lost packet from a silent server.
     """
     if len(info) < SIZE:
         return ""

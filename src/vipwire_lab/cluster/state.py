@@ -1,21 +1,21 @@
-"""Keeps a lab's state in a directory of its own, so that a later command finds it.
+"""Keeps a lab's state in a directory, for later commands.
 
-    /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also if only half were made
-    /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)
-    /run/vipwire-lab/NAME/owner         the process that it shall not outlive, if it has one
-    /run/vipwire-lab/NAME/echo.socket, echo.log, ...
-    /run/vipwire-lab/NAME/state         what its proxies keep: --state-dir
+/run/vipwire-lab/NAME/lab.json      its topology, which names its namespaces even if half-built
+/run/vipwire-lab/NAME/*.pid         its processes (see `processes`)
+/run/vipwire-lab/NAME/owner         the process that the lab must not outlive, if any
+/run/vipwire-lab/NAME/echo.socket, echo.log, ...
+/run/vipwire-lab/NAME/state         --state-dir of its proxies
 
-The directory appears whole, by a rename, before anything else is made: so of two that build the same lab one fails,
-and what a killed one has made is found. Of labs whose command was killed:
+A rename makes the directory before anything else, so of two processes that build the same lab one fails, and remains
+of a killed one are found. Labs whose command was killed:
 
-    young                                  somebody may just be making it: it counts as up
-    a namespace or a process of it exists  it is up
-    nothing of it exists                   only its directory is left: whoever looks for labs removes that
-    its owner has died                     a test or a demo that was killed: `vipwire lab down --stale` ends it
+young                                  may still be under construction: counts as up
+a namespace or a process of it exists  it is up
+nothing of it exists                   only the directory is left: the next listing removes it
+its owner has died                     a killed test or demo: `vipwire lab down --stale` removes it
 
-A lab of `vipwire lab up` has no owner: it is meant to stay. Two that sweep at once take turns (flock on the parent),
-and a directory is renamed before it is emptied: so nobody removes a lab that somebody else makes of the same name.
+A lab of `vipwire lab up` has no owner, because it must stay. Concurrent sweeps take turns (flock on the parent), and
+rename a directory before emptying it, so that no sweep removes a new lab of the same name.
 """
 
 import contextlib
@@ -39,35 +39,34 @@ from vipwire_lab.namespaces.topology import Topology
 
 DIRECTORY = Path("/run/vipwire-lab")
 FLAGS: Final = "VIPWIRE_FLAGS"
-"""The variable with flags that count where they are not given (`vipwire.config.flags` reads it)."""
+"""The variable with default flags (`vipwire.config.flags` reads it)."""
 
 _SHOWN: Final = 5
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
 def check_name(name: str) -> str:
-    """Return the name of a lab if it is one; raise LabError otherwise."""
+    """Return `name` if it is a valid lab name; raise LabError otherwise."""
     if not _NAME.fullmatch(name):
         raise LabError(f"{name!r} cannot name a lab: at most 32 of a-z, 0-9 and -")
     return name
 
 
 def directory_of(name: str) -> Path:
-    """Return where the lab of this name keeps its files."""
     return DIRECTORY / check_name(name)
 
 
 def flags_of(name: str, given: str) -> str:
-    """Add to the flags of `VIPWIRE_FLAGS` that a lab's proxies, and commands beside them, keep their state with it.
+    """Add to `VIPWIRE_FLAGS` the state folder of a lab, for its proxies and for commands beside them.
 
-    It goes with the lab, and a proxy of this machine whose node has the name of one here has nothing to do with it.
+    The folder is removed with the lab, and keeps it apart from the machine's own proxy with the same node name.
     """
     return given if "--state-dir" in given else f"{given} --state-dir={directory_of(name) / 'state'}".strip()
 
 
 @contextlib.contextmanager
 def own_state(name: str) -> Iterator[None]:
-    """Have the processes that are started in the block keep their state with a lab."""
+    """Let processes started in the block keep their state in the lab's folder."""
     before = os.environ.get(FLAGS)
     os.environ[FLAGS] = flags_of(name, before or "")
     try:
@@ -79,12 +78,12 @@ def own_state(name: str) -> Iterator[None]:
 
 
 def namespace_of(name: str, host: str) -> str:
-    """Name a host's network namespace, as `ip netns` lists it."""
+    """Return a host's network namespace as `ip netns` lists it."""
     return f"vipwire-{name}-{host}"
 
 
 def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Path:
-    """Claim the name; raise LabError if there is a lab of this name already."""
+    """Claim the name; raise LabError if a lab of this name exists."""
     target = directory_of(name)
     sweep(target)
     try:
@@ -108,7 +107,7 @@ def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Pat
 
 
 def load(name: str) -> Topology:
-    """Read which hosts a lab has; raise LabError if there is none of this name."""
+    """Read a lab's topology; raise LabError if no lab has this name."""
     path = directory_of(name) / "lab.json"
     try:
         content = path.read_bytes() if is_up(path.parent) else None
@@ -123,7 +122,7 @@ def load(name: str) -> Topology:
 
 
 def labs() -> tuple[str, ...]:
-    """Name every lab that is up on this machine. Directories of others are swept."""
+    """Return the names of all labs on this machine that are up. Sweeps directories of others."""
     found = [path for path in DIRECTORY.glob("[!.]*") if _NAME.fullmatch(path.name)]
     up = [path for path in found if is_up(path)]
     for path in set(found) - set(up):
@@ -139,7 +138,7 @@ def _others() -> str:
 
 
 def end_processes(directory: Path) -> list[ProcessId]:
-    """End every process whose pid file is there, and return them."""
+    """End every process with a pid file in the folder, and return them."""
     read = [ProcessId.read(path) for path in directory.glob("*.pid")]
     found = [process for process in read if process]
     end(found)
@@ -147,13 +146,13 @@ def end_processes(directory: Path) -> list[ProcessId]:
 
 
 OWNER: Final = "owner"
-"""The file with the process that a lab shall not outlive."""
+"""The file that names the process which a lab must not outlive."""
 _YOUNG_SECONDS: Final = 60.0
 _UNNAMED: Final = re.compile(r"vipwire-(t(\d+)-[0-9a-f]{4})-.+")
 
 
 def is_up(directory: Path) -> bool:
-    """Report whether anything of a lab exists, or may do so in a moment."""
+    """Report whether anything of a lab exists, or may in a moment."""
     try:
         return _is_young(directory) or _has_namespaces(directory.name) or _has_processes(directory)
     except FileNotFoundError:
@@ -161,20 +160,18 @@ def is_up(directory: Path) -> bool:
 
 
 def is_abandoned(directory: Path) -> bool:
-    """Report whether a lab's owner has died."""
     owner = ProcessId.read(directory / OWNER)
     return owner is not None and not _runs(owner)
 
 
 def sweep(directory: Path) -> None:
-    """Remove a lab's directory if nothing else of the lab exists, and this process may."""
+    """Remove a lab's directory if nothing else of the lab exists and permissions allow it."""
     with _locked(directory.parent) as allowed:
         if allowed and not is_up(directory):
             remove(directory)
 
 
 def remove(directory: Path) -> None:
-    """Remove a lab's directory, if it is there."""
     if not directory.exists():
         return
     aside = Path(tempfile.mkdtemp(prefix=".old-", dir=directory.parent))
@@ -186,7 +183,7 @@ def remove(directory: Path) -> None:
 
 
 def sweep_drafts() -> None:
-    """Remove the directories that were being made or removed when their command was killed."""
+    """Remove directories that killed commands were making or removing."""
     for draft in (*DIRECTORY.glob(".new-*"), *DIRECTORY.glob(".old-*")):
         with contextlib.suppress(OSError):
             if not _is_young(draft):
@@ -194,7 +191,7 @@ def sweep_drafts() -> None:
 
 
 def namespaces_of(name: str) -> set[str]:
-    """Name the namespaces that exist of a lab, also where its directory is gone; none that another lab has."""
+    """Return a lab's existing namespaces, even without its directory; none of another lab."""
     mine = f"vipwire-{name}-"
     others = [f"vipwire-{path.name}-" for path in DIRECTORY.glob(f"{name}-*")]
     found = {path.name for path in netns.DIRECTORY.glob(f"{mine}*")}
@@ -202,7 +199,7 @@ def namespaces_of(name: str) -> set[str]:
 
 
 def orphans() -> list[str]:
-    """Name the labs of dead processes of which only namespaces are left: those that `Lab` has named itself."""
+    """Return labs of dead processes with only namespaces left: those that `Lab` named itself."""
     names = [path.name for path in netns.DIRECTORY.glob("vipwire-t*")]
     found = {(match[1], int(match[2])) for name in names if (match := _UNNAMED.fullmatch(name))}
     return sorted(name for name, pid in found if not (DIRECTORY / name).exists() and ProcessId.of(pid) is None)
@@ -210,7 +207,7 @@ def orphans() -> list[str]:
 
 @contextlib.contextmanager
 def _locked(parent: Path) -> Iterator[bool]:
-    """Take the turn to sweep; False for who may not remove anything here."""
+    """Lock the parent folder for sweeping; yields False without permission."""
     if not os.access(parent, os.W_OK):
         yield False
         return
@@ -243,7 +240,7 @@ _SYSTEM: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/u
 
 
 def as_called(text: str) -> str:
-    """Write `vipwire lab …` in a text as this program was called."""
+    """Replace `vipwire lab …` in a text by this program's own command."""
     return _LAB.sub(lambda _: f"{_program()} ", text)
 
 
@@ -255,6 +252,6 @@ def _program() -> str:
 
 
 def search_path(path: str) -> str:
-    """Give the PATH of a command in the lab: the caller's, then this program's folder, then the system's."""
+    """Return PATH for commands in the lab: the caller's, this program's folder, the system's."""
     own = Path(sys.executable).parent
     return os.pathsep.join(dict.fromkeys([*filter(None, path.split(os.pathsep)), str(own), *_SYSTEM]))

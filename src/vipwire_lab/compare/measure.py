@@ -1,4 +1,4 @@
-"""Measures modes: who answers whom, what is written, what a change and a connection cost, a packet's way."""
+"""Measures modes: who answers, kernel objects, the cost of changes and connections, a packet's path."""
 
 import json
 import statistics
@@ -30,11 +30,11 @@ PATHS: Final = (
     ("a client outside", "client", objects.SHOP_IP, 80, "a load balancer address, Local"),
     ("a client outside", "client", objects.EMPTY, 80, "a Service without endpoints"),
 )
-"""Who connects, from which host, to which address and port, and what that is."""
+"""A client, its host, the address and port it connects to, and a description."""
 
 
 def compare(modes: Sequence[str], begun: Callable[[str], None], *, here: bool = False) -> Document:
-    """Measure modes, one after the other; `begun` is told each. With `here` none in a guest."""
+    """Measure modes one after the other; calls `begun` with each. `here`: never in a guest."""
     measured = []
     for mode in modes:
         begun(mode)
@@ -43,7 +43,7 @@ def compare(modes: Sequence[str], begun: Callable[[str], None], *, here: bool = 
 
 
 def measure(mode: str, *, here: bool = False) -> Document:
-    """Measure a mode on this kernel, else in a guest, else say why not."""
+    """Measure a mode on this kernel, else in a guest; otherwise say why not."""
     try:
         with staged(mode) as (stage, syncs):
             return _measured(mode, stage, syncs)
@@ -93,9 +93,9 @@ def _who(stage: Stage, result: ProbeResult) -> str:
 
 
 def _connection(stage: Stage) -> Document:
-    """Compare connections to the ClusterIP with those to a Pod itself: the fastest tenth, in microseconds.
+    """Compare connections to the ClusterIP with direct ones to a Pod: the fastest tenth, in microseconds.
 
-    They take turns: what else the machine does then slows both alike.
+    They alternate, so that other load slows both alike.
     """
     addresses = {"toPod": objects.LOCAL_PODS[1].addresses[0], "toService": objects.WEB}
     times: dict[str, list[float]] = {name: [] for name in addresses}
@@ -109,7 +109,7 @@ def _connection(stage: Stage) -> Document:
 
 
 def _change(stage: Stage) -> Document:
-    """Take one Pod of five away, in both families."""
+    """Measure the removal of one Pod of five, in both families."""
     syncs = stage.change("web", objects.web(objects.PODS[:-1]))
     return {
         "objects": sum(each.written for each in syncs),
@@ -142,12 +142,12 @@ _MODES: Final = (
 
 
 def more_text(microseconds: float) -> str:
-    """Print the time that a Service adds; less than 1 µs is noise of the clock."""
+    """Format the time that a Service adds; less than 1 µs is noise of the clock."""
     return f"+{microseconds:.0f} µs" if microseconds >= 1 else "nothing"
 
 
 def view(document: Document, *, wide: bool) -> RenderableType:
-    """Lay out what each mode costs, then who answers whom; `wide` adds a packet's way through each mode's rules."""
+    """Lay out each mode's costs, then who answers; `wide` adds a packet's path through each mode's rules."""
     parts: list[RenderableType] = [Grid(_MODES, map(_costs, document["modes"]))]
     parts += [
         Prose(Text(f"{each['mode']} does not run here: {each['reason']}", style="yellow"))
@@ -189,7 +189,7 @@ def _costs(each: Document) -> list[str | Text]:
 
 
 def _answer_tables(document: Document) -> Iterator[RenderableType]:
-    """Lay out each kind of connection, a line for all modes that treat it alike."""
+    """Lay out each kind of connection, with one line for modes that treat it alike."""
     ran = [each for each in document["modes"] if each["kernel"] is not None]
     for number, path in enumerate(ran[0]["paths"] if ran else ()):
         yield Text(f"\n{path['who']} to {path['to']} ({path['at']})", style="bold")
@@ -220,5 +220,4 @@ def _way(each: Document) -> Grid:
 
 
 def show(console: Console, document: Document, *, wide: bool) -> None:
-    """Print a comparison."""
     console.print(view(document, wide=wide), crop=False)

@@ -1,4 +1,4 @@
-"""A stage on which one mode runs: here, or in a guest with a kernel of its own where this one cannot run it."""
+"""Runs one mode on a stage: here, or in a guest kernel if this kernel lacks the mode."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ MODES: Final = mode_names
 
 @contextlib.contextmanager
 def staged(mode: str) -> Iterator[tuple[Stage, list[Sync]]]:
-    """Run a mode on a stage of its own; give the stage and its first sync. Raise LabError where it cannot run."""
+    """Run a mode on its own stage; yield the stage and its first sync. Raise LabError if the mode cannot run."""
     stage = Stage(f"mode-{os.getpid()}")
     stage.build()
     with stage, contextlib.ExitStack() as stack:
@@ -37,7 +37,7 @@ def staged(mode: str) -> Iterator[tuple[Stage, list[Sync]]]:
 
 
 def _more(mode: str, stage: Stage, stack: contextlib.ExitStack) -> Sequence[str]:
-    """Add what a mode needs here: that of sockets is to see those of node-1 and its Pods alone."""
+    """Return the mode's flags for a lab: programs of sockets must see only those of node-1 and its Pods."""
     if mode != "ebpf":
         return ()
     try:
@@ -49,7 +49,7 @@ def _more(mode: str, stage: Stage, stack: contextlib.ExitStack) -> Sequence[str]
 
 
 def kernel_name() -> str:
-    """Name the kernel that this process runs on, and whether it is a guest's."""
+    """Return the name of this process's kernel, and whether it is a guest's."""
     guest = " in a guest" if inside() is not None else ""
     return f"Linux {platform.release()}{guest}"
 
@@ -62,12 +62,12 @@ def reason_of(error: LabError) -> str:
 
 
 def guest_obstacle() -> str:
-    """Return why no guest can be booted here; "" if one can. In a guest there is none in the guest."""
+    """Return why no guest can boot here; "" if one can. Guests cannot boot guests."""
     return "this is a guest already" if inside() is not None else obstacle()
 
 
 def in_guest(*arguments: str) -> bytes:
-    """Run `vipwire lab ARGUMENTS` in a guest; return what it prints. Raise LabError if it cannot be done."""
+    """Run `vipwire lab ARGUMENTS` in a guest; return its output. Raise LabError on failure."""
     command = [sys.executable, "-m", "vipwire", "lab", *arguments]
     with tempfile.TemporaryFile() as out, Path(os.devnull).open("wb") as nowhere:
         run(command, Guest(timeout=_GUEST_SECONDS), stdout=out, stderr=nowhere)

@@ -1,4 +1,4 @@
-"""`vipwire lab tour`: each mode for a screen, running, with what the kernel holds and what to look at."""
+"""`vipwire lab tour`: shows each mode in operation, one screen each, with its kernel objects."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _LINES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What to see of a mode: in a sentence or two, a command and which of its lines, and what to look at in them."""
+    """The sight of a mode: a sentence or two, a command, the lines to keep, and a remark about them."""
 
     about: str
     command: tuple[str, ...]
@@ -69,7 +69,7 @@ SIGHTS: Final = {
 
 
 def tour(modes: Sequence[str], say: Callable[[str], None], pause: Callable[[], None], *, here: bool = False) -> None:
-    """Show modes one after the other; `pause` is called between them."""
+    """Show modes one after the other; calls `pause` between them."""
     for number, mode in enumerate(modes):
         if number:
             pause()
@@ -114,7 +114,7 @@ def _shown(mode: str, where: str, stage: Stage, written: int) -> Iterator[str]:
 
 
 def _excerpt(stage: Stage, sight: Sight) -> list[str]:
-    """Run the mode's own tool on node-1; keep the lines that matter, each once."""
+    """Run the mode's own tool on node-1; return the matching lines without duplicates."""
     program = shutil.which(sight.command[0], path=_PATHS)
     if program is None:
         return [
@@ -136,7 +136,7 @@ def _way(stage: Stage) -> Iterator[str]:
 
 
 def _folded(text: str, indent: str = "") -> Iterator[str]:
-    """Fold prose for the terminal, never inside a word."""
+    """Fold prose to the terminal's width, never inside a word."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
     wrapper = textwrap.TextWrapper(width, initial_indent=indent, subsequent_indent=2 * indent)
     wrapper.break_long_words = wrapper.break_on_hyphens = False
@@ -144,7 +144,7 @@ def _folded(text: str, indent: str = "") -> Iterator[str]:
 
 
 def wait_for_enter() -> None:
-    """Wait for Enter where a person sits; go on where none does."""
+    """Wait for Enter on a terminal; otherwise continue."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         sys.stderr.write("Enter: the next mode ")
         sys.stderr.flush()

@@ -1,1 +1,1 @@
-"""`vipwire lab demo`: a real proxy on a real kernel, shown scene by scene, and every scene checked."""
+"""`vipwire lab demo`: a real proxy on a real kernel, scene by scene, each one checked."""

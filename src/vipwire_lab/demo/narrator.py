@@ -1,6 +1,6 @@
-"""Prints the demo: headings, sentences, tables, and checks that it counts.
+"""Prints the demo: headings, sentences, tables, and checks, which it counts.
 
-Colour on a terminal, plain text elsewhere. What programs print is shown line by line as it is, and never wrapped.
+Colour on a terminal, plain text elsewhere. Output of programs is shown unchanged and never wrapped.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from vipwire_lab.namespaces.topology import Pod
 
 _WIDTH = 100
 _PLAIN = str.maketrans("─│┬├└", "-|+++")
-"""What a terminal that has only ASCII shows of a drawing."""
+"""Replacements of drawing characters on an ASCII terminal."""
 
 
 class Narrator:
-    """Tells a person what happens, and keeps what was not as it was said to be."""
+    """Prints the demo's text and keeps failed checks."""
 
     def __init__(self) -> None:
         console = Console(highlight=False)
@@ -34,26 +34,24 @@ class Narrator:
         self.failures: list[str] = []
 
     def title(self, text: str) -> None:
-        """Begin the whole."""
         self._console.print(text, style="bold")
 
     def chapter(self, text: str) -> None:
-        """Begin a scene."""
         self._chapter += 1
         self._console.print(f"\n[bold cyan]{self._chapter}  {escape(text)}[/]")
 
     def say(self, text: str) -> None:
-        """Explain; line breaks are the console's business."""
+        """Print an explanation; the console wraps it."""
         self._print(Text(text))
 
     def quote(self, text: str) -> None:
-        """Show what was typed, or what a program printed."""
+        """Print typed text or a program's output unchanged."""
         for line in text.splitlines():
             text = f"     {line}".rstrip().translate(self._letters)
             self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def check(self, text: str, *, holds: bool) -> None:
-        """Print whether something has just been found true."""
+        """Print a check's result and count failures."""
         self.checks += 1
         if not holds:
             self.failures.append(f"{self._chapter}: {text}")
@@ -61,7 +59,7 @@ class Narrator:
         self._print(Text.assemble((f"{mark} ", style), (text, "" if holds else style)))
 
     def check_answers(self, results: Sequence[ProbeResult], pods: Iterable[Pod], words: str) -> None:
-        """Check that every attempt was answered, and by exactly these; `words` say who they are."""
+        """Check that every attempt was answered, and by exactly these Pods; `words` describes them."""
         answered = sum(1 for result in results if result.answer)
         who = {result.pod for result in results}
         self.check(
@@ -70,7 +68,7 @@ class Narrator:
         )
 
     def results(self, results: Sequence[ProbeResult]) -> None:
-        """Show who answered how often, and whom they saw."""
+        """Print answers by Pod, and the addresses that the Pods saw."""
         counted = Counter((result.pod, result.outcome.value, result.saw) for result in results)
         self._console.print(
             Text(f"     {'times':>5}  {'what happened':<14} {'who answered':<13} whom it saw", style="dim")
@@ -82,7 +80,6 @@ class Narrator:
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Show that something takes a moment."""
         if not self._console.is_terminal:
             self.say(f"{text} ...")
             yield

@@ -1,4 +1,4 @@
-"""The Services that the demo plays with, as manifest files: what a user would write, or an API server would say."""
+"""The Services of the demo, as manifest files."""
 
 import dataclasses
 import shutil
@@ -10,7 +10,7 @@ from vipwire_lab.cluster.manifests import Manifest, Port
 from vipwire_lab.namespaces.topology import DEFAULT, Pod
 
 TOPOLOGY = DEFAULT
-if shutil.which("ip"):  # it builds an Ethernet, on which addresses can move
+if shutil.which("ip"):  # iproute2 builds an Ethernet, on which addresses can move
     TOPOLOGY = dataclasses.replace(DEFAULT, lan=("node-1", "node-2", "client"))
 PODS = TOPOLOGY.pods
 LOCAL_PODS = tuple(pod for pod in PODS if pod.node == "node-1")
@@ -18,7 +18,7 @@ POD, OTHER_POD = PODS[:2]
 CLIENT, CLIENT_ADDRESS, CLIENT_IPV6 = "client", "203.0.113.2", "2001:db8:113::2"
 NODE_ADDRESS = "192.168.0.1"
 MANY = 100
-"""Connections of a scene: so many reach every Pod."""
+"""Connections of a scene: enough to reach every Pod."""
 POD_CIDRS = "10.244.0.0/16,fd00:10:244::/48"
 
 WEB, WEB_IPV6 = "10.96.0.10", "fd00:10:96::10"
@@ -31,7 +31,6 @@ _HTTP = (Port(80, name="http"),)
 
 
 def nodes() -> list[Manifest]:
-    """Build the Node objects."""
     return [manifests.node(node) for node in TOPOLOGY.nodes]
 
 
@@ -42,7 +41,7 @@ def web(pods: Iterable[Pod] = PODS) -> list[Manifest]:
 
 
 def shop() -> list[Manifest]:
-    """Build a load balancer's Service that keeps the client's address: externalTrafficPolicy Local."""
+    """Build a LoadBalancer Service with externalTrafficPolicy Local, which keeps the client's address."""
     service, *slices = manifests.service_manifest(
         TOPOLOGY,
         "shop",
@@ -57,12 +56,10 @@ def shop() -> list[Manifest]:
 
 
 def empty() -> list[Manifest]:
-    """Build a Service without endpoints."""
     return manifests.service_manifest(TOPOLOGY, "empty", (EMPTY,), _HTTP, ())
 
 
 def sticky() -> list[Manifest]:
-    """Build a Service with session affinity."""
     return manifests.service_manifest(
         TOPOLOGY,
         "sticky",
@@ -75,19 +72,19 @@ def sticky() -> list[Manifest]:
 
 
 def late() -> list[Manifest]:
-    """Build the Service that comes while all is running."""
+    """Build the Service that a scene adds to the running proxy."""
     return manifests.service_manifest(TOPOLOGY, "late", (LATE,), _HTTP, LOCAL_PODS)
 
 
 def hello() -> Manifest:
-    """Build the Service that is applied with kubectl: what a user would write, and no more."""
+    """Build the Service that the demo applies with kubectl, as a user would write it."""
     ports = [{"name": "http", "port": 80, "targetPort": HELLO_PORT}]
     spec = {"type": "LoadBalancer", "selector": {"app": "hello"}, "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hello"}, "spec": spec}
 
 
 def workload(pod: Pod) -> Manifest:
-    """Declare a Pod of the lab as a workload that runs already, with a probe of its port each second."""
+    """Build a Pod object for a running Pod of the lab, with a probe of its port each second."""
     meta = {"name": pod.name, "labels": {"app": "hello"}, "annotations": {"vipwire.io/address": pod.addresses[0]}}
     probe = {"tcpSocket": {"port": HELLO_PORT}, "periodSeconds": 1, "failureThreshold": 1}
     container = {"name": "hello", "image": "none", "readinessProbe": probe}

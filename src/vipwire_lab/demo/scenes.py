@@ -1,6 +1,6 @@
-"""The demo: its scenes in order, and its verdict. The scenes of `vipwire up` are in `standalone`.
+"""The demo's scenes in order, and its verdict. The scenes of `vipwire up` are in `standalone`.
 
-Each scene shows something, says why it is so, and checks that it is so.
+Each scene shows something, explains it, and checks it.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ How a packet goes through these rules: docs/packet-path.md"""
 
 
 def run_demo() -> int:
-    """Play all scenes; return 0 if all was as it was said to be, 1 if not. Raise LabError if it cannot go on."""
+    """Play all scenes; return 0 if all checks held, else 1. Raise LabError if the demo cannot continue."""
     narrator = Narrator()
     narrator.title("vipwire: Kubernetes Services on one machine, with real packets")
     stage = Stage()
@@ -65,7 +65,6 @@ def verdict(narrator: Narrator) -> int:
 
 
 def opening(stage: Stage, narrator: Narrator) -> None:
-    """Start the proxy."""
     narrator.chapter("A cluster, and vipwire on node-1")
     narrator.quote(_MAP)
     narrator.say(
@@ -86,7 +85,6 @@ def opening(stage: Stage, narrator: Narrator) -> None:
 
 
 def in_the_kernel(stage: Stage, narrator: Narrator) -> None:
-    """Show the table."""
     narrator.chapter("What the kernel holds: constant rules, and Services as data in maps")
     nft = shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
     if nft is None:
@@ -116,7 +114,7 @@ def in_the_kernel(stage: Stage, narrator: Narrator) -> None:
 
 
 def _excerpt(listing: str) -> Iterator[str]:
-    """Extract from a listing what lies inside the table, and of the elements those of web."""
+    """Extract the body of the table from a listing, with only web's elements."""
     for line in listing.expandtabs(2).splitlines()[1:-1]:
         element = line.strip().removeprefix("elements = { ")
         if not element[:1].isdigit():
@@ -136,11 +134,10 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 _AT_ONCE = 1.0
-"""Seconds. A SYN that nobody refuses is repeated after one second: whoever is refused sooner was told at once."""
+"""Seconds. The kernel repeats an unanswered SYN after one second: an earlier error is an immediate refusal."""
 
 
 def from_a_pod(stage: Stage, narrator: Narrator) -> None:
-    """Connect from a Pod to a ClusterIP."""
     narrator.chapter(f"A Pod asks the ClusterIP {objects.WEB} of Service web, {MANY} times")
     results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
     narrator.results(results)
@@ -182,7 +179,6 @@ def from_outside(stage: Stage, narrator: Narrator) -> None:
 
 
 def over_ipv6(stage: Stage, narrator: Narrator) -> None:
-    """Connect over IPv6."""
     narrator.chapter("The same over IPv6")
     results = stage.lab.probe(OTHER_POD.name, objects.WEB_IPV6, 80, count=MANY)
     narrator.check_answers(results, objects.PODS, f"[{objects.WEB_IPV6}]:80 from {OTHER_POD.name}: all 5 Pods")
@@ -192,7 +188,6 @@ def over_ipv6(stage: Stage, narrator: Narrator) -> None:
 
 
 def nobody_there(stage: Stage, narrator: Narrator) -> None:
-    """Connect to a Service without endpoints."""
     narrator.chapter("A Service without endpoints refuses, at once")
     for host in (POD.name, CLIENT):
         (result,) = stage.lab.probe(host, objects.EMPTY, 80, timeout=3.0)
@@ -203,7 +198,6 @@ def nobody_there(stage: Stage, narrator: Narrator) -> None:
 
 
 def clients_stick(stage: Stage, narrator: Narrator) -> None:
-    """Connect to a Service with session affinity."""
     narrator.chapter(f"Session affinity: each client of {objects.STICKY} stays where it went first")
     clients = (
         (CLIENT, CLIENT_ADDRESS),
@@ -235,7 +229,6 @@ def endpoint_leaves(stage: Stage, narrator: Narrator) -> None:
 
 
 def service_appears(stage: Stage, narrator: Narrator) -> None:
-    """Create a Service."""
     narrator.chapter("A Service appears")
     before = stage.lab.probe(POD.name, objects.LATE, 80)
     narrator.check(f"{objects.LATE} is nobody's: {before[0].outcome.value}", holds=not before[0].answer)
@@ -246,7 +239,6 @@ def service_appears(stage: Stage, narrator: Narrator) -> None:
 
 
 def proxy_restarts(stage: Stage, narrator: Narrator) -> None:
-    """Restart the proxy under traffic."""
     narrator.chapter("vipwire is restarted under traffic")
     (before,) = stage.lab.probe(CLIENT, objects.STICKY, 80)
     with (
@@ -277,7 +269,6 @@ def proxy_restarts(stage: Stage, narrator: Narrator) -> None:
 
 
 def cleaned_up(stage: Stage, narrator: Narrator) -> None:
-    """Remove the rules."""
     narrator.chapter("vipwire cleanup")
     if stage.proxy:
         stage.proxy.stop()
@@ -309,7 +300,6 @@ _ESTABLISHED = "01"
 
 
 def at_connect(stage: Stage, narrator: Narrator) -> None:
-    """Connect a process of the node in ebpf mode."""
     narrator.chapter("ebpf mode: a socket is given an endpoint when it connects")
     with contextlib.ExitStack() as stack:
         try:
@@ -343,7 +333,7 @@ def _connected(stage: Stage, narrator: Narrator) -> None:
 
 
 def _without_rules(stage: Stage, narrator: Narrator) -> None:
-    """Take all rules away: what is given an endpoint at connect() needs none."""
+    """Remove all rules: connections that get their endpoint at connect() need none."""
     if shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin") is None:
         return
     narrator.quote("node-1$ nft flush ruleset")
@@ -353,7 +343,7 @@ def _without_rules(stage: Stage, narrator: Narrator) -> None:
 
 
 def _peer(table: str, port: int) -> str:
-    """Read the far end of a connection from /proc/net/tcp; "" if it is not there."""
+    """Read the remote end of a connection from /proc/net/tcp; "" if absent."""
     for line in table.splitlines()[1:]:
         _, local, remote, state = line.split()[:4]
         if state == _ESTABLISHED and int(local.partition(":")[2], 16) == port:

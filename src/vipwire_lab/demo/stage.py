@@ -1,7 +1,7 @@
 """The demo's stage: a lab, a folder of manifests, and a real `vipwire proxy` on node-1 that watches it.
 
-The proxy is a process of its own, started as an operator starts it. What it says is kept: its `synced` lines tell
-when a change is in the kernel and what it took. Leaving the stage ends and removes everything, whatever has happened.
+The proxy is a separate process, started as by an operator. Its log lines `synced` tell when a change is in the
+kernel, and how long it took. Leaving the stage ends and removes everything.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from vipwire_lab.namespaces.topology import Pod
 FAMILIES = ("IPv4", "IPv6")
 NODE = "node-1"
 _PATIENCE = 60.0
-"""Seconds until a sync, an exit or an answer that does not come is an error."""
+"""Seconds until a missing sync, exit or answer is an error."""
 _SYNCED = re.compile(r"\bmsg=synced\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A `synced` line: kernel objects added, changed, removed, and read (None: nothing was); seconds it took."""
+    """A `synced` line: kernel objects added, changed, removed, and read (None: none read); seconds."""
 
     family: str
     added: int
@@ -50,7 +50,6 @@ class Sync:
 
     @property
     def written(self) -> int:
-        """The number of objects written."""
         return self.added + self.changed + self.removed
 
     def __str__(self) -> str:
@@ -60,7 +59,7 @@ class Sync:
 
 
 class Listened:
-    """A running process of ours; `name` is what errors call it."""
+    """A running process; errors call it `name`."""
 
     def __init__(self, name: str, process: subprocess.Popen[Any]) -> None:
         self._name, self._process = name, process
@@ -71,12 +70,15 @@ class Listened:
         self._reader.start()
 
     def mark(self) -> int:
-        """Remember how far its output has come, for `until`."""
+        """Return the current end of its output, for `until`."""
         with self._news:
             return len(self._lines)
 
     def until(self, enough: Callable[[Sequence[str]], bool], patience: float, since: int = 0) -> list[str]:
-        """Wait until the lines after a mark are enough; give them. Raise LabError if that does not happen."""
+        """Wait until the lines after a mark satisfy `enough`; return them.
+
+        Raise LabError after `patience` seconds.
+        """
         deadline = time.monotonic() + patience
         with self._news:
             while not enough(lines := self._lines[since:]):
@@ -86,7 +88,7 @@ class Listened:
             return lines
 
     def end(self, patience: float, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it as a service manager does, or by another signal, and return its exit status."""
+        """End it as a service manager does, or by another signal; return its exit status."""
         self._process.send_signal(number)
         try:
             status = self._process.wait(patience)
@@ -115,7 +117,7 @@ class Proxy(Listened):
         super().__init__("vipwire proxy", process)
 
     def synced(self, since: int, families: Sequence[str] = FAMILIES) -> list[Sync]:
-        """Wait until every family has been synced after the mark; return what that took, in the families' order."""
+        """Wait until every family has been synced after the mark; return the syncs in the families' order."""
 
         def found(lines: Sequence[str]) -> dict[str, Sync]:
             return {sync.family: sync for sync in map(_parse, lines) if sync}
@@ -124,7 +126,6 @@ class Proxy(Listened):
         return [found(lines)[family] for family in families]
 
     def stop(self) -> int:
-        """End it as a service manager does, and return its exit status."""
         return self.end(_PATIENCE)
 
 
@@ -139,7 +140,7 @@ class Stage:
         self._state = contextlib.ExitStack()
 
     def build(self) -> None:
-        """Build the lab; if that fails, nothing of it is left."""
+        """Build the lab; a failure leaves nothing."""
         try:
             self.lab.up()
         except BaseException:
@@ -152,7 +153,7 @@ class Stage:
 
     def __exit__(self, *exc: object) -> None:
         self._state.close()
-        # Who presses Ctrl-C twice must not stop the cleaning up.
+        # A second Ctrl-C must not stop the removal.
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             self.lab.down()
@@ -163,18 +164,17 @@ class Stage:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing is left of it."""
         hosts = self.lab.topology.names()
         left = [state.directory_of(self.lab.name), self.folder, *(self.lab.netns(host) for host in hosts)]
         return not any(path.exists() for path in left)
 
     def write(self, name: str, objects: Iterable[Manifest]) -> None:
-        """Write a file in the folder, or replace it, by a rename, so that nobody reads half of it."""
+        """Write or replace a file in the folder by a rename, so that no reader sees half of it."""
         replace_file(self.folder / f"{name}.yaml", as_yaml(objects).encode())
 
     @property
     def proxy_command(self) -> list[str]:
-        """Return the command of node-1's proxy. The OOM score stays: lowering it takes more rights than the rest."""
+        """Return the command of node-1's proxy. It leaves the OOM score: lowering it needs a further capability."""
         return [
             "proxy",
             f"--manifests={self.folder}",
@@ -184,8 +184,8 @@ class Stage:
         ]
 
     def start_proxy(self, more: Sequence[str] = ()) -> list[Sync]:
-        """Start the proxy, with more flags; return its first sync."""
-        # A session of its own: Ctrl-C is for the demo, which then ends the proxy.
+        """Start the proxy with further flags; return its first sync."""
+        # A session of its own: Ctrl-C reaches only the demo, which then ends the proxy.
         process = self.lab.popen(
             NODE,
             _vipwire(*self.proxy_command, *more),
@@ -207,21 +207,21 @@ class Stage:
         return self.proxy.synced(mark, families)
 
     def cleanup(self) -> str:
-        """Run `vipwire cleanup` on node-1; return what it says."""
+        """Run `vipwire cleanup` on node-1; return its output."""
         done = self.lab.run(NODE, _vipwire("cleanup"))
         return done.stdout + done.stderr
 
     def until_gone(self, host: str, address: str, port: int, pod: Pod) -> None:
-        """Connect until a Pod is not among those who answer any more; 60 of five are all of them."""
+        """Connect until a Pod answers no more; 60 connections reach all of five Pods."""
         self._until_who(host, address, port, lambda names: pod.name not in names)
 
     def until_seen(self, host: str, address: str, port: int, pods: Iterable[Pod]) -> None:
-        """Connect until each of some Pods has answered."""
+        """Connect until each of the Pods has answered."""
         wanted = {pod.name for pod in pods}
         self._until_who(host, address, port, lambda names: names >= wanted)
 
     def until_unanswered(self, host: str, address: str, port: int) -> None:
-        """Connect until nobody answers: as many times as can be tried at once, since each takes its whole time."""
+        """Connect until no answer comes. Attempts run in parallel, because each takes its whole timeout."""
         self._until_who(host, address, port, lambda names: names == {""}, count=16)
 
     def _until_who(
@@ -235,7 +235,7 @@ class Stage:
         raise LabError(f"after {_PATIENCE:.0f} s, {address}:{port} is still answered by {', '.join(sorted(names))}")
 
     def until_answered(self, host: str, address: str, port: int) -> tuple[float, ProbeResult]:
-        """Connect again and again until somebody answers; return after how many seconds, and the answer."""
+        """Connect repeatedly until an answer comes; return the seconds, and the answer."""
         began = time.monotonic()
         while time.monotonic() - began < _PATIENCE:
             (result,) = self.lab.probe(host, address, port, Protocol.TCP, timeout=0.1)
@@ -245,7 +245,7 @@ class Stage:
 
 
 def as_lines(syncs: Iterable[Sync]) -> str:
-    """Print syncs, a line each."""
+    """Format syncs, a line each."""
     return "\n".join(f"synced {sync}" for sync in syncs)
 
 
@@ -254,7 +254,7 @@ def _vipwire(*arguments: str) -> list[str]:
 
 
 def _parse(line: str) -> Sync | None:
-    """Read a `synced` line of the log; None for every other."""
+    """Parse a `synced` line of the log; None for every other."""
     if not _SYNCED.search(line):
         return None
     fields = dict(word.split("=", 1) for word in shlex.split(line))
@@ -265,7 +265,7 @@ def _parse(line: str) -> Sync | None:
 
 @contextlib.contextmanager
 def own_cgroup() -> Iterator[Path]:
-    """Be in a cgroup of this process's own for a while: programs are to see no other's sockets."""
+    """Move this process into its own cgroup for the block, so that BPF programs see only its sockets."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
     root = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
     if root is None:

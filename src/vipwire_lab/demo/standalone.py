@@ -26,7 +26,7 @@ from vipwire_lab.namespaces.topology import UNDERLAY
 
 OTHER: Final = "node-2"
 ADDRESS: Final = "10.0.0.66"
-"""An address that node-2 has while both machines are there: who has which one follows from the names."""
+"""An address that the names assign to node-2 while both machines run."""
 _LAN_FLAGS: Final = (
     "--bind-address",
     "0.0.0.0",  # noqa: S104
@@ -36,7 +36,7 @@ _LAN_FLAGS: Final = (
     f"{ADDRESS}/32",
 )
 _LONGEST: Final = 10.0
-"""Seconds without an answer that the scene still calls a failover."""
+"""The longest outage in seconds that the scene accepts as a failover."""
 POOL = "198.51.100.64/28"
 DNS = "10.96.0.10"
 _DOMAIN = "hello.default.svc.cluster.local"
@@ -45,27 +45,26 @@ _FLAGS = (
     *(_LAN_FLAGS if objects.TOPOLOGY.lan else ()),
 )
 _PATIENCE = 60.0
-"""Seconds until a start, an end, or an answer that kubectl waits for, is an error."""
+"""Seconds until a missing start, end or kubectl answer is an error."""
 _SILENT = 0.3
-"""Seconds after which a connection in a lab is taken for unanswered."""
+"""Seconds after which a connection in a lab counts as unanswered."""
 
 
 def program(name: str) -> str | None:
-    """Find a program that may not be installed."""
     return shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin:/usr/bin:/bin")
 
 
 class Standalone:
-    """A running `vipwire up`, its data in a folder."""
+    """A running `vipwire up` with its data folder."""
 
     def __init__(self, lab: Lab, node: str, folder: Path, kubectl: str) -> None:
         self._lab, self._node, self.folder, self._kubectl = lab, node, folder, kubectl
         self.process: Listened | None = None
 
     def start(self, *flags: str) -> list[str]:
-        """Start it; return what it says of itself."""
+        """Start it; return its first lines."""
         command = [sys.executable, "-m", "vipwire", "up", "--data-dir", str(self.folder), *flags]
-        # A session of its own: Ctrl-C is for the demo, which then ends it.
+        # A session of its own: Ctrl-C reaches only the demo, which then ends it.
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
         options |= {"stderr": subprocess.STDOUT, "start_new_session": True}
         self.process = Listened("vipwire up", self._lab.popen(self._node, command, **options))
@@ -73,7 +72,7 @@ class Standalone:
         return [line for line in lines if not line.startswith(("ts=", "try:"))]
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl on the node; return what it prints. Raise LabError with what it says if it fails."""
+        """Run kubectl on the node; return its output. Raise LabError with its error."""
         done = self._run([self._kubectl, *arguments])
         if done.returncode:
             raise LabError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
@@ -85,13 +84,12 @@ class Standalone:
         return self._lab.run(self._node, command, timeout=_PATIENCE).stdout.strip()
 
     def apply(self, objects: list[Manifest]) -> str:
-        """Apply objects."""
         path = self.folder / "applied.yaml"
         path.write_text(yaml.safe_dump_all(objects, sort_keys=False))
         return self.kubectl("apply", "-f", str(path))
 
     def until(self, holds: Callable[[str], bool], *arguments: str) -> tuple[float, str]:
-        """Run kubectl until its answer is as wanted; return after how many seconds, and the answer."""
+        """Run kubectl until `holds` accepts its answer; return the seconds, and the answer."""
         began = time.monotonic()
         while time.monotonic() - began < _PATIENCE:
             if holds(answer := self.kubectl(*arguments)):
@@ -101,13 +99,13 @@ class Standalone:
     def _run(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
         environment: Mapping[str, str] = os.environ | {
             "KUBECONFIG": str(self.folder / "admin.kubeconfig"),
-            "HOME": str(self.folder),  # where it keeps its cache
+            "HOME": str(self.folder),  # kubectl keeps its cache there
         }
         return self._lab.run(self._node, command, timeout=_PATIENCE, check=False, env=environment)
 
 
 def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
-    """Start `vipwire up`, and play with it what follows; say so where there is no kubectl."""
+    """Start `vipwire up` and play its scenes; without kubectl, say so."""
     narrator.chapter("Without a cluster: vipwire up, and kubectl")
     kubectl = program("kubectl")
     if kubectl is None:
@@ -258,7 +256,7 @@ def _join(stage: Stage, narrator: Narrator, here: Standalone) -> Listened:
 
 
 def _outage(stream: Continuous, began: float) -> float:
-    """Wait until connections succeed again; give the seconds since something began."""
+    """Wait until connections succeed again; return the seconds since `began`."""
     while True:
         failed, good = len(stream.report.failures), sum(stream.report.pods.values())
         stream.wait_for(1)
@@ -277,7 +275,7 @@ def _until_owner(here: Standalone, node: str) -> None:
 
 
 def _until_heard(stage: Stage) -> None:
-    """Wait until the client sends to the owner: what began through the earlier one ends as it changes over."""
+    """Wait until the client sends to the owner: connections through the earlier owner end at the change."""
 
     def ethernet(host: str, *command: str) -> str:
         found = json.loads(stage.lab.run(host, ["ip", "-j", *command, "dev", "lan0"]).stdout or "[]")

@@ -1,1 +1,1 @@
-"""The servers in a lab's Pods, which tell whoever asks who answers and whom they saw."""
+"""The servers in a lab's Pods: each answers with its own name and the client's address."""

@@ -1,6 +1,6 @@
-"""The answer of an echo server: who it is and whom it saw. One JSON object in one line.
+"""The answer of an echo server: one JSON object in one line.
 
-"saw" is the heart of every test of source NAT: the address from which the packet came, as the Pod knows it.
+"saw" is the packet's source address as the Pod knows it; every test of source NAT needs it.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Self
 from vipwire.errors import DecodeError
 
 HELLO = b"hello\n"
-"""What a probe says first. Whatever it is, its first line is answered and not echoed."""
+"""A probe's first message. Servers answer any first line instead of echoing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The content of an answer: who answered, how, whom it saw and where. `node` is empty outside the cluster."""
+    """The content of an answer: the server, its protocol, the client it saw and its own address.
+
+    `node` is "" outside the cluster.
+    """
 
     pod: str
     node: str
@@ -35,12 +38,11 @@ class Answer:
     local: Peer
 
     def encode(self) -> bytes:
-        """Write it as a line."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> Self:
-        """Read a line; raise DecodeError if it is not what an echo server says."""
+        """Parse a line; raise DecodeError if it is no echo server's."""
         try:
             value = json.loads(line)
             saw, local = (Peer(str(value[end]["address"]), int(value[end]["port"])) for end in ("saw", "local"))
@@ -50,7 +52,7 @@ class Answer:
 
 
 def http_response(answer: Answer) -> bytes:
-    """Wrap it up for a client that speaks HTTP, such as curl; the connection ends after it."""
+    """Return the answer as an HTTP response, for curl; the connection ends after it."""
     body = answer.encode()
     head = (
         "HTTP/1.1 200 OK\r\n"

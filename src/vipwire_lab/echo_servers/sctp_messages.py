@@ -1,12 +1,11 @@
-"""As much of SCTP as one question and one answer need, for kernels that have no SCTP sockets (most small ones).
+"""The part of SCTP that one question and answer need, for kernels without SCTP sockets.
 
-Connection tracking and NAT of SCTP are in many more kernels than its sockets, and a service proxy must get them
-right: so where the sockets are missing, the lab speaks the protocol itself through raw sockets. One stream, nothing
-is sent twice: between namespaces nothing gets lost. Formats: RFC 9260 sections 3 and 5.1; the checksum is CRC32c
-(appendix A).
+More kernels have conntrack and NAT of SCTP than its sockets, so the lab speaks SCTP through raw sockets. One stream,
+no retransmission: namespaces lose no packets. Formats: RFC 9260 sections 3 and 5.1; the checksum is CRC32c (appendix
+A).
 
-    client  INIT ->  COOKIE-ECHO + DATA (hello) ->                  ABORT ->
-    server         <- INIT-ACK         <- COOKIE-ACK + SACK + DATA (answer)
+client  INIT ->  COOKIE-ECHO + DATA (hello) ->                  ABORT ->
+server         <- INIT-ACK         <- COOKIE-ACK + SACK + DATA (answer)
 """
 
 import errno
@@ -23,7 +22,7 @@ _HEADER = struct.Struct("!HHI4s")  # source port, destination port, verification
 _CHUNK = struct.Struct("!BBH")  # type, flags, length with this header
 _INIT = struct.Struct("!IIHHI")  # tag, window, streams out, streams in, first sequence number
 _DATA = struct.Struct("!IHHI")  # sequence number, stream, number in the stream, kind of payload
-_SACK = struct.Struct("!IIHH")  # up to which number all has come, window, gaps, duplicates
+_SACK = struct.Struct("!IIHH")  # cumulative sequence number, window, gaps, duplicates
 _COOKIE_PARAMETER = 7
 _WHOLE = 3  # flags of DATA: first and last fragment
 _WINDOW = 65536
@@ -43,7 +42,6 @@ _TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """Compute the Castagnoli CRC."""
     value = 0xFFFFFFFF
     for byte in data:
         value = _TABLE[(value ^ byte) & 0xFF] ^ value >> 8
@@ -52,7 +50,7 @@ def crc32c(data: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a packet; `value` is what follows its four bytes of header."""
+    """A part of a packet; `value` follows its four bytes of header."""
 
     type: int
     value: bytes = b""
@@ -61,7 +59,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A packet after its IP header. `tag` tells the receiver that the sender belongs to the association."""
+    """A packet after its IP header. `tag` proves to the receiver that the sender belongs to the association."""
 
     source: int
     destination: int
@@ -69,7 +67,7 @@ class Packet:
     chunks: tuple[Chunk, ...]
 
     def encode(self) -> bytes:
-        """Write it, with its checksum."""
+        """Encode it with its checksum."""
         body = b"".join(
             _CHUNK.pack(chunk.type, chunk.flags, 4 + len(chunk.value)) + chunk.value + bytes(-len(chunk.value) % 4)
             for chunk in self.chunks
@@ -79,7 +77,7 @@ class Packet:
 
     @classmethod
     def decode(cls, data: bytes) -> "Packet":
-        """Read it; raise DecodeError if it is cut short or its checksum is wrong (NAT must have corrected it)."""
+        """Decode it; raise DecodeError if truncated or with a wrong checksum (which NAT must have corrected)."""
         if len(data) < _HEADER.size:
             raise DecodeError("SCTP packet is cut short")
         source, destination, tag, checksum = _HEADER.unpack_from(data)
@@ -88,7 +86,6 @@ class Packet:
         return cls(source, destination, tag, tuple(_chunks(data)))
 
     def find(self, kind: int) -> Chunk | None:
-        """Find the first chunk of a type."""
         return next((chunk for chunk in self.chunks if chunk.type == kind), None)
 
 
@@ -109,7 +106,7 @@ def _unpack(layout: struct.Struct, chunk: Chunk) -> tuple[int, ...]:
 
 
 class Asker:
-    """The client's side: `first` is what to send first, `receive` tells what is next and whether it is the end."""
+    """The client's side: `first` is the first packet, `receive` returns the next one and the final answer."""
 
     def __init__(self, source: int, destination: int, tag: int) -> None:
         self._ports = (source, destination)
@@ -117,14 +114,12 @@ class Asker:
         self._peer_tag = 0
 
     def first(self) -> bytes:
-        """Build the INIT."""
         return self._packet(Chunk(INIT, _INIT.pack(self._tag, _WINDOW, 1, 1, self._tag)))
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Handle a packet; return what to send and the answer, each of them empty if there is none.
+        """Handle a packet; return the packet to send and the answer, each b"" if absent.
 
-        Raise ConnectionRefusedError if the server aborts. Packets of others, which a raw socket also sees, are
-        passed over.
+        Raise ConnectionRefusedError if the server aborts. Skips other packets, which a raw socket also sees.
         """
         packet = Packet.decode(data)
         if (packet.destination, packet.source) != self._ports or packet.tag != self._tag:
@@ -146,7 +141,7 @@ class Asker:
 
 
 class Responder:
-    """The server's side, for all ports of a host. `answer` makes the line to send from (whom it saw, where)."""
+    """The server's side, for all ports of a host. `answer` makes the line from the client's and the own address."""
 
     def __init__(self, answer: Callable[[Peer, Peer], bytes], new_tag: Callable[[], int]) -> None:
         self.ports: set[int] = set()
@@ -159,7 +154,7 @@ class Responder:
         return self._tags.keys()
 
     def receive(self, data: bytes, peer_address: str, local_address: str) -> bytes:
-        """Handle a packet; return what to send back, or nothing. Raise DecodeError if it is none."""
+        """Handle a packet; return the reply, b"" for none. Raise DecodeError for another format."""
         packet = Packet.decode(data)
         peer, local = Peer(peer_address, packet.source), Peer(local_address, packet.destination)
         if opening := packet.find(INIT):

@@ -1,13 +1,14 @@
 """The servers of all Pods of a lab, in one process: `python -m vipwire_lab.echo_servers.server FD`.
 
-A process per Pod costs a Python start each (a second in User-Mode Linux). A socket keeps the namespace in which it
-was opened, so one process can serve all Pods: it enters a Pod's namespace only to open the sockets.
+A process for each Pod would cost a Python start each (a second in User-Mode Linux). A socket keeps the namespace in
+which it was opened, so the process enters a Pod's namespace only to open sockets. Orders arrive over a Unix socket
+(FD, listening, inherited), one JSON object a line, answered by one:
 
-It is told what to do over a Unix socket (FD, listening, inherited): a JSON object a line, answered by one:
-    {"do": "serve", "host": "pod-1a", "node": "node-1", "namespace": "/run/netns/...", "addresses": [],
-     "ports": [80], "protocols": ["TCP"]}    no addresses: all of them     -> {"serving": 1}
-    {"do": "stop", "host": "pod-1a", "ports": []}    no ports: all of them -> {"stopped": 3}
-An error is {"error": text}. Where the kernel has no SCTP sockets, `rawsctp` answers instead, on all addresses.
+{"do": "serve", "host": "pod-1a", "node": "node-1", "namespace": "/run/netns/...", "addresses": [],
+ "ports": [80], "protocols": ["TCP"]}    no addresses: all of them     -> {"serving": 1}
+{"do": "stop", "host": "pod-1a", "ports": []}    no ports: all of them -> {"stopped": 3}
+
+An error is {"error": text}. If the kernel has no SCTP sockets, raw sockets answer instead, on all addresses.
 """
 
 import asyncio
@@ -39,11 +40,11 @@ _NO_SUCH_PROTOCOL = {errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT, errno.EAFNOSU
 
 
 class StreamEcho(asyncio.Protocol):
-    """One accepted connection, over TCP or SCTP. It is in `connections` as long as it is open.
+    """One accepted connection, over TCP or SCTP; in `connections` while open.
 
-    The first line that a client sends is answered with who is here; the rest is echoed. So a short probe is one
-    exchange, and a long one can tell at any time whether its connection still lives. The server does not speak first,
-    for an HTTP client would take that for the response: a request that begins as HTTP is answered in HTTP.
+    Answers the client's first line with its name and echoes the rest, so a short probe is one exchange, and a long
+    one can check its connection at any time. The client speaks first, because an HTTP client would take a greeting
+    for the response; a request in HTTP gets an HTTP answer.
     """
 
     def __init__(self, host: str, node: str, protocol: str, connections: set["StreamEcho"]) -> None:
@@ -54,18 +55,16 @@ class StreamEcho(asyncio.Protocol):
         self._greeted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember whom we saw."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's interface is wider than what it does
         self._transport = transport
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
         del exc
         self._connections.discard(self)
 
     def abort(self) -> None:
-        """End it at once, as the end of a Pod does."""
+        """Close it at once, as the end of a Pod does."""
         self._transport.abort()
 
     def pause_writing(self) -> None:
@@ -73,7 +72,6 @@ class StreamEcho(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read from the client again."""
         self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -90,7 +88,7 @@ class StreamEcho(asyncio.Protocol):
             self._transport.close()
 
     def eof_received(self) -> bool:
-        """Answer those that only listen, too; asyncio closes the connection after what is written."""
+        """Answer clients that only listen, too; asyncio closes the connection after the written data."""
         if not self._greeted:
             self._greet(b"")
         return False
@@ -107,14 +105,14 @@ class StreamEcho(asyncio.Protocol):
 
 
 class Servers:
-    """The open sockets of each host, and the connections they have accepted."""
+    """The open sockets of each host, and their accepted connections."""
 
     def __init__(self) -> None:
         self._closers: dict[tuple[str, int], list[Closer]] = {}
         self._raw: dict[tuple[str, int], RawEcho] = {}
 
     async def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Execute one line; return the result."""
+        """Execute one order; return the result."""
         match order:
             case {"do": "serve", "host": str(host), "ports": [*ports]}:
                 await self._serve(host, [int(port) for port in ports], order)
@@ -209,7 +207,7 @@ async def _control(listener: socket.socket) -> None:
                 writer.write(json.dumps(reply).encode() + b"\n")
                 await writer.drain()
         except ConnectionError:
-            pass  # whoever asked has gone
+            pass  # the client of the order has gone
         finally:
             writer.close()
 
@@ -225,7 +223,7 @@ def main() -> None:
     """Serve until SIGTERM."""
     listener = socket.socket(fileno=int(sys.argv[1]))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred Pods take more than the usual 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred Pods need more than the usual 1024
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_control(listener))
 

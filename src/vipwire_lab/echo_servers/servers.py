@@ -1,4 +1,4 @@
-"""Starting the lab's echo process, and telling it what to do."""
+"""Starts the lab's echo process, and sends it orders."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ _PATIENCE = 30.0  # seconds; a process takes its time to start in an emulated ke
 
 
 def start(directory: Path) -> None:
-    """Start the process; its socket, pid file and log are in `directory`. It need not be waited for.
+    """Start the process without waiting; its socket, pid file and log are in `directory`.
 
-    The socket listens before the process runs, so that whoever asks too early is answered a little later.
+    The socket listens before the process runs, so early orders wait in the queue.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(directory / "echo.socket"))
@@ -51,7 +51,6 @@ def serve(
     protocols: Sequence[Protocol],
     addresses: Sequence[str] = (),
 ) -> None:
-    """Open a host's ports. Raise LabError if one is taken."""
     order = {
         "do": "serve",
         "host": host,
@@ -65,7 +64,7 @@ def serve(
 
 
 def stop(directory: Path, host: str, ports: Sequence[int] = ()) -> int:
-    """Close a host's ports (all, if none are named) and their connections; return how many sockets that were."""
+    """Close a host's ports (by default all) and their connections; return the number of sockets."""
     return int(_ask(directory, [{"do": "stop", "host": host, "ports": list(ports)}])[0]["stopped"])
 
 

@@ -1,8 +1,7 @@
-"""Sockets without a stream: the echo servers over UDP, and SCTP over raw sockets for servers and probes.
+"""Datagram sockets: the echo servers over UDP, and SCTP over raw sockets for servers and probes.
 
-The answer must leave from the address to which the question came, or the client (and the connection tracking in
-between) takes it for a stranger's. A socket bound to all addresses learns that one, and sets it, by IP_PKTINFO
-(ip(7), ipv6(7)).
+The answer must leave from the address that the question was sent to, otherwise client and conntrack take it for
+another flow. A socket bound to all addresses reads and sets that address with IP_PKTINFO (ip(7), ipv6(7)).
 """
 
 import asyncio
@@ -25,7 +24,7 @@ _PKTINFO6 = struct.Struct("=16si")
 
 
 def request_packet_info(opened: socket.socket) -> None:
-    """Make the kernel tell, with each datagram, to which address it was sent."""
+    """Make the kernel report each datagram's destination address."""
     if opened.family == socket.AF_INET:
         opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
     else:
@@ -33,19 +32,19 @@ def request_packet_info(opened: socket.socket) -> None:
 
 
 def destination_address(family: int, info: bytes) -> bytes:
-    """Read from what it tells the packed address."""
+    """Read the packed destination address from IP_PKTINFO."""
     return bytes(_PKTINFO4.unpack(info)[2] if family == socket.AF_INET else _PKTINFO6.unpack(info)[0])
 
 
 def sent_from(local: bytes) -> tuple[int, int, bytes]:
-    """Build the control message that has a datagram leave from this address."""
+    """Build the control message that sets a datagram's source address."""
     if len(local) == 4:
         return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, local, bytes(4))
     return socket.IPPROTO_IPV6, _IPV6_PKTINFO, _PKTINFO6.pack(local, 0)
 
 
 class DatagramEcho:
-    """A bound socket that is answered for by the loop until it is closed."""
+    """A bound socket that the event loop answers until it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
         self._loop, self._socket, self._who = loop, opened, (host, node, "UDP")
@@ -54,12 +53,11 @@ class DatagramEcho:
         loop.add_reader(opened, self._readable)
 
     def close(self) -> None:
-        """Answer no more."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
     def _readable(self) -> None:
-        # OSError: nothing more to read, or an ICMP error for an earlier answer, whose asker has gone.
+        # OSError: no more datagrams, or an ICMP error for an earlier answer whose client has gone.
         with contextlib.suppress(OSError):
             while True:
                 _, control, _, peer = self._socket.recvmsg(65536, 128)
@@ -79,7 +77,7 @@ def new_tag() -> int:
 
 
 def in_kernel() -> bool:
-    """Report whether this kernel has SCTP sockets. Asking loads the module, where there is one."""
+    """Report whether this kernel has SCTP sockets. Asking loads the module, if there is one."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
     except OSError:
@@ -88,14 +86,14 @@ def in_kernel() -> bool:
 
 
 def open_raw(family: int) -> socket.socket:
-    """Open a raw socket that gets every SCTP packet of the calling thread's namespace. Needs root."""
+    """Open a raw socket for every SCTP packet of the calling thread's namespace. Needs root."""
     opened = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_SCTP)
     opened.settimeout(0)
     return opened
 
 
 def payload_of(family: int, data: bytes) -> bytes:
-    """Cut off the IPv4 header, which a raw socket delivers too; of IPv6 it delivers none (raw(7))."""
+    """Remove the IPv4 header; raw IPv6 sockets deliver none (raw(7))."""
     return data[(data[0] & 15) * 4 :] if family == socket.AF_INET and data else data
 
 
@@ -116,7 +114,7 @@ def converse(opened: socket.socket, address: str, source: int, port: int) -> Gen
 
 
 class RawEcho:
-    """The SCTP servers of one host and family. It refuses what comes to other ports, as a kernel with SCTP would."""
+    """The SCTP servers of one host and family. Refuses other ports, as a kernel with SCTP does."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
         self._socket = opened
@@ -125,14 +123,14 @@ class RawEcho:
         loop.add_reader(opened, self._readable)
 
     def serve(self, port: int) -> Callable[[], None]:
-        """Answer on a port too; return how to stop that. Raise OSError if it is answered already."""
+        """Answer on another port; return a function that stops it. Raise OSError if the port is taken."""
         if port in self._responder.ports:
             raise FileExistsError(f"SCTP port {port} is in use")
         self._responder.ports.add(port)
         return lambda: self._responder.ports.discard(port)
 
     def _readable(self) -> None:
-        with contextlib.suppress(OSError):  # nothing more to read, or an ICMP error
+        with contextlib.suppress(OSError):  # no more packets, or an ICMP error
             while True:
                 data, control, _, peer = self._socket.recvmsg(65536, 128)
                 family = self._socket.family

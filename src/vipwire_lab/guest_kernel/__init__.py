@@ -1,9 +1,9 @@
-"""Runs a command as root under a Linux kernel that has IPVS: `python -m vipwire_lab.guest_kernel -- COMMAND`.
+"""Runs a command as root under a Linux kernel with IPVS: `python -m vipwire_lab.guest_kernel -- COMMAND`.
 
-Neither KVM nor a module of the machine's kernel is needed, and no network of the machine can be touched. The command
-sees the machine's files under their own names and may change any of them: the changes live in memory and vanish with
-the guest, but for those below directories that are named as writable. Its output is streamed, its input is empty, and
-its exit status is returned. `GuestKernel` tells which kernels there are, `script` what the guest does.
+Needs neither KVM nor kernel modules, and cannot touch the machine's network. The command sees the machine's files
+under their own names; its changes stay in memory and vanish with the guest, except below writable directories. Its
+output is streamed, its input is empty, its exit status is returned. `GuestKernel` lists the kernels, `script` the
+guest's steps.
 """
 
 from vipwire_lab.guest_kernel.guest import MARK, Guest, GuestKernel, inside

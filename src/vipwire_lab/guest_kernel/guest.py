@@ -1,4 +1,4 @@
-"""Describes a guest: its kernel, its resources, and when it is ended."""
+"""Describes a guest: its kernel, resources and time limits."""
 
 import os
 import shutil
@@ -16,11 +16,11 @@ _LOADED = ("ipv6", "ip_vs", "nf_conntrack", "nf_conntrack_netlink", "dummy", "ve
 
 
 class GuestKernel(Enum):
-    """The kind of kernel that a guest runs.
+    """The kernel of a guest.
 
-    USER_MODE is Debian's User-Mode Linux, a process of this machine: programs run at full speed, system calls some
-    five times slower. It is built without tables of nftables for IPv4 and IPv6. DISTRIBUTION is the kernel that
-    Debian installs, whole, in an emulator: everything is some sixteen times slower.
+    USER_MODE is Debian's User-Mode Linux, a process of this machine: programs run at full speed, system calls about
+    five times slower; it has no nftables tables for IPv4 and IPv6. DISTRIBUTION is Debian's complete kernel in an
+    emulator: about sixteen times slower.
     """
 
     USER_MODE = "user-mode"
@@ -29,10 +29,10 @@ class GuestKernel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A guest's resources: memory as UML writes it (taken as it is used), directories that it may really change.
+    """A guest's resources: memory in UML's notation (allocated as used), and directories that the guest may change.
 
-    It is ended after `timeout` seconds, after `silence` seconds without a word, and when it is `given_up`. `unpacked`
-    is where the packages of a kernel for the emulator are unpacked, if it is another than `scripts/setup kernel` has.
+    It ends after `timeout` seconds, after `silence` seconds without output, and when it is `given_up`. `unpacked` is
+    the folder of unpacked packages of the emulator's kernel, if not that of `scripts/setup kernel`.
     """
 
     memory: str = MEMORY
@@ -47,11 +47,11 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The parts of the first process's script that depend on the kind of kernel.
+    """The parts of the init script that depend on the kernel.
 
-    `prepare` loads overlayfs, before anything can be written. `further` mounts what else a node has, below `./sys`.
-    `line` is the device of the line `$n` on which the guest speaks (0: output, 1: errors). `settle` makes `$line`
-    pass on all bytes as they are, and waits for those on their way.
+    `prepare` loads overlayfs before anything can be written. `further` mounts a node's other file systems below
+    `./sys`. `line` is the device of the guest's output line `$n` (0: output, 1: errors). `settle` makes `$line` pass
+    all bytes unchanged, and waits for pending ones.
     """
 
     prepare: str
@@ -61,16 +61,16 @@ class Words:
 
 
 def inside() -> GuestKernel | None:
-    """Return the kind of guest in which this process runs, if any."""
+    """Return the kind of guest in which this process runs; None outside."""
     return GuestKernel(os.environ[MARK]) if MARK in os.environ else None
 
 
 def found(program: str) -> str:
-    """Find a program of this machine where root finds them."""
+    """Find a program of this machine on root's PATH."""
     return shutil.which(program, path=PATH) or program
 
 
 def missing(packages: dict[str, str]) -> str:
-    """Name the packages of programs that this machine lacks; "" if it has all."""
+    """Return the packages of programs that this machine lacks; "" if it has all."""
     names = sorted({package for program, package in packages.items() if not shutil.which(program, path=PATH)})
     return f"the packages {' '.join(names)} are missing (apt-get install --no-install-recommends)" if names else ""

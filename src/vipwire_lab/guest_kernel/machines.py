@@ -1,4 +1,4 @@
-"""Boots the two kinds of kernel: Debian's User-Mode Linux, and the kernel that Debian installs, in an emulator."""
+"""Boots the two kernels: Debian's User-Mode Linux, and Debian's kernel in an emulator."""
 
 import shlex
 import socket
@@ -21,8 +21,8 @@ _PATIENCE = 3.0
 class UserMode:
     """Debian's User-Mode Linux (package user-mode-linux): a kernel that is an ordinary process of this machine.
 
-    Its root is the machine's files (hostfs). The whole guest lives in a PID namespace, so that none of UML's many
-    processes can outlive it.
+    Its root is the machine's files (hostfs). The guest lives in a PID namespace, so that none of UML's processes can
+    outlive it.
     """
 
     words: Final = Words(
@@ -34,7 +34,7 @@ class UserMode:
     modules: Final = _MODULES
 
     def obstacle(self) -> str:
-        """Name the packages that are missing."""
+        """Return the missing packages."""
         return missing(_UML_PACKAGES)
 
     def mount(self, number: int, folder: Path) -> str:
@@ -43,8 +43,7 @@ class UserMode:
         return f"mount --bind {shlex.quote(str(folder))} {shlex.quote(f'.{folder}')}"
 
     def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
-        """Boot from hostfs."""
-        del writable  # all is
+        del writable  # hostfs makes all writable
         return [
             *(found("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc", found(_KERNEL)),
             *(f"mem={guest.memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw"),
@@ -58,7 +57,7 @@ class UserMode:
         del process
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
             asking.settimeout(_PATIENCE)
-            asking.bind(str(home / "asking"))  # it answers to this name
+            asking.bind(str(home / "asking"))  # the console answers to this name
             request = b"sysrq t"
             asking.sendto(_REQUEST.pack(_MCONSOLE, _VERSION, len(request), request), str(home / "guest" / "mconsole"))
             asking.recv(4096)
@@ -78,11 +77,11 @@ _BREAK = (b'{"execute": "qmp_capabilities"}', b'{"execute": "chardev-send-break"
 
 
 class Emulated:
-    """The kernel that Debian installs, in an emulator (QEMU, without KVM): it has all that a node's kernel has.
+    """Debian's kernel in an emulator (QEMU, without KVM): it has all that a node's kernel has.
 
-    It is not installed: `scripts/setup kernel` unpacks its package, and that of a static busybox, into `folder`. Its
-    root is the machine's files (9p, which QEMU serves read-only, but for the writable folders). A small archive of
-    first files mounts it: busybox, and the modules for this.
+    `scripts/setup kernel` unpacks its package, and that of a static busybox, into `folder`. Its root is the machine's
+    files (9p; QEMU serves only the writable folders for writing). An initramfs mounts it: busybox, and the modules
+    for this.
     """
 
     words: Final = Words(
@@ -97,7 +96,7 @@ class Emulated:
 
     @property
     def _image(self) -> Path:
-        """The kernel; if there is none, a name that is not there."""
+        """The kernel; a missing path if the package is not unpacked."""
         return max(self._folder.glob("boot/vmlinuz-*"), default=self._folder / "boot" / "vmlinuz-")
 
     @property
@@ -106,11 +105,11 @@ class Emulated:
 
     @property
     def modules(self) -> Path:
-        """The unpacked package has them where an installed one has."""
+        """The folder of modules, as in an installed package."""
         return self._folder / "lib" / "modules"
 
     def obstacle(self) -> str:
-        """Name the packages that are missing."""
+        """Return the missing packages."""
         if why := missing(_EMULATOR_PACKAGES):
             return why
         there = self._image.exists() and self._busybox.exists()
@@ -118,11 +117,11 @@ class Emulated:
         return "" if there else f"{wanted} (scripts/setup kernel does it)"
 
     def mount(self, number: int, folder: Path) -> str:
-        """Mount what the emulator serves under the folder's number."""
+        """Mount the emulator's share with the folder's number."""
         return f"{_MOUNT} folder{number} {shlex.quote(f'.{folder}')}"
 
     def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
-        """Boot from first files, which are written into `home`."""
+        """Boot from an initramfs, which is written into `home`."""
         first = home / "first"
         first.write_bytes(self._first_files(home))
         shared = [("root", Path("/"), ",readonly=on")]
@@ -177,7 +176,7 @@ def _line(number: int, descriptor: int) -> list[str]:
 
 
 def _share(tag: str, folder: Path, how: str) -> list[str]:
-    """Serve a folder to the guest. Files of different file systems need inode numbers of their own (`remap`)."""
+    """Share a folder with the guest. Files of different file systems need inode numbers of their own (`remap`)."""
     path = str(folder).replace(",", ",,")
     served = f"local,id={tag},path={path},security_model=none,multidevs=remap{how}"
     return ["-fsdev", served, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
@@ -188,9 +187,9 @@ _FOLDER, _PROGRAM = 0o040755, 0o100755
 
 
 def archive(folders: Iterable[str], programs: Iterable[tuple[str, bytes]]) -> bytes:
-    """Write the first files of a kernel that boots without a disk: a cpio archive of the kind "newc".
+    """Build an initramfs: a cpio archive in the format "newc".
 
-    Folders (parents first) and files that may be executed, by paths without a slash. See the kernel's
+    Folders (parents first) and executable files, by paths without a leading slash. See the kernel's
     Documentation/driver-api/early-userspace/buffer-format.rst.
     """
     entries = [(name, _FOLDER, b"") for name in folders] + [(name, _PROGRAM, data) for name, data in programs]

@@ -1,6 +1,6 @@
-"""Boots a guest, passes on what it says, and ends it: with us, and when it takes too long.
+"""Boots a guest, passes on its output, and ends it: with this process, and when it takes too long.
 
-One that says nothing for too long is asked for the state of its tasks, which its console then shows, and ended.
+A guest that is silent for too long must print the state of its tasks on the console, and is then ended.
 """
 
 import contextlib
@@ -44,9 +44,9 @@ def run(
     stdout: BinaryIO | None = None,
     stderr: BinaryIO | None = None,
 ) -> int:
-    """Run a command in a guest, streaming its output to `stdout` and `stderr` (ours, if none are named).
+    """Run a command in a guest, streaming its output to `stdout` and `stderr` (by default this process's).
 
-    Raise LabError if the guest cannot be booted, dies before the command has ended, or takes too long.
+    Raise LabError if the guest cannot boot, dies before the command has ended, or takes too long.
     """
     if why := obstacle(guest.kind, guest.unpacked):
         raise LabError(why)
@@ -76,12 +76,12 @@ class _Boot:
         self._machine = _machine(guest)
 
     def until_its_end(self, log: BinaryIO, sinks: Sequence[BinaryIO]) -> str:
-        """Start the guest and wait until it has ended; say how."""
+        """Start the guest and wait for its end; return the reason."""
         pipes = [os.pipe() for _ in sinks]
         lines = [write for _, write in pipes]
         process = subprocess.Popen(  # noqa: S603 - a program of this machine, and no shell
             [
-                *(found("setpriv"), "--pdeathsig", "KILL"),  # it dies with us, even if we are killed
+                *(found("setpriv"), "--pdeathsig", "KILL"),  # it dies with this process, even if that is killed
                 *self._machine.command(self._home, self._guest, self._writable, lines),
             ],
             stdin=subprocess.PIPE,
@@ -118,7 +118,7 @@ class _Boot:
                 return self._ended(process, f"{guest.silence:g} s without a word")
 
     def _ended(self, process: subprocess.Popen[bytes], after: str) -> str:
-        """Make the guest's kernel print what its tasks wait for, if it still can; return why the guest is ended."""
+        """Make the guest's kernel print its tasks, if it still can; return why the guest is ended."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self._machine.confess(self._home, process)
             process.wait(_CONFESSION)
@@ -126,7 +126,7 @@ class _Boot:
 
 
 class _Pump(threading.Thread):
-    """Passes on what the guest says on one line. `heard` is when it did so last, by the monotonic clock."""
+    """Passes on the guest's output of one line. `heard` is the monotonic time of the last output."""
 
     def __init__(self, source: int, sink: BinaryIO) -> None:
         super().__init__(daemon=True)
@@ -139,7 +139,7 @@ class _Pump(threading.Thread):
             while chunk := stream.read(1 << 16):
                 self.heard = time.monotonic()
                 if not reads:
-                    continue  # nobody reads any more: go on, lest the guest block
+                    continue  # the reader has gone: continue, lest the guest block
                 try:
                     self._sink.write(chunk)
                     self._sink.flush()
@@ -208,10 +208,10 @@ echo $status >{home}/status
 
 
 def script(machine: Machine, home: Path, command: Sequence[str], guest: Guest, writable: Sequence[Path]) -> str:
-    """Write the guest's first process: a shell script that runs `command` as this process would.
+    """Build the guest's init: a shell script that runs `command` as this process would.
 
     It lays a writable copy in memory over the machine's files (overlayfs), moves in, loads the modules, runs the
-    command with its output on two lines, which are pipes of ours, and writes its status into `home`/status.
+    command with its output on two pipes of this process, and writes its status into `home`/status.
     """
     exported = {name: value for name, value in os.environ.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
     for unwanted in _UNWANTED:

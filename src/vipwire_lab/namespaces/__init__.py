@@ -1,1 +1,1 @@
-"""Network namespaces, links and processes, of which a lab is made."""
+"""Network namespaces, links and processes of labs."""

@@ -1,17 +1,16 @@
-"""Plans how the hosts of a lab are connected: from a topology to what each namespace must hold.
+"""Plans how a lab's hosts are connected: from a topology to the content of each namespace.
 
-    client ── underlay ── node-1 ── pod-1a, pod-1b, ...
-                    └──── node-2 ── pod-2a, ...
+client ── underlay ── node-1 ── pod-1a, pod-1b, ...
+              └──── node-2 ── pod-2a, ...
 
-Every line is a veth pair between routers and hosts with /32 and /128 addresses: no bridge, no subnet, no ARP (as
-Calico and the clouds do it; test kernels often lack bridges). Host routes lead to each address; the other way leads
-through a link-local gateway whose hardware address is fixed. A Pod's packets to itself come back through its node,
-so hairpin works like any other route. What goes to an address of a node's Pod range that no Pod has is swallowed.
+Every line is a veth pair between routers and hosts with /32 and /128 addresses: no bridge, no subnet, no ARP (as in
+Calico and clouds; test kernels often lack bridges). Host routes lead to each address; default routes lead through a
+link-local gateway with a fixed hardware address. A Pod's packets to itself return through its node, so hairpin works
+like any other route. Packets to unused addresses of a node's Pod range are dropped.
 
-The underlay knows nodes, Pods and clients, and no VIP: a packet for a VIP that leaves a node is answered with
-"network unreachable", so that a missing rule is never mistaken for one that drops or rejects. What comes from a
-client and is unknown goes to that client's gateway node; replies of other nodes return directly, so a forgotten
-masquerade breaks the connection as it would in reality.
+The underlay knows nodes, Pods and clients, and no VIP: it answers a packet for a VIP with "network unreachable", so
+that a missing rule never looks like a drop or reject rule. A client's packets to unknown addresses go to its gateway
+node; replies of other nodes return directly, so a missing masquerade breaks the connection, as in reality.
 """
 
 import subprocess
@@ -29,9 +28,9 @@ from vipwire_lab.namespaces.rtnetlink import IPAddress, IPNetwork, Request
 from vipwire_lab.namespaces.topology import UNDERLAY, Client, Node, Pod, Topology
 
 UPLINK = 100
-"""Index of each host's interface eth0. Low numbers are taken by devices that kernels put into each namespace."""
+"""Index of each host's interface eth0. Kernels take low numbers for devices in each new namespace."""
 
-# ICMPv6 errors need an address to come from.
+# ICMPv6 errors need a source address.
 _UNDERLAY: tuple[IPAddress, ...] = (ip_address("192.0.2.1"), ip_address("2001:db8::1"))
 _GATEWAYS: dict[int, IPAddress] = {4: ip_address("169.254.1.1"), 6: ip_address("fe80::1")}
 _EVERYWHERE: dict[int, IPNetwork] = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
@@ -51,21 +50,20 @@ class Wire:
     index: int
 
     def request(self, namespace: int) -> Request:
-        """Build the request for the pair in the router's namespace, given a descriptor of the host's."""
+        """Build the request for the pair in the router's namespace, with a descriptor of the host's namespace."""
         peer = rtnetlink.far_end(UPLINK, "eth0", _HOST_MAC)
         return rtnetlink.veth(self.index, self.host, _ROUTER_MAC, peer, namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """All of a lab's wires, and then the requests of each namespace."""
+    """All of a lab's wires, then the requests of each namespace."""
 
     wires: tuple[Wire, ...]
     requests: dict[str, tuple[Request, ...]]
 
 
 def plan(topology: Topology) -> Wiring:
-    """Return the wiring of a lab of this topology."""
     wires = tuple(_wires(topology))
     requests: dict[str, list[Request]] = {name: [rtnetlink.up(LOOPBACK)] for name in topology.names()}
     hosts = {host.name: host for host in topology.hosts()}
@@ -80,21 +78,21 @@ def plan(topology: Topology) -> Wiring:
 
 
 def sysctls(*, router: bool) -> dict[str, str]:
-    """Return the files of /proc/sys/net to set before the first interface, so that it inherits them."""
+    """Return files of /proc/sys/net to set before the first interface, so that interfaces inherit them."""
     settings = {
-        "ipv4/icmp_ratemask": "0",  # no limit, for a rejection that is not sent looks like a drop
-        "ipv6/icmp/ratemask": "2",  # only type 2, of which the kernel never limits any
+        "ipv4/icmp_ratemask": "0",  # no limit, because an unsent rejection looks like a drop
+        "ipv6/icmp/ratemask": "2",  # only type 2, which the kernel never limits
         "ipv4/icmp_ratelimit": "0",
         "ipv6/icmp/ratelimit": "0",
         "ipv4/ping_group_range": "0 2147483647",
-        # SCTP hears of a refusal when it repeats its INIT: the first error finds the socket busy with sending it.
+        # SCTP sees a refusal only when it repeats its INIT: the first error finds the socket busy sending.
         "sctp/rto_min": "100",
         "sctp/rto_initial": "100",
     }
     for which in ("all", "default"):
         settings |= {
-            f"ipv4/conf/{which}/rp_filter": "0",  # replies may come back by another way
-            f"ipv4/conf/{which}/accept_redirects": "0",  # a hairpin packet leaves where it came from
+            f"ipv4/conf/{which}/rp_filter": "0",  # replies may return by another path
+            f"ipv4/conf/{which}/accept_redirects": "0",  # a hairpin packet leaves by its incoming interface
             f"ipv4/conf/{which}/send_redirects": "0",
             f"ipv6/conf/{which}/accept_redirects": "0",
             f"ipv6/conf/{which}/accept_ra": "0",
@@ -118,7 +116,7 @@ def _wires(topology: Topology) -> list[Wire]:
 
 
 def _host_end(addresses: list[IPAddress]) -> list[Request]:
-    # The kernel prefers the IPv4 address that came first and the IPv6 address that came last.
+    # The kernel prefers the first IPv4 address, and the last IPv6 address.
     fours: list[IPAddress] = [address for address in addresses if address.version == 4]
     sixes: list[IPAddress] = [address for address in addresses if address.version == 6]
     requests = [rtnetlink.up(UPLINK)]
@@ -169,8 +167,8 @@ BRIDGE: Final = "lan"
 def build_lan(namespaces: Mapping[str, Path], topology: Topology) -> None:
     """Build one Ethernet for some hosts: a bridge in the underlay, and an interface lan0 in each host.
 
-    The lab's other wires are between routers. This one is for ARP, NDP, and addresses that move to another machine.
-    Raise LabError without iproute2, or if the kernel has no bridges.
+    For ARP, NDP, and addresses that move between machines; the lab's other wires are between routers. Raise LabError
+    without iproute2, or if the kernel has no bridges.
     """
     _run_ip(namespaces[UNDERLAY], _bridge_lines(topology, namespaces))
     for host in topology.lan:
@@ -180,7 +178,7 @@ def build_lan(namespaces: Mapping[str, Path], topology: Topology) -> None:
 
 
 def lan_port(host: str) -> str:
-    """Name the bridge's end of a host's wire: set it down to cut the host off."""
+    """Return the bridge's port of a host: set it down to cut the host off."""
     return f"lan-{host}"[:15]
 
 

@@ -1,10 +1,9 @@
-"""Network namespaces with names, kept as iproute2 keeps them, without starting a process.
+"""Named network namespaces, as iproute2 keeps them, without starting a process.
 
-A namespace lives as long as a process, a socket or a mount refers to it. Its name is a bind mount of
-`/proc/thread-self/ns/net` on `/run/netns/NAME`; that is all `ip netns add` does, so that `ip netns exec` finds ours.
-A thread is in exactly one namespace, and a new socket belongs to that of the thread which opens it, for ever. So only
-the opening of a socket (or the start of a process) must happen inside; connecting and sending may happen anywhere.
-Source: unshare(2), setns(2), ip-netns(8). Python has os.setns only from 3.12 on, so libc is called.
+A namespace lives while a process, a socket or a mount refers to it. Its name is a bind mount of
+`/proc/thread-self/ns/net` on `/run/netns/NAME`, as `ip netns add` makes it. A new socket belongs to the namespace of
+the thread that opens it, for ever, so only opening a socket (or starting a process) must happen inside. Source:
+unshare(2), setns(2), ip-netns(8). Python has os.setns only from 3.12 on, so this module calls libc.
 """
 
 import contextlib
@@ -27,12 +26,12 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def path_of(name: str) -> Path:
-    """Return where the namespace of this name is (or would be) mounted."""
+    """Return the mount path of a namespace, existing or not."""
     return DIRECTORY / name
 
 
 def create(name: str) -> Path:
-    """Create a new, empty namespace and name it; raise LabError if the name is taken or it is not allowed."""
+    """Create an empty namespace with a name; raise LabError if the name is taken or permission is missing."""
     _share_directory()
     path = path_of(name)
     try:
@@ -50,11 +49,11 @@ def create(name: str) -> Path:
 
 
 def delete(name: str) -> bool:
-    """Delete the name, and so the namespace once nobody is in it. False if there was none."""
+    """Delete the name; the kernel deletes the namespace once it is unused. False if the name does not exist."""
     path = path_of(name)
     if not path.exists():
         return False
-    with contextlib.suppress(OSError):  # a plain file, left by a creation that was cut off, is not mounted
+    with contextlib.suppress(OSError):  # a plain file, left by an interrupted creation, is not mounted
         _call("umount2", bytes(path), _MNT_DETACH)
     path.unlink(missing_ok=True)
     return True
@@ -62,7 +61,7 @@ def delete(name: str) -> bool:
 
 @contextlib.contextmanager
 def inside(path: Path) -> Iterator[None]:
-    """Move the calling thread into a namespace for the block; processes it starts there stay there."""
+    """Move the calling thread into a namespace for the block; processes started there stay there."""
     with _coming_back():
         try:
             target = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -92,14 +91,14 @@ def _coming_back() -> Iterator[None]:
 def _share_directory() -> None:
     """Mount /run/netns as shared, as `ip netns add` does.
 
-    Otherwise a mount made here stays invisible to processes in other mount namespaces, and a copy of it there keeps a
-    deleted namespace alive.
+    Otherwise mounts made here stay invisible in other mount namespaces, and copies there keep deleted namespaces
+    alive.
     """
     try:
         DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
         lock = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # or two that find it unmounted mount it twice
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two concurrent processes would mount it twice
             _mount_shared(bytes(DIRECTORY))
         finally:
             os.close(lock)

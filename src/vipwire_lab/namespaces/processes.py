@@ -1,8 +1,7 @@
 """Processes that outlive the command that started them, and ending exactly those.
 
-A pid alone is not enough: when its process has ended, the kernel gives the number to another. So the file of a
-process also holds when it was started (field 22 of /proc/PID/stat, proc_pid_stat(5)), and the signal goes through a
-pidfd that is opened before that is compared: between the two nothing can change.
+The kernel reuses pids, so a pid file also holds the start time (field 22 of /proc/PID/stat, proc_pid_stat(5)), and
+the signal goes through a pidfd opened before comparing it.
 """
 
 import contextlib
@@ -18,30 +17,29 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process, told apart from all others since the machine was started. `started` is in clock ticks since then."""
+    """A process, unique since boot. `started` is in clock ticks since boot."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Identify a running process; None if there is none of that number."""
+        """Identify a running process; None if the pid is unused."""
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return cls(pid, int(stat.rpartition(")")[2].split()[19]))  # the name before it may hold anything
+        return cls(pid, int(stat.rpartition(")")[2].split()[19]))  # the name in parentheses may contain anything
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Read what `write` has written; None if the file is missing or is something else."""
+        """Read a file of `write`; None if missing or of another format."""
         with contextlib.suppress(OSError, ValueError):
             pid, started = path.read_text().split()
             return cls(int(pid), int(started))
         return None
 
     def write(self, path: Path) -> None:
-        """Write it to a file, for a later command."""
         path.write_text(f"{self.pid} {self.started}\n")
 
 
@@ -57,7 +55,7 @@ def end(processes: Iterable[ProcessId], patience: float = 5.0) -> None:
 
 
 def reap(processes: Iterable[ProcessId]) -> None:
-    """Fetch the exit status of those that are this process's children, so that none stays a zombie."""
+    """Wait for those that are this process's children, so that no zombie remains."""
     for process in processes:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
@@ -66,7 +64,7 @@ def reap(processes: Iterable[ProcessId]) -> None:
 def _descriptor(process: ProcessId) -> int | None:
     try:
         descriptor = os.pidfd_open(process.pid)
-    except (ProcessLookupError, FileNotFoundError):  # the second: it is just being reaped (Linux 6.15 and later)
+    except (ProcessLookupError, FileNotFoundError):  # the second: it is being reaped right now (Linux 6.15 and later)
         return None
     if ProcessId.of(process.pid) == process:
         return descriptor
@@ -75,7 +73,7 @@ def _descriptor(process: ProcessId) -> int | None:
 
 
 def _signal(descriptors: list[int], number: signal.Signals, patience: float) -> list[int]:
-    """Signal all; return those whose process has not ended after so many seconds."""
+    """Signal all; return those whose process has not ended after `patience` seconds."""
     for descriptor in descriptors:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, number)

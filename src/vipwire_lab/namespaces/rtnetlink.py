@@ -1,8 +1,8 @@
-"""The few rtnetlink requests that a lab is made of, and sending them in one batch per namespace.
+"""The rtnetlink requests of a lab, sent in one batch for each namespace.
 
-A lab takes some 150 requests. As `ip` processes that is seconds (and half a minute in User-Mode Linux), through
-pyroute2 it costs an import of a third of a second alone; packed here it is a few milliseconds. Interface indexes are
-chosen by the caller, so that addresses and routes can be packed before the interface exists.
+A lab takes some 150 requests: seconds as `ip` processes (half a minute in User-Mode Linux), a third of a second for
+importing pyroute2, a few milliseconds here. The caller chooses interface indexes, so that addresses and routes can be
+packed before the interface exists.
 """
 
 import os
@@ -22,7 +22,7 @@ IPNetwork = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One change to ask for. `text` says it in the words of ip(8), for errors."""
+    """One requested change. `text` is its ip(8) command, for errors."""
 
     kind: int
     payload: bytes
@@ -31,25 +31,24 @@ class Request:
 
 
 def veth(index: int, name: str, mac: bytes, peer: Request, namespace: int) -> Request:
-    """Build a pair of connected interfaces: one here, already up, its `peer` in the namespace of that descriptor."""
+    """Build a veth pair: one end here, already up, its `peer` in the namespace of the descriptor."""
     data = codec.veth_peer(peer.payload, namespace)
     payload = codec.link(index, name=name, mac=mac, up=True, kind="veth", data=data)
     return Request(codec.NEW_LINK, payload, f"ip link add {name} type veth peer {peer.text}")
 
 
 def far_end(index: int, name: str, mac: bytes) -> Request:
-    """Describe the far end of a pair. It cannot be up at once: veth opens no end that has no peer yet."""
+    """Describe the far end of a pair. It starts down: veth opens no end without a peer."""
     return Request(codec.NEW_LINK, codec.link(index, name=name, mac=mac), name)
 
 
 def up(index: int, *, up: bool = True) -> Request:
-    """Switch an interface on or off."""
     word = "up" if up else "down"
     return Request(codec.NEW_LINK, codec.link(index, up=up), f"ip link set {index} {word}", creates=False)
 
 
 def address(index: int, value: IPAddress) -> Request:
-    """Add an address to an interface, without a subnet and without duplicate address detection (nodad)."""
+    """Add an address to an interface, without a subnet or duplicate address detection (nodad)."""
     payload = codec.address(index, Address(value.packed), flags=codec.NO_DETECTION)
     return Request(codec.NEW_ADDRESS, payload, f"ip address add {value} dev {index}")
 
@@ -63,7 +62,7 @@ def route(
     table: int = codec.TABLE_MAIN,
     onlink: bool = True,
 ) -> Request:
-    """Send `to` out of an interface: to that very address, or via a neighbour; `source` is the preferred one."""
+    """Send `to` out of an interface: directly, or via a neighbour; `source` is the preferred source address."""
     asked = codec.Route(
         _prefix(to),
         index,
@@ -79,7 +78,7 @@ def route(
 
 
 def blackhole(to: IPNetwork) -> Request:
-    """Swallow what goes to `to` and has no better route."""
+    """Drop packets to `to` that have no better route."""
     payload = codec.encode_route(codec.Route(_prefix(to), type=codec.BLACKHOLE))
     return Request(codec.NEW_ROUTE, payload, f"ip route add blackhole {to}")
 
@@ -97,10 +96,10 @@ def rule(family: Family, came_in_by: str, table: int, priority: int) -> Request:
 
 
 def apply(requests: Sequence[Request]) -> None:
-    """Send all requests in the namespace of the calling thread; raise LabError with the first that was refused."""
+    """Send all requests in the calling thread's namespace; raise LabError with the first refused one."""
     with NetlinkSocket(NETLINK_ROUTE) as link:
         first = link.sequence(len(requests))
-        # A bounded datagram: the kernel answers every request, and the answers must fit the receive buffer.
+        # Bounded, because the kernel answers every request, and the answers must fit the receive buffer.
         for start in range(0, len(requests), 256):
             part = requests[start : start + 256]
             link.send(b"".join(_message(request, first + start + at) for at, request in enumerate(part)))

@@ -1,7 +1,7 @@
-"""The topology of a lab: nodes, Pods on them, and clients outside; checked when the values are made.
+"""The topology of a lab: nodes, Pods on them, and clients outside; validated on creation.
 
-The default is the smallest cluster in which every rule of a Service can be seen at work: two nodes (the proxy runs on
-the first), local and remote Pods, and a client with two addresses, of which a source range can admit one.
+The default is the smallest cluster that shows every rule of a Service: two nodes (the proxy runs on the first), local
+and remote Pods, and a client with two addresses, of which a source range can admit one.
 """
 
 import re
@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_network
 from vipwire_lab.namespaces.errors import LabError
 
 UNDERLAY = "underlay"
-"""The host that stands for the network between the nodes: it only routes."""
+"""The host that represents the network between the nodes: it only routes."""
 
 SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]{0,13}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster. The first IPv4 and the first IPv6 address are its primary ones."""
+    """A machine of the cluster. Its first IPv4 and first IPv6 address are its primary ones."""
 
     name: str
     addresses: tuple[str, ...]
@@ -41,7 +41,10 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A machine outside the cluster. What the underlay does not know, it sends to `gateway`: so VIPs are found."""
+    """A machine outside the cluster.
+
+    The underlay sends its packets to unknown addresses, such as VIPs, to `gateway`.
+    """
 
     name: str
     addresses: tuple[str, ...]
@@ -50,13 +53,13 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All hosts of a lab. Raises LabError for names and addresses that contradict each other."""
+    """All hosts of a lab. Raises LabError for contradictory names and addresses."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     clients: tuple[Client, ...]
     lan: tuple[str, ...] = ()
-    """Hosts that are also on one Ethernet, by an interface lan0 each, at the addresses of `lan_addresses`."""
+    """Hosts that are also on one Ethernet, with an interface lan0 each, at the addresses of `lan_addresses`."""
 
     def __post_init__(self) -> None:
         _check_names([host.name for host in self.hosts()])
@@ -68,22 +71,22 @@ class Topology:
             _must_be_node(f"client {client.name}: gateway", client.gateway, names)
 
     def hosts(self) -> Iterator[Node | Pod | Client]:
-        """Yield every host that has addresses: nodes, Pods, clients."""
+        """Yield every host with addresses: nodes, Pods, clients."""
         yield from self.nodes
         yield from self.pods
         yield from self.clients
 
     def names(self) -> tuple[str, ...]:
-        """Name every namespace of the lab, the underlay's first."""
+        """Return the names of the lab's namespaces, the underlay's first."""
         return (UNDERLAY, *(host.name for host in self.hosts()))
 
     def lan_addresses(self, host: str) -> tuple[str, ...]:
-        """Return a host's addresses on the Ethernet, with the lengths of their prefixes."""
+        """Return a host's addresses on the Ethernet, with prefix lengths."""
         number = self.lan.index(host) + 1
         return f"10.0.0.{number}/24", f"fd00:10::{number:x}/64"
 
     def node_of(self, host: str) -> str:
-        """Name the node on which a host is: a Pod's node, the node itself, "" outside."""
+        """Return a host's node: a Pod's node, the node itself, "" outside."""
         for pod in self.pods:
             if pod.name == host:
                 return pod.node
