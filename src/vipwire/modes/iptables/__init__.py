@@ -1,1 +1,1 @@
-"""iptables mode: kube-proxy's own chains and rules, name for name, found through a tree of chains."""
+"""iptables mode: kube-proxy's chains and rules with kube-proxy's names, and a tree of chains that finds them."""

@@ -1,4 +1,4 @@
-"""Builds the backends of one host: the same variant for every family, the settings that it can do."""
+"""Builds the backends of one host: one variant for all families, with the settings that the machine supports."""
 
 from collections.abc import Iterable
 from contextlib import closing
@@ -45,10 +45,10 @@ from vipwire.modes.xtables.words import (
 
 
 def unreadable(tool: IptablesTool, settings: RuleSettings) -> str:
-    """Return what the iptables-nft of this machine does not show as `NftAccess` has written it, or "".
+    """Return the rules of `NftAccess` that this machine's iptables-nft prints otherwise, "" if none.
 
-    The program's versions differ in what they write as expressions of nf_tables, and in what they understand. Rules
-    that it would show as something else are left to it. Rules of every kind are written apart.
+    Versions of iptables-nft differ in the nf_tables expressions that they write and understand. vipwire leaves rules
+    that read otherwise to the tool. The trial runs in an empty network namespace.
     """
     return apart(lambda: _tried(tool, settings))
 
@@ -77,7 +77,7 @@ def _shown(tool: IptablesTool, writer: NftAccess, settings: RuleSettings) -> str
 
 
 def samples(family: Family, settings: RuleSettings) -> dict[str, Rules]:
-    """Write a rule of every kind, by table."""
+    """Write one rule of every kind, by table."""
     size = family.bits // 8
     address = Address(bytes([10, *bytes(size - 2), 1]))
     port = f"{format_address(address)}:80" if family is Family.IPV4 else f"[{format_address(address)}]:80"
@@ -106,20 +106,19 @@ def samples(family: Family, settings: RuleSettings) -> dict[str, Rules]:
 
 
 DIRECT_BATCH: Final = 20_000
-"""Rules and chains in one transaction of our own: its cost grows with its size only, but it has to lie in memory."""
+"""Limit of rules and chains in one transaction of vipwire, which lies in memory; its cost is linear."""
 
 LOOPBACK_SYSCTLS: Final = (Sysctl("net/ipv4/conf/all/route_localnet", 1),)
-"""Without it the kernel drops what node ports on 127.0.0.1 send to another machine."""
+"""Without this sysctl the kernel drops packets from node ports on 127.0.0.1 to other machines."""
 
 
 def build(
     families: Iterable[Family], settings: RuleSettings, *, prepare: bool
 ) -> tuple[dict[Family, IptablesBackend], list[SetupNote]]:
-    """Build a backend for each family, and say what an operator should know.
+    """Build a backend for each family; return it with notes for the operator.
 
-    With `prepare` the machine is made ready and tried: counters are made, and rules that nobody reaches are written
-    and removed. Without it nothing is written, and the settings are taken from what is there.
-    Raise UnsupportedError if this machine cannot run iptables mode.
+    With `prepare`, create counters, and try rules in a chain without jumps to it. Without it, write nothing and read
+    the settings from the kernel. Raise UnsupportedError if this machine cannot run iptables mode.
     """
     families = tuple(families)
     choice = choose_variant(families)
@@ -139,7 +138,7 @@ def build(
     detectors, lock_wait = change_detectors(families, choice.variant), LockWait()
     for family in families:
         tool = IptablesTool(family, choice.variant, PURPOSE)
-        locked = any(note.what == UNTRIED for note in notes)  # then it is for all families
+        locked = any(note.what == UNTRIED for note in notes)  # then for all families
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
         writer = rule_access(tool, lock_wait, by_tools=able.by_tools)
@@ -153,7 +152,7 @@ def build(
 
 
 def rule_access(tool: IptablesTool, lock_wait: LockWait, *, by_tools: bool = False) -> RuleAccess:
-    """Build what writes the rules of a family: the kernel directly where that is known, unless `by_tools`."""
+    """Return the writer of a family's rules: the kernel's interface if possible, unless `by_tools`."""
     writer = ToolAccess(tool, lock_wait, BATCH[tool.variant])
     if tool.variant is Variant.NFT and not by_tools:
         return NftAccess(tool.family, writer, DIRECT_BATCH)
@@ -161,7 +160,7 @@ def rule_access(tool: IptablesTool, lock_wait: LockWait, *, by_tools: bool = Fal
 
 
 def leftovers(families: Iterable[Family]) -> list[IptablesBackend]:
-    """Build a backend for every family and variant that is installed: to remove what any of them has left."""
+    """Build a backend for every family and installed variant, to remove all leftovers."""
     settings = RuleSettings()
     return [IptablesBackend(tool, settings) for family in families for tool in with_tables(family, PURPOSE)]
 

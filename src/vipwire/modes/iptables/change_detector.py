@@ -1,8 +1,8 @@
-"""Tells, without running a program, whether somebody else may have changed the rules.
+"""Detects foreign changes of the rules without running a program.
 
-nf_tables counts every commit of anybody in the network namespace. The legacy engine counts nothing, but says how
-many rules each table has, how large it is and where its chains begin: what a flush or a foreign rule changes. What
-others do while we write shows in the number of rules, if that is not what ours have become.
+nf_tables counts all commits in the network namespace. The legacy engine reports the number of rules, the size and the
+chains' offsets of each table, which a flush or a foreign rule changes. A foreign change during vipwire's write shows
+in the number of rules.
 """
 
 import sys
@@ -20,47 +20,43 @@ from vipwire.modes.xtables.variant import Variant
 from vipwire.reconcile.delta import Delta
 
 Observation: TypeAlias = int | tuple[bytes, ...]
-"""What was seen of the rules: two that differ mean that the rules were changed in between."""
+"""A state of the rules; two different ones mean a change in between."""
 
 _ENTRIES_AT: Final = 32 + 11 * 4
 """In struct ipt_getinfo: name, valid_hooks, hook_entry[5], underflow[5], num_entries, size."""
 
 
 class ChangeDetector(Protocol):
-    """Looks at the rules of one family."""
+    """Observes the rules of one family."""
 
     def look(self) -> Observation:
-        """Read the current state of the rules, to compare later ones with."""
+        """Read the current state, for comparison with later ones."""
 
     def after(self, before: Observation, commits: int) -> Observation | None:
-        """Read the state after commits of ours; return None if others have committed meanwhile."""
+        """Read the state after vipwire's commits; None if other programs committed meanwhile."""
 
-    def close(self) -> None:
-        """Close the socket."""
+    def close(self) -> None: ...
 
 
 class TableSizes:
-    """The legacy variant's."""
+    """The detector of the legacy variant."""
 
     def __init__(self, family: Family) -> None:
         self._socket = LegacySocket(family)
 
     def look(self) -> tuple[bytes, ...]:
-        """Read the sizes of every table."""
         return tuple(self._socket.info(table).raw for table in TABLES)
 
     def after(self, before: Observation, commits: int) -> Observation | None:
-        """Read the sizes after a commit of ours."""
         del before, commits
         return self.look()
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 
 def grown_by(before: Observation, after: Observation, more: Mapping[str, int]) -> bool:
-    """Report whether each table has grown by so many entries between two states; True where they do not tell."""
+    """Report whether each table grew by so many entries between two states; True if the states do not tell."""
     if isinstance(before, int) or isinstance(after, int):
         return True
     return all(_entries(after[at]) - _entries(before[at]) == more.get(table, 0) for at, table in enumerate(TABLES))
@@ -71,7 +67,6 @@ def _entries(info: bytes) -> int:
 
 
 def change_detectors(families: Iterable[Family], variant: Variant) -> dict[Family, ChangeDetector]:
-    """Build the change detector of each family."""
     if variant is Variant.LEGACY:
         return {family: TableSizes(family) for family in families}
     return dict.fromkeys(families, Generations())
@@ -79,11 +74,11 @@ def change_detectors(families: Iterable[Family], variant: Variant) -> dict[Famil
 
 _CHAIN: Final = 2
 _BRANCH: Final = _CHAIN + 1
-"""Entries for each branch of a tree: its chain, and the rule that leads to it."""
+"""Entries of a tree's branch: its chain, and the jump to it."""
 
 
 def count_branches(dispatches: Mapping[tuple[str, str], Dispatch]) -> Counter[str]:
-    """Count the branches that the trees have in each table."""
+    """Count the branches of the trees in each table."""
     found = Counter[str]()
     for (table, _), dispatch in dispatches.items():
         found[table] += dispatch.branches
@@ -93,11 +88,11 @@ def count_branches(dispatches: Mapping[tuple[str, str], Dispatch]) -> Counter[st
 def growth(
     delta: Delta[Key, Rules], before: Counter[str], after: Counter[str], *, firewall_missing: bool
 ) -> Mapping[str, int]:
-    """Return by how many entries a delta makes each table grow; `before` and `after` are branches.
+    """Return the entries by which a delta changes each table; `before` and `after` count branches.
 
-    Each rule is an entry, and each chain has two more, its name and its end. Where a dispatch chain was found in
-    disorder the sum does not come out, and the rules are read once more. `firewall_missing`: KUBE-FIREWALL is made
-    for the first rule that is about it.
+    Each rule is one entry, and each chain adds two, its name and its end. After a disordered dispatch chain the sum
+    is wrong, and vipwire reads the rules once more. `firewall_missing`: the first rule about KUBE-FIREWALL creates
+    that chain.
     """
     more = Counter({table: _BRANCH * (after[table] - before[table]) for table in TABLES})
     for key, rules in delta.added.items():

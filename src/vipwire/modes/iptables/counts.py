@@ -1,16 +1,9 @@
-"""Reads the counters of rules without the tools; converts them to counts of Service ports, endpoints and refusals.
+"""Reads rule counters without the tools; converts them to counts of Service ports, endpoints and refusals.
 
-Of each rule only its place, its comment and its counter are decoded. iptables-nft's rules come in a dump of nf_tables
-(net/netfilter/nf_tables_api.c; a comment is the match `comment`), those of iptables-legacy as one block of memory
-(struct ipt_replace and ipt_entry in linux/netfilter_ipv4/ip_tables.h, where a chain begins with a target ERROR that
-holds its name).
-
-Rules of the nat table see the first packet of a connection: the rule that translates to an endpoint counts its
-connections. Comments identify the rules of the filter table that reject or drop.
-
-A rewritten rule begins at 0: an endpoint's rule when the endpoint comes back, a refusing rule also when its
-neighbours in the tree change. A `Ledger` keeps the earlier numbers, so that a proxy's counts only grow; packets that
-a rule counts between a scrape and its replacement are lost.
+Only a rule's place, comment and counter are decoded: from a dump of nf_tables (net/netfilter/nf_tables_api.c), or
+from the legacy engine's memory block (struct ipt_replace and ipt_entry, linux/netfilter_ipv4/ip_tables.h). The nat
+table sees a connection's first packet, so an endpoint's DNAT rule counts its connections. A rewritten rule starts at
+0; `Ledger` keeps earlier numbers, and packets between a scrape and the replacement are lost.
 """
 
 import re
@@ -37,7 +30,7 @@ from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refus
 
 
 class RuleCounter(NamedTuple):
-    """A rule: the `place`th of a chain, from 0."""
+    """A rule with its counter; `place` is its index in the chain, from 0."""
 
     chain: str
     place: int
@@ -48,7 +41,7 @@ class RuleCounter(NamedTuple):
 def read_counters(
     family: Family, variant: Variant, table: str, chains: Iterable[str] | None = None
 ) -> list[RuleCounter]:
-    """Read the rules of a table's chains; of all without `chains`. Raise OSError if the kernel does not show them."""
+    """Read the rules of a table's chains, of all chains if `chains` is None. Raise OSError if the kernel refuses."""
     if variant is Variant.LEGACY:
         wanted = None if chains is None else frozenset(chains)
         return [rule for rule in _entries(family, _block(family, table)) if wanted is None or rule.chain in wanted]
@@ -59,8 +52,8 @@ def read_counters(
     return found
 
 
-# nf_tables. Tables have hundreds of thousands of rules, so that attributes are found by how they begin, and not
-# decoded one by one: a name is an attribute of type 1, and what follows it are the data.
+# nf_tables. Tables have hundreds of thousands of rules, so attributes are found by their first bytes instead of
+# decoded one by one: a name is an attribute of type 1, directly followed by its data.
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _PACKETS_ATTRIBUTE: Final = struct.Struct(">Q")
 _COUNTER: Final = _ATTRIBUTE.pack(12, 1) + b"counter\0"
@@ -87,14 +80,14 @@ def _rules(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
 
 
 def _count(message: bytes) -> int:
-    """Find the packets of a rule's counter, which is the last of its names."""
+    """Return the packets of a rule's counter, the last expression of that name."""
     at = message.rfind(_COUNTER)
     at = message.find(_COUNTER_PACKETS, at) if at >= 0 else -1
     return 0 if at < 0 else int(_PACKETS_ATTRIBUTE.unpack_from(message, at + _HEADER)[0])
 
 
 def _note(message: bytes) -> str:
-    """Find the text of the match `comment`: name, revision, information."""
+    """Return the text of the match `comment`: name, revision, information."""
     at = message.find(_COMMENT)
     while at >= 0:
         length, kind = _ATTRIBUTE.unpack_from(message, at)
@@ -110,7 +103,7 @@ _XT_HEADER: Final = 32
 
 
 class _Shape(NamedTuple):
-    """The layout of an entry: where its offsets, its packet counter and its first match are."""
+    """The layout of an entry: places of its offsets, its packet counter and its first match."""
 
     offsets: int
     packets: int
@@ -128,7 +121,7 @@ def _block(family: Family, table: str) -> bytes:
 
 
 def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:
-    """Yield the rules of a table. A chain that somebody made ends with a rule that returns, which is the kernel's."""
+    """Yield the rules of a table, without the RETURN that the kernel adds at the end of a user-defined chain."""
     shape = _SHAPES[family]
     at, chain, place = 0, "", 0
     while at < len(block):
@@ -161,7 +154,7 @@ def _text(value: bytes) -> str:
 
 
 TRANSLATING: Final = 1
-"""The place of the rule in an endpoint's chain that translates to it."""
+"""The place of the DNAT rule in an endpoint's chain."""
 
 _ENTRY: Final = re.compile(
     rf"(\S+) (?:({Reason.NO_ENDPOINTS.value})|({Reason.NO_LOCAL_ENDPOINTS.value})"
@@ -178,7 +171,7 @@ _REFUSALS: Final = (
 
 @dataclass(slots=True)
 class _Account:
-    """The count of one rule: its last value, and what it had counted before it was replaced."""
+    """The count of one rule: its last value, and the sum of its former lives."""
 
     shown: int = 0
     before: int = 0
@@ -192,14 +185,14 @@ class _Account:
 
 @dataclass(slots=True)
 class Ledger:
-    """The numbers of rules, also of rules that are gone. Safe to use from several threads."""
+    """The numbers of rules, also of deleted ones. Safe to use from several threads."""
 
     accounts: dict[Hashable, dict[str, _Account]] = field(default_factory=dict)
     gone: dict[Hashable, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, owner: Hashable, shown: Mapping[str, int]) -> dict[str, int]:
-        """Store the numbers of an owner's rules; return them with earlier ones. `gone` has those of former rules."""
+        """Store the numbers of an owner's rules; return them plus those of their former lives."""
         accounts = self.accounts.setdefault(owner, {})
         for rule in accounts.keys() - shown.keys():
             account = accounts.pop(rule)
@@ -208,7 +201,7 @@ class Ledger:
 
 
 def endpoints_of(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str, EndpointName]]:
-    """Name the endpoint of each endpoint's chain, by Service port; one with a range has two."""
+    """Map each endpoint's chain to the endpoint, by Service port; an endpoint with a port range has two chains."""
     targets: dict[ServicePortName, set[tuple[Target, bool]]] = {}
     for plan in plans:
         ranges = ((each.frontend, True) for each in plan.ranges)
@@ -233,7 +226,7 @@ def count(
     *,
     endpoints: bool,
 ) -> Counts:
-    """Convert the rules of the tables nat and filter. Pure but for the ledger."""
+    """Convert the rules of the tables nat and filter. Changes only the ledger."""
     shown = {rule.chain: rule.packets for rule in tables[NAT] if rule.place == TRANSLATING}
     counts, names = Counts(endpoints=endpoints), {str(name): name for name in ends}
     refused = Counts()

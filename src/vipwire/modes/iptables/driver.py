@@ -16,7 +16,7 @@ from vipwire.reconcile.explainer import Explainer
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-    """Build it, and say in the log what the operator of one that is run should know."""
+    """Build the backends; with `prepare`, log the notes for the operator."""
     wanted = RuleSettings(
         localhost_node_ports=config.iptables.localhost_node_ports,
         drop_invalid=not config.conntrack.tcp_be_liberal,

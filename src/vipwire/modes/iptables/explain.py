@@ -1,9 +1,8 @@
-"""iptables mode for people: its objects as iptables-restore reads them, and a packet's way through the rules.
+"""Prints iptables mode's objects as iptables-restore reads them, and follows a packet through the rules.
 
-`modes.xtables.traversal` follows the packet; here is which rules it tries, hook by hook. Chance is a parameter:
-`skipped` is how many of the rules that match by chance let the packet pass. Only the chain of a pool has such rules,
-so that as many paths as it has of them, and one more, are all that can happen. Of a dispatch chain only the entries
-of the packet's own frontend are tried: no other can match, in whatever order.
+`modes.xtables.traversal` follows the packet; this module selects the rules at each hook. `skipped` replaces chance:
+the number of matching `statistic` rules that let the packet pass. Only a pool's chain has such rules, so one path for
+each and one more cover all cases. Of a dispatch chain only the entries of the packet's frontend can match.
 """
 
 import pathlib
@@ -43,15 +42,14 @@ _WRAP: Final = 1 << 32
 
 
 class Recent:
-    """What the kernel remembers of clients (`-m recent`) in the calling thread's network namespace, at one moment.
+    """The kernel's lists of clients (`-m recent`) in the calling thread's network namespace, at one moment.
 
-    A file of /proc/net/xt_recent is a list; one that cannot be read is empty:
+    Each list is a file of /proc/net/xt_recent; an unreadable one counts as empty:
 
         src=10.244.1.13 ttl: 63 last_seen: 4339285431 oldest_pkt: 1 4339285431
 
-    Times are in jiffies, which /proc/timer_list tells for now. How many there are in a second the kernel does not
-    say: it is the usual number with which they agree with the time since the start (they begin 5 minutes before 2^32,
-    include/linux/jiffies.h).
+    Times are in jiffies; /proc/timer_list has the current one. The kernel does not export HZ, so vipwire takes the
+    usual rate that agrees best with the uptime (jiffies start 5 minutes before 2^32, include/linux/jiffies.h).
     """
 
     def __init__(self, lists: pathlib.Path = _LISTS, clock: pathlib.Path = _CLOCK) -> None:
@@ -59,7 +57,7 @@ class Recent:
         self._now: tuple[int, int] | None = None
 
     def seen(self, name: str, client: Address) -> float | None:
-        """Return how many seconds ago a client was last seen; None if the list does not have it."""
+        """Return the seconds since a client was last seen; None if the list lacks it."""
         try:
             text = (self._lists / name).read_text(encoding="ascii")
             for address, last in _ENTRY.findall(text):
@@ -81,15 +79,15 @@ class Recent:
 
 
 def ticks_per_second(jiffies: int, uptime: float) -> int:
-    """Return the kernel's HZ, from a count of jiffies and the uptime at which it was read."""
+    """Return the kernel's HZ, from a count of jiffies and the uptime at the same moment."""
     return min(_RATES, key=lambda rate: abs(_WRAP - _EARLY * rate + uptime * rate - jiffies))
 
 
 _JUMPS: Final = jump_keys()[::-1]
-"""Each was put before all others of its chain: the last comes first."""
+"""Each jump was inserted at the top of its chain, so the last one comes first."""
 
 Recall = Callable[[str], float | None]
-"""Tells how many seconds ago the packet's source was last seen in a list of `-m recent`; None if it is not in it."""
+"""Returns the seconds since a list of `-m recent` last saw the packet's source; None if the list lacks it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class RuleTables:
 
     @cached_property
     def ranges(self) -> Mapping[tuple[str, Address | None, Protocol], list[tuple[range, int]]]:
-        """The ranges of ports by table, address and protocol, with the number of the entry."""
+        """The port ranges by table, address and protocol, each with its entry's code."""
         found: dict[tuple[str, Address | None, Protocol], list[tuple[range, int]]] = {}
         for objects in (self.observed, self.wanted):
             for key, rules in objects.items():
@@ -116,9 +114,9 @@ class RuleTables:
 
 @dataclass(slots=True)
 class ChancePath(Path):
-    """One path. `more` is whether other paths are left.
+    """One path.
 
-    `met` is how many seconds more the client is remembered in the list that it was found in.
+    `more`: other paths remain. `met`: the seconds for which the matched list still remembers the client.
     """
 
     more: bool = False
@@ -126,7 +124,7 @@ class ChancePath(Path):
 
 
 def walk(table: RuleTables, packet: Packet, recall: Recall = lambda _: None) -> Walk:
-    """Follow a packet in every way that chance may take, and as a client that is remembered."""
+    """Follow a packet along every path of chance, then as a remembered client."""
     runs = [run(table, packet)]
     while runs[-1].more:
         runs.append(run(table, packet, len(runs)))
@@ -138,7 +136,7 @@ def walk(table: RuleTables, packet: Packet, recall: Recall = lambda _: None) -> 
 
 
 def run(table: RuleTables, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> ChancePath:
-    """Follow the first packet of a connection through the chains that it meets."""
+    """Follow the first packet of a connection through its chains."""
     done, header = ChancePath(), PacketHeader.of(packet)
     way = Traversal(_Rules(table, packet, done, skipped, recall), header)
     for verdict in way.pass_hooks():
@@ -152,7 +150,7 @@ def run(table: RuleTables, packet: Packet, skipped: int = 0, recall: Recall = la
 
 
 class _Rules(Surroundings):
-    """The rules of one family as one packet meets them, with what they ask for."""
+    """The rules of one family for one packet, with the answers that they need."""
 
     def __init__(self, table: RuleTables, packet: Packet, done: ChancePath, skipped: int, recall: Recall) -> None:
         self._table, self._packet, self._run = table, packet, done
@@ -179,12 +177,15 @@ class _Rules(Surroundings):
         return True
 
     def run_program(self, code: str, source: Address) -> bool:
-        """Run our program, which hashes the client's address; raise ValueError for any other."""
+        """Run vipwire's hash program on the client's address; raise ValueError for any other program."""
         self._run.choice = BY_HASH
         return run_program(code, source)
 
     def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
-        """List a chain; None if it is neither there nor planned. Of a dispatch chain, what this packet may match."""
+        """List the rules of a chain; None if the kernel and the plan both lack the chain.
+
+        Of a dispatch chain, list only rules that this packet may match.
+        """
         keys = list(self._keys(table, chain, header))
         known = chain in BUILT_IN or (table, chain) in ROOTS
         if not known and not any(key in self._table.observed or key in self._table.wanted for key in keys):
@@ -217,23 +218,22 @@ class _Rules(Surroundings):
 
 
 class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
-    """Explains the rules of one family, in the network namespace of the calling thread."""
+    """Explains the rules of one family, in the calling thread's network namespace."""
 
     def __init__(self, backend: IptablesBackend) -> None:
         super().__init__(RESTORE[backend.family])
         self._backend = backend
 
     def script(self, delta: Delta[Key, Rules]) -> Iterable[str]:
-        """Write a difference as a sync would: the input of `iptables-restore --noflush`."""
+        """Write a difference as input of `iptables-restore --noflush`."""
         return [line for text in self._backend.script(delta) for line in text.splitlines()]
 
     def arrange(
         self, observed: Mapping[Key, Rules], wanted: Mapping[Key, Rules], own: frozenset[Address]
     ) -> RuleTables:
-        """Keep the rules as they are."""
         return RuleTables(self._backend.family, observed, wanted, own)
 
     def follow(self, objects: RuleTables, packet: Packet) -> Walk:
-        """Follow a packet through the rules, with what the kernel remembers of its source."""
+        """Follow a packet, with the affinity that the kernel remembers for its source."""
         recent = Recent()
         return walk(objects, packet, lambda name: recent.seen(name, packet.source))

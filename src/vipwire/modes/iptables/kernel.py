@@ -1,7 +1,7 @@
-"""iptables mode's backend: reads with iptables-save, writes with iptables-restore. One instance is one family.
+"""iptables mode's backend: reads with iptables-save, writes with iptables-restore. One instance serves one family.
 
-What the dispatch chains hold is kept here, because a Service's entry moves others: the tree is a function of all
-entries. It is what the kernel was seen to hold or took from us, never what is merely wished.
+The backend keeps the dispatch chains' contents, because the tree is a function of all entries and a Service's entry
+can move others. It keeps only contents that the kernel showed or accepted.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
 BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
-"""Lines a run. Each run of the legacy tool writes whole tables, so that there is nothing to gain by dividing."""
+"""Lines in a run. The legacy tool writes whole tables in each run, so smaller runs would gain nothing."""
 
 
 class IptablesBackend:
@@ -77,13 +77,13 @@ class IptablesBackend:
 
     @property
     def rules(self) -> dict[str, int]:
-        """The number of our rules in each table."""
+        """The number of vipwire's rules in each table."""
         branches = count_branches(self._dispatches)
         return {table: self._rules[table] + branches[table] for table in TABLES}
 
     @property
     def variant(self) -> str:
-        """The rule engine of the kernel that holds the rules: `nft` or `legacy`."""
+        """The kernel's engine that holds the rules: `nft` or `legacy`."""
         return self._tool.variant.value
 
     def close(self) -> None:
@@ -92,32 +92,28 @@ class IptablesBackend:
         self._access.close()
 
     def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
-        """Render what belongs to no Service. Services rendered from now on are for this node."""
+        """Render the constant objects. Later calls of `render` use this node."""
         self._node = node
         return node_objects(node, self.settings)
 
     def render(self, plan: ServicePlan) -> Rendered[Key, Rules]:
-        """Render one Service."""
         return render(self._node, self.settings, plan)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List what a Service asks for in vain."""
         return tuple(shortcomings(self.settings, plan))
 
     def describe(self, key: Key) -> str:
-        """Name an object for a person."""
         return describe(self.family, key)
 
     def changed(self) -> bool:
-        """Report whether anybody else may have changed the rules since our last commit or observation."""
+        """Report whether the rules may have changed since vipwire's last commit or observation."""
         return self._observed is None or self._detector.look() != self._observed
 
     def expect(self, wanted: Iterable[Rendered[Key, Rules]]) -> None:
-        """Take what should be there: at a restart, or when others have committed, nearly all of it is."""
+        """Take the expected objects: after a restart or a foreign commit, the kernel holds nearly all of them."""
         self._wanted = wanted
 
     def observe(self) -> dict[Key, Rules]:
-        """Read all of ours."""
         self._locked = None
         before = self._detector.look()
         tables = self._access.read(cache(self._expected))
@@ -137,15 +133,15 @@ class IptablesBackend:
         return seen.objects
 
     def _expected(self) -> Known:
-        by_bytes = self._tool.variant is Variant.NFT  # text is taken apart at less cost than trees are built
+        by_bytes = self._tool.variant is Variant.NFT  # decoding text costs less than building trees
         roots = dispatches(self.family, tree=self.settings.tree) if by_bytes else {}
         return expected_chains(roots, self._wanted)
 
     def commit(self, delta: Delta[Key, Rules]) -> int:
         """Write a difference; return its size in bytes.
 
-        The tables are committed one after the other. If a later one is refused, `changed` says so, and the next sync
-        observes. Who has not got the lock does not try again before that.
+        Each table is a separate commit. If the kernel refuses a later one, `changed` returns True and the next sync
+        observes. The same holds if the xtables lock stays taken.
         """
         if self._locked is not None:
             raise self._locked
@@ -173,9 +169,9 @@ class IptablesBackend:
         return size
 
     def _alone(self, before: Observation, after: Observation, delta: Delta[Key, Rules], trees: Counter[str]) -> bool:
-        """Report whether the tables have become what a commit of ours makes of them, and nobody else's beside it.
+        """Report whether the tables changed by exactly this commit, without a foreign change.
 
-        Where chains must stay that others use, or rules that are kubelet's, not all of a difference is written.
+        A commit may skip parts: chains that foreign rules use, or rules of kubelet.
         """
         if self._pinned or (self._kubelet and any(map(guards, (*delta.changed, *delta.removed)))):
             return True
@@ -190,7 +186,7 @@ class IptablesBackend:
             raise
 
     def script(self, delta: Delta[Key, Rules]) -> Iterator[str]:
-        """Write what `commit` would give to iptables-restore for a difference from what was observed last."""
+        """Write the input of iptables-restore that `commit` would use for this difference."""
         writer = self._writer({**self._tails, **_tails(delta)})
         return (run.text for run in writer.runs(delta, drafts(delta, self._dispatches)))
 
@@ -199,7 +195,7 @@ class IptablesBackend:
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of the rules; see `Mode`."""
+        """Read the rules' counters; see `Mode`."""
         ends, variant = endpoints_of(plans), self._tool.variant
         chains = [chain for each in ends.values() for chain in each]
         tables = {
@@ -208,14 +204,12 @@ class IptablesBackend:
         }
         return count(ends, tables, self._ledger, endpoints=endpoints)
 
-    def housekeeping_due(self) -> None:
-        """Return None: between syncs there is nothing to do."""
+    def housekeeping_due(self) -> None: ...
 
-    def housekeep(self) -> None:
-        """Do nothing."""
+    def housekeep(self) -> None: ...
 
     def delete(self) -> bool:
-        """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""
+        """Remove every chain and rule of vipwire and no other; report whether any existed."""
         tables = {table: read_table(self._tool.save(table)) for table in TABLES}
         found = False
         for text in removals(tables, [IptablesOwner()]):
@@ -225,7 +219,7 @@ class IptablesBackend:
 
 
 def _counted(delta: Delta[Key, Rules]) -> Counter[str]:
-    """Count by how much the rules of each table become more, without the jumps in chains of others."""
+    """Return the change of each table's number of rules, without jumps in foreign chains."""
     more: Counter[str] = Counter()
     for objects, sign in ((delta.added, 1), (delta.removed, -1)):
         for key, rules in objects.items():

@@ -1,4 +1,4 @@
-"""The ModeSpec of iptables mode, and what a Service may ask for that this mode or this kernel lacks."""
+"""The ModeSpec of iptables mode, with the wishes of a Service that this mode or this kernel cannot fulfil."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -28,11 +28,11 @@ LACKS: Final = (
     ONLY_IN_USERSPACE,
     *only_in_ipvs("packets are translated"),
 )
-"""Whatever the kernel has."""
+"""On every kernel."""
 
 
 def shortcomings(settings: RuleSettings, plan: ServicePlan) -> Iterator[Problem]:
-    """Compare what a plan asks for with what the rules can do."""
+    """Yield the wishes of a plan that the rules cannot fulfil."""
     forwards = [
         action
         for frontend in plan.frontends

@@ -1,7 +1,6 @@
-"""The kernel's named packet counters (nfacct), over netlink: made, and read when the metrics are asked for.
+"""Creates and reads the kernel's named packet counters (nfacct) over netlink, for the metrics.
 
-Messages as in linux/netfilter/nfnetlink_acct.h: numbers are in network order. Rules name a counter, so that it has
-to exist before they are written.
+Messages as in linux/netfilter/nfnetlink_acct.h, in network byte order. A counter must exist before a rule names it.
 """
 
 import errno
@@ -23,7 +22,7 @@ _HEADER: Final = struct.pack("=BBH", 0, 0, 0)
 
 
 def ensure_counters(names: Iterable[str]) -> str:
-    """Create the counters that are missing; return why that is impossible, or ""."""
+    """Create the missing counters; return the reason of a failure, or ""."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for name in names:
@@ -39,7 +38,7 @@ def ensure_counters(names: Iterable[str]) -> str:
 
 
 def read_counter(name: str) -> float | None:
-    """Read how many packets a counter has seen; None where there is none."""
+    """Return the packets of a counter; None if it does not exist."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             answers = netlink.request(_GET, _HEADER + string(_NAME, name))

@@ -1,9 +1,8 @@
-"""Finds out what this machine's iptables can do: the variant that the host uses, the matches of its kernel.
+"""Finds the iptables variant of the host, and the matches of its kernel.
 
-The variant is chosen as the iptables-wrappers of Kubernetes images choose it, so that kubelet, the network plugin
-and we speak to the same engine: first where kubelet has left its marks, then where kube-proxy's chains are, then
-where more rules are, then what the plain name `iptables` means here. Rules of both kinds are both in force, which is
-rarely wanted: that is reported.
+vipwire chooses the variant like the iptables-wrappers of Kubernetes images, so that kubelet, the network plugin and
+vipwire use one engine: the engine with kubelet's chains, then with kube-proxy's, then with more rules, then that of
+the plain name `iptables`. The kernel applies the rules of both engines, so vipwire reports rules in both.
 """
 
 import ctypes
@@ -36,10 +35,10 @@ _CLONE_NEWNET: Final = 0x40000000
 
 
 def apart(work: Callable[[], T]) -> T:
-    """Run `work` in an empty network namespace, where it meets no rules and no lock of others.
+    """Run `work` in an empty network namespace, without foreign rules and locks; return or raise its result.
 
-    Return what it returns, and raise what it raises. Modules and the programs are the same there. Where no namespace
-    can be made, it runs here. It runs in a thread, because the namespace is the thread's alone (unshare(2)).
+    The namespace has the same modules and programs. If vipwire cannot create one, `work` runs in this namespace. A
+    separate thread runs it, because a network namespace belongs to a thread (unshare(2)).
     """
 
     def run() -> T:
@@ -59,7 +58,7 @@ _RECENT: Final = Path("/sys/module/xt_recent/parameters/ip_list_tot")
 
 
 class Need(NamedTuple):
-    """A match or target: what it is tried with, and what it is for. `feature` is the setting that does without it."""
+    """A match or target: its trial, its purpose, and `feature`, the setting that works without it."""
 
     name: str
     table: str
@@ -118,7 +117,7 @@ _NEEDS: Final = (
 
 
 class SetupNote(NamedTuple):
-    """Something that an operator should know of this machine: what, why, and what can be done."""
+    """A note for the operator about this machine: fact, reason and remedy."""
 
     what: str
     reason: str
@@ -127,9 +126,9 @@ class SetupNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VariantChoice:
-    """The variant that the host uses, why, and whether there are rules of the other: then there will be of both.
+    """The variant of the host, the reason, and whether the other engine has rules, too.
 
-    `works`: it has chains of Kubernetes already, so that its tables can be written.
+    `works`: the engine has chains of Kubernetes, so the kernel can write its tables.
     """
 
     variant: Variant
@@ -139,7 +138,7 @@ class VariantChoice:
 
 
 def choose_variant(families: Iterable[Family]) -> VariantChoice:
-    """Find out which variant this host uses. Raise UnsupportedError without any."""
+    """Choose the variant of this host. Raise UnsupportedError if none is installed."""
     installed = versions()
     if not installed:
         raise UnsupportedError(
@@ -154,7 +153,7 @@ def choose_variant(families: Iterable[Family]) -> VariantChoice:
 
 
 class Presence(NamedTuple):
-    """What there is of a variant: kubelet's chains, chains of Kubernetes, any rules."""
+    """The contents of a variant: kubelet's chains, chains of Kubernetes, any rules."""
 
     kubelet: bool = False
     kubes: bool = False
@@ -162,9 +161,9 @@ class Presence(NamedTuple):
 
 
 def presence(variant: Variant, families: Iterable[Family], *, exact: bool = False) -> Presence:
-    """Look at every table of a variant, as far as it lets us. Rules of nf_tables are counted only if `exact`.
+    """Examine every readable table of a variant.
 
-    Without it 1 stands for any number: a table may have a hundred thousand.
+    `exact` counts the rules of nf_tables; otherwise 1 stands for any number, because a table may have 100,000.
     """
     chains: set[str] = set()
     rules = 0
@@ -179,7 +178,7 @@ def presence(variant: Variant, families: Iterable[Family], *, exact: bool = Fals
 
 
 def _legacy_census(family: Family) -> Census:
-    """Count what is in the tables, only of those that exist, because asking creates them."""
+    """Count the contents of the existing tables; reading another table would create it."""
     chains: frozenset[str] = frozenset()
     rules = 0
     with closing(LegacySocket(family)) as opened:
@@ -192,7 +191,7 @@ def _legacy_census(family: Family) -> Census:
 
 
 def _nft_census(family: Family, *, exact: bool) -> Census:
-    """Count what is in the tables. Whoever commits meanwhile interrupts that: it is begun again then."""
+    """Count the contents of the tables; retry if a foreign commit interrupts."""
     for _ in range(_TRIES):
         with NetlinkSocket(NETLINK_NETFILTER) as sock, suppress(DumpInterruptedError):
             chains = chains_of(sock, family)
@@ -202,14 +201,14 @@ def _nft_census(family: Family, *, exact: bool) -> Census:
 
 
 def _has_rules(family: Family, table: str) -> bool:
-    """Look at the first rule of a table of nf_tables, with a socket that need not be emptied."""
+    """Report whether a table of nf_tables has a rule, on a separate socket that need not be drained."""
     with NetlinkSocket(NETLINK_NETFILTER) as sock, suppress(NetlinkError):
         return next(sock.dump(MessageType.GETRULE, encode.list_objects(family, table)), None) is not None
     return False
 
 
 def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> VariantChoice:
-    """Choose among the installed variants, given what there is of each. Pure."""
+    """Choose among the installed variants by their contents. Pure."""
     variant, reason = _variant(found, plain)
     return VariantChoice(
         variant,
@@ -220,7 +219,7 @@ def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> VariantC
 
 
 def marked(found: Mapping[Variant, Presence]) -> tuple[Variant, str] | None:
-    """Find the only variant that has chains of kubelet's, or else of Kubernetes, and say which these are."""
+    """Return the only variant with kubelet's chains, or else with chains of Kubernetes, and a description of them."""
     marks: tuple[tuple[str, Callable[[Presence], bool]], ...] = (
         ("kubelet's chains are there", lambda there: there.kubelet),
         ("KUBE- chains are there", lambda there: there.kubes),
@@ -244,9 +243,9 @@ def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[
 
 
 def workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice:
-    """Leave a variant of which the kernel refuses every table for the other one: a kernel may have half of nf_tables.
+    """Choose the other variant if the kernel refuses every table of this one: a kernel may support half of nf_tables.
 
-    Raise UnsupportedError, with what each said, if neither can have a chain.
+    Raise UnsupportedError with both refusals if neither works.
     """
     if choice.works:
         return choice
@@ -269,10 +268,10 @@ def workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice
 
 
 def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, list[SetupNote]]:
-    """Try what the rules need. Return the settings that this machine can do, and what is missing.
+    """Try the rules' needs; return the settings that this machine supports, and notes about the others.
 
-    Raise UnsupportedError if something is missing that nothing can replace. While others hold the xtables lock
-    nothing is tried, and all is taken to be there.
+    Raise UnsupportedError if an indispensable need is missing. While another program holds the xtables lock, try
+    nothing and assume that all works.
     """
     notes: list[SetupNote] = []
     if settings.counters and (obstacle := ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))):
@@ -304,7 +303,7 @@ def _tried(tool: IptablesTool, needs: Sequence[Need]) -> dict[Need, str]:
 
 
 def affinity_note(clients: Path = _RECENT) -> SetupNote | None:
-    """Return how many clients an endpoint remembers (`-m recent`), if that is the kernel's small default."""
+    """Return a note if `-m recent` remembers only the kernel's small default of clients for each endpoint."""
     try:
         limit = int(clients.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -320,7 +319,7 @@ def affinity_note(clients: Path = _RECENT) -> SetupNote | None:
 
 
 def _refused(tool: IptablesTool, needs: Iterable[Need]) -> str:
-    """Write rules into a chain that nobody reaches; return why that is refused, "" if it is not."""
+    """Write rules into a chain without jumps to it; return the kernel's refusal, "" if accepted."""
     lines: list[str] = []
     for table in (FILTER, NAT):
         rules = [f"-A {PROBE} {need.rule}" for need in needs if need.table == table]

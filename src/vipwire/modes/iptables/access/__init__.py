@@ -1,1 +1,1 @@
-"""How rules get into the kernel and out of it: as the tools' text, or as the kernel's own structures."""
+"""Reads rules from the kernel and writes them: as the iptables tools' text, or as the kernel's structures."""

@@ -1,8 +1,8 @@
-"""Reads rules out of nf_tables, and writes runs as its transactions, without a program.
+"""Reads rules from nf_tables and writes runs as its transactions, without running a program.
 
-Whatever is read for a run holds until it is committed: the kernel refuses a batch if anybody has committed since the
-generation that it names, and then the run is written anew. What is not known here, or is refused, goes to the tool,
-whose refusal names the rule; if the tool gets it in, everything else goes to the tool as well.
+The kernel refuses a transaction if another program has committed since the generation that it names; then vipwire
+reads again and retries. If vipwire cannot encode a rule, or the kernel refuses the run, iptables-restore writes it,
+and its error names the rule. If iptables-restore succeeds, vipwire uses it from then on.
 """
 
 import errno
@@ -33,7 +33,7 @@ BASES: Final[Mapping[tuple[str, str], NetfilterHook]] = {
     (NAT, "OUTPUT"): NetfilterHook("nat", encode.HOOKS["output"], -100),
     (NAT, "POSTROUTING"): NetfilterHook("nat", encode.HOOKS["postrouting"], 100),
 }
-"""The kernel's own chains that lead to ours; iptables-nft makes each when it is first used."""
+"""The built-in chains that jump to vipwire's; iptables-nft creates each at its first use."""
 
 Handles = Mapping[tuple[str, str, str], list[int]]
 """The rules to delete: by table, chain and words."""
@@ -42,13 +42,12 @@ Handles = Mapping[tuple[str, str, str], list[int]]
 def operations(
     encoder: Encoder, family: Family, run: RestoreInput, missing: frozenset[tuple[str, str]], handles: Handles
 ) -> list[Operation]:
-    """Write one run as one transaction, as iptables-nft would. `missing` are chains of `BASES` that are not there.
+    """Write one run as one transaction, like iptables-nft. `missing` are the chains of `BASES` to create.
 
         tables; chains that may be missing; chains emptied; rules; jumps in chains of others; chains deleted
 
-    A chain that is new must not be there yet, and is not emptied. All chains are there before a rule leads to one,
-    and all of what goes is emptied before it is deleted. Raise UnknownRuleError for a rule that is not known as the
-    kernel has it.
+    A new chain must not exist yet. All chains exist before a rule jumps to one, and all deleted chains are emptied
+    first. Raise UnknownRuleError for a rule that vipwire cannot encode.
     """
     found: list[Operation] = []
     for table in TABLES:
@@ -85,13 +84,13 @@ def _table(
 
 
 _OTHERS: Final = frozenset({errno.EEXIST, errno.ENOENT, errno.ERESTART})
-"""What a batch is refused with because the rules are not as they were believed to be."""
+"""The errno values of a transaction that met other rules than expected."""
 TRIES: Final = 20
-"""So often a run is begun again because others commit."""
+"""Limit of retries after commits of other programs."""
 
 
 class NftAccess:
-    """The rules of one family, in the network namespace in which this was made; `tool` has what is not known here."""
+    """The rules of one family, in the network namespace of its creation; `tool` reads and writes unknown rules."""
 
     def __init__(self, family: Family, tool: RuleAccess, batch: int, sock: NetlinkSocket | None = None) -> None:
         self._family, self._tool, self.batch = family, tool, batch
@@ -101,12 +100,11 @@ class NftAccess:
         self.direct = True
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
         self._tool.close()
 
     def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
-        """Read every table, by the tool where a rule is not known here."""
+        """Read every table; use the tool if vipwire cannot decode a rule."""
         if self.direct:
             for _ in range(TRIES):
                 try:
@@ -122,7 +120,7 @@ class NftAccess:
         return self._tool.read(known)
 
     def write(self, run: RestoreInput) -> Written:
-        """Write one run, by the tool where it is not known how."""
+        """Write one run; use the tool if vipwire cannot encode it."""
         if not self.direct:
             return self._tool.write(run)
         try:
@@ -141,7 +139,7 @@ class NftAccess:
             return written
 
     def transact(self, run: RestoreInput) -> Written:
-        """Write one run without a program. Raise UnknownRuleError or OSError where that does not work."""
+        """Write one run without a program. Raise UnknownRuleError, or OSError if the kernel refuses."""
         error: OSError | None = None
         for _ in range(TRIES):
             generation = self._generation()
@@ -163,7 +161,7 @@ class NftAccess:
         return decode.generation(answer.payload).id
 
     def _missing(self, run: RestoreInput) -> frozenset[tuple[str, str]]:
-        """Find the kernel's own chains that nobody has made yet."""
+        """Return the built-in chains that do not exist yet."""
         used = {(table, jump.chain) for table, part in run.parts.items() for jump in part.jumps if jump.verb != "-D"}
         return frozenset(where for where in used & BASES.keys() if not self._is_there(*where))
 
@@ -177,7 +175,7 @@ class NftAccess:
         return True
 
     def _handles(self, run: RestoreInput) -> Handles:
-        """Find the rules that go: as many of each as go, the first ones last."""
+        """Return the handles of the rules to delete: as many of each as the run deletes, the first rules last."""
         found: dict[tuple[str, str, str], list[int]] = {}
         for table, part in run.parts.items():
             gone = [jump for jump in part.jumps if jump.verb == "-D"]

@@ -1,10 +1,8 @@
-"""Reads a table out of nf_tables: every chain, and its rules in the words of iptables-nft-save.
+"""Reads a table from nf_tables: every chain, with its rules in the words of iptables-nft-save.
 
-What a chain should hold may be known: then its bytes are compared, and only those that differ are read.
-
-Each chain is a dump of its own: the kernel begins a dump at the table's first rule for every 32 KB that it answers,
-which would take time by the square of the table. A rule of others in a chain of theirs need not be understood, unless
-it names something of Kubernetes.
+If the expected rules of a chain are known, their bytes are compared, and only differing chains are decoded. Each
+chain is a separate dump: for every 32 KB of answer the kernel starts again at the table's first rule, which takes
+quadratic time. A foreign rule in a foreign chain need not be decodable unless it names a chain of Kubernetes.
 """
 
 import errno
@@ -34,19 +32,19 @@ _NUMBERS: Final = len(COUNTER_NUMBERS)
 
 
 def expressions_at(request: bytes) -> int:
-    """Return how far into its message the first rule of a chain has its expressions; `request` asked for the chain.
+    """Return the offset of the expressions in the message of a chain's first rule.
 
-    Both begin with a header, the table and the chain.
+    `request` asked for the chain; both messages begin with a header, the table and the chain.
     """
     return HEADER.size + len(request) + _HANDLE
 
 
 def holds(dump: bytes, begin: int, rules: Iterable[Halves]) -> bool:
-    """Report whether the messages of a dump are just these rules, without taking them apart. Pure.
+    """Report whether the messages of a dump are exactly these rules, without decoding them. Pure.
 
-    `begin` is what `expressions_at` says. The kernel lists a rule as table, chain, handle, the handle of the rule
-    before it, and expressions (nf_tables_fill_rule_info). All are of one chain, so that only the expressions can
-    differ, and of these the numbers of the counter do not matter. A rule with anything beside has another length.
+    `begin` is the result of `expressions_at`. The kernel lists a rule as table, chain, handle, handle of the previous
+    rule, and expressions (nf_tables_fill_rule_info). In one chain only the expressions can differ, of which counter
+    values are ignored. A rule with more attributes has another length.
     """
     at, end = 0, len(dump)
     for before, after, _ in rules:
@@ -68,7 +66,7 @@ def holds(dump: bytes, begin: int, rules: Iterable[Halves]) -> bool:
 
 
 DATAGRAM: Final = 1 << 15
-"""More than the kernel ever answers at once to a dump."""
+"""More than the kernel's largest answer to a dump."""
 _UNREAD: Final = "# a rule of others"
 
 
@@ -82,9 +80,10 @@ class TableReader:
     words: RuleReader
 
     def read(self, known: Callable[[], Known]) -> dict[str, Chains]:
-        """Read all tables that we write; one that is not there is empty.
+        """Read all tables that vipwire writes; a missing one is empty.
 
-        Raise UnknownRuleError for a rule that is not understood and has to be; DumpInterruptedError if it changed.
+        Raise UnknownRuleError for an undecodable rule that matters; DumpInterruptedError if the table changed
+        meanwhile.
         """
         found = chains_of(self.sock, self.family)
         ours = any(NAMES_US in chain for chains in found.values() for chain in chains)
@@ -122,13 +121,13 @@ class TableReader:
 
 
 def chains_of(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
-    """List the chains of the tables that we write."""
+    """List the chains of the tables that vipwire writes."""
     found = chain_names(sock, family)
     return {table: [*found.get(table, ())] for table in TABLES}
 
 
 def count_rules(sock: NetlinkSocket, family: Family, chains: Mapping[str, Iterable[str]]) -> int:
-    """Count the rules of chains, by table."""
+    """Count the rules of these chains, by table."""
     return sum(
         1
         for table, each in chains.items()

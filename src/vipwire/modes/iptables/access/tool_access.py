@@ -1,4 +1,4 @@
-"""Reads and writes rules by the tools; what speaks to the kernel itself falls back to this."""
+"""Reads and writes rules with the iptables tools; `NftAccess` falls back to this."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,12 +14,11 @@ from vipwire.modes.xtables.tool import WAIT_SECONDS, RuleTool
 
 @dataclass(slots=True)
 class LockWait:
-    """The time to wait for the lock. Nothing else is done meanwhile, so after a wait in vain the next is short."""
+    """The wait for the xtables lock. It blocks the mode, so after a timeout the next wait is short."""
 
     seconds: int = WAIT_SECONDS
 
     def restore(self, tool: RuleTool, text: Iterable[str]) -> None:
-        """Pass a text to a tool."""
         try:
             tool.restore(text, self.seconds)
         except LockedError:
@@ -29,47 +28,45 @@ class LockWait:
 
 
 Known: TypeAlias = Mapping[str, Mapping[str, Rules]]
-"""By table: what chains should hold, as far as that is known. Who holds just that is read as these very rules."""
+"""The expected rules of chains, by table. A reader returns these objects for a chain that holds them."""
 
 
 NAMES_US: Final = "KUBE-"
-"""Every chain of Kubernetes has this in its name."""
+"""Part of every chain name of Kubernetes."""
 
 
 class Written(NamedTuple):
-    """What one run has cost: its size in bytes, and the commits that the kernel has counted."""
+    """The cost of one run: its size in bytes, and the commits that the kernel counted."""
 
     size: int
     commits: int
 
 
 class RuleAccess(Protocol):
-    """Reads the tables of one family, and writes runs into them."""
+    """Reads the tables of one family, and writes runs."""
 
     batch: int
-    """Lines a run is divided into at most; 0: one run takes all."""
+    """The limit of lines in a run; 0: unlimited."""
 
     def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
-        """Read every table, whose chains should hold what is `known`; raise CommitError if that is impossible.
+        """Read every table; raise CommitError if that fails. `known` returns the expected rules.
 
-        Where there are no chains of Kubernetes nobody asks what they should hold.
+        `known` is not called if no chain of Kubernetes exists.
         """
 
     def write(self, run: RestoreInput) -> Written:
-        """Write one run; raise CommitError if the kernel, or who holds the lock, refuses it."""
+        """Write one run; raise CommitError if the kernel refuses it or the xtables lock stays taken."""
 
-    def close(self) -> None:
-        """Close sockets."""
+    def close(self) -> None: ...
 
 
 class ToolAccess:
-    """Reads with iptables-save, and gives each run to iptables-restore."""
+    """Reads with iptables-save, and passes each run to iptables-restore."""
 
     def __init__(self, tool: RuleTool, lock_wait: LockWait, batch: int) -> None:
         self._tool, self._lock_wait, self.batch = tool, lock_wait, batch
 
     def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
-        """Read every table."""
         return {table: self._table(table, known) for table in TABLES}
 
     def _table(self, table: str, known: Callable[[], Known]) -> Chains:
@@ -78,7 +75,7 @@ class ToolAccess:
         return read_stream(chain((first,), pieces), known().get(table, {}) if NAMES_US in first else {})
 
     def write(self, run: RestoreInput) -> Written:
-        """Write one run; its text is nowhere in our memory as a whole."""
+        """Write one run; its text never lies in memory as a whole."""
         size = 0
 
         def counted() -> Iterator[str]:
@@ -90,5 +87,4 @@ class ToolAccess:
         self._lock_wait.restore(self._tool, counted())
         return Written(size, run.tables)
 
-    def close(self) -> None:
-        """Do nothing: the tools are programs."""
+    def close(self) -> None: ...

@@ -1,9 +1,9 @@
 """Writes the matches by which iptables chooses one of a pool's targets. Pure.
 
-random        -m statistic --mode random   each rule takes its share of what the rules before it have left
-round-robin   -m statistic --mode nth      likewise, in turn: each rule counts what reaches it
+random        -m statistic --mode random   each rule takes its share of the packets that reach it
+round-robin   -m statistic --mode nth      likewise, in turn: each rule counts the packets that reach it
 source-hash   -m bpf                       a hash of the client's address
-maglev        no match looks up a table: at random instead, and that is reported
+maglev        no match looks up a table: random instead, with a report
 
 The hash is a program of the classic BPF:
 
@@ -11,8 +11,8 @@ The hash is a program of the classic BPF:
     h ^= h >> 16;  h = h · 0x85ebca6b;  h ^= h >> 13;  h = h · 0xc2b2ae35;  h ^= h >> 16   (MurmurHash3's last steps)
     match if h mod total < bound
 
-Packets are seen from the IP header on; numbers have 32 bits (Documentation/networking/filter.rst). iptables' own
-`-m cluster` hashes addresses too, but of an IPv6 address the first 32 bits only.
+Packets start at the IP header; numbers have 32 bits (Documentation/networking/filter.rst). iptables' `-m cluster`
+would hash only the first 32 bits of an IPv6 address.
 """
 
 import math
@@ -28,14 +28,14 @@ from vipwire.plan.plan import Forward, Target
 
 _LOAD, _XOR_X, _MULTIPLY, _TO_X, _SHIFT, _MODULO, _AT_LEAST, _RETURN = 0x20, 0xAC, 0x24, 0x07, 0x74, 0x94, 0x35, 0x06
 _SOURCE: Final = {Family.IPV4: 12, Family.IPV6: 8}
-"""Where the source address begins in the header."""
+"""The offset of the source address in the IP header."""
 _WORD: Final = 0x9E3779B1
 _LAST: Final = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 0))
 _MASK: Final = 0xFFFFFFFF
 
 
 class BpfInstruction(NamedTuple):
-    """One instruction: its code, how many to skip if a comparison holds and if it does not, and its operand."""
+    """One instruction: code, jump offsets for a true and a false comparison, and operand."""
 
     code: int
     if_true: int
@@ -69,7 +69,7 @@ def _hash(family: Family) -> Iterator[BpfInstruction]:
 
 
 def run_program(bytecode: str, source: Address) -> bool:
-    """Run a program of ours on a packet of a client. Raise ValueError for one that ours could not be."""
+    """Run a program of vipwire on a packet of a client. Raise ValueError for any other program."""
     try:
         return _run(_program(bytecode), source)
     except (IndexError, ZeroDivisionError) as error:
@@ -87,7 +87,7 @@ def _program(bytecode: str) -> list[BpfInstruction]:
 
 
 def _run(program: Sequence[BpfInstruction], source: Address) -> bool:
-    """Run a program; it only goes forward, so that it ends."""
+    """Run a program, which only jumps forward and so ends."""
     header = bytes(_SOURCE[Family.IPV4 if len(source) == 4 else Family.IPV6]) + source
     a = x = at = 0
     while True:
@@ -115,13 +115,14 @@ def _run(program: Sequence[BpfInstruction], source: Address) -> bool:
 
 
 MOST_TURNS: Final = 256
-"""So many rules deal in turn by weight; beyond that weights are rounded."""
+"""Limit of rules for weighted round robin; beyond it weights are rounded."""
 
 
 def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple[str, Target]]:
-    """Return the targets in the order of their rules, each with its match for the packets that come so far; "": all.
+    """Yield the targets in the order of their rules, each with its match; "" matches all.
 
-    `hashes`: the kernel has `-m bpf`. The last one takes all.
+    `hashes`: the kernel has `-m bpf`. Each match sees the packets that earlier rules let pass; the last one takes
+    all.
     """
     pool, spread, weights = forward.pool, forward.spread, forward.weights
     match spread.algorithm:

@@ -1,12 +1,12 @@
-"""Numbers for frontends, whose digits to the base of four are what a tree of chains branches on.
+"""Numbers for frontends; a tree of chains branches on their base-4 digits.
 
     digit 0              0: at an address   1: at a node port of any address of the node
     the next 16 (64)     the address, its lowest digit first
     one                  the protocol
     the last 8           the port, its highest digit first
 
-The low bits of addresses are where addresses differ: VIPs are allocated at random, or one after the other, from a few
-ranges. Ports cannot be matched by their low bits, only by ranges, so that they branch from the top.
+Addresses differ in their low bits, because Kubernetes allocates VIPs from a few ranges, so these come first. Rules
+match ports only by ranges, so a tree branches on ports from the highest digit.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from vipwire.plan.plan import FrontendKey
 
 _PROTOCOLS: Final = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
 ANY_PORT: Final = (Protocol.TCP, 0)
-"""Stands for every protocol and port of an address, where a chain asks for nothing else."""
+"""The protocol and port of a chain that matches addresses only."""
 
 _READABLE: Final = 32
-"""So many bits of an address can stand in a chain's name."""
+"""Limit of address bits in a chain's name."""
 
 
 def encode(family: Family, key: FrontendKey) -> int:
-    """Compute a frontend's number; frontends of one family have different ones."""
+    """Return a frontend's code, unique in its family."""
     width = family.bits
     address = 0 if key.address is None else int.from_bytes(key.address)
     behind = _PROTOCOLS.index(key.protocol) | _reversed(key.port) << 2
@@ -37,7 +37,6 @@ def encode(family: Family, key: FrontendKey) -> int:
 
 
 def decode(family: Family, code: int) -> FrontendKey:
-    """Return which frontend has a number."""
     width = family.bits
     address = Address((code >> 2 & (1 << width) - 1).to_bytes(width // 8))
     behind = code >> (2 + width)
@@ -50,7 +49,7 @@ def _reversed(port: int) -> int:
 
 
 def first_difference(codes: "list[int] | tuple[int, ...]") -> int:
-    """Find the first digit in which some of at least two different codes differ."""
+    """Return the first digit in which at least two codes differ."""
     first, differences = codes[0], 0
     for code in codes:
         differences |= code ^ first
@@ -58,17 +57,16 @@ def first_difference(codes: "list[int] | tuple[int, ...]") -> int:
 
 
 def low_digits(code: int, count: int) -> int:
-    """Return the first digits of a code."""
+    """Return the lowest `count` digits of a code."""
     return code & ((1 << 2 * count) - 1)
 
 
 def digit(code: int, at: int) -> int:
-    """Read one digit."""
     return code >> 2 * at & 3
 
 
 class Zone:
-    """The meaning of the digits of one family's codes, as matches and as names."""
+    """The digits of one family's codes, as matches and as names."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -76,7 +74,7 @@ class Zone:
         self.ports_at = self._protocol_at + 1
 
     def match(self, at: int, known: int) -> str:
-        """Match frontends whose digit `at` is as in `known`, which has that digit and all before it."""
+        """Match frontends whose digit `at` equals that of `known`, which has this digit and all before."""
         value = digit(known, at)
         if at == 0:
             return LOCAL_DESTINATION if value else ""
@@ -114,7 +112,7 @@ class Zone:
         return 2 * (at - self._protocol_at)
 
     def _ports(self, at: int, known: int) -> tuple[int, int]:
-        """Compute the lowest and the highest port that begin with the digits up to `at`."""
+        """Return the lowest and highest port that begin with the digits up to `at`."""
         first = self._protocol_at + 1
         low = sum(digit(known, place) << 14 - 2 * (place - first) for place in range(first, at + 1))
         return low, low + (1 << 16 - self._length(at)) - 1

@@ -1,14 +1,14 @@
-"""The names of iptables mode: kube-proxy's tables, chains and hashes (pkg/proxy/iptables/proxier.go), and our keys.
+"""The names of iptables mode: kube-proxy's tables, chains and hashes (pkg/proxy/iptables/proxier.go), and keys.
 
-A chain of a Service port is named by 16 characters of base32 over SHA-256 of `namespace/name:port` and the protocol;
-runbooks and other programs know these names, so they are not ours to change. An object of this mode is one of
+A Service port's chain has 16 characters of base32 over SHA-256 of `namespace/name:port` and the protocol. Runbooks
+and other programs use these names. The objects are
 
-    chain   a whole chain: its rules, in order. Every chain of a Service port is one, and the small common ones
-    entry   what a dispatch chain holds for one frontend: one rule, or two for a node port that counts loopback
-    root    a dispatch chain itself: the rules behind its entries, and that its entries are where they belong
-    jump    a rule of ours in a chain that is not ours: from FORWARD to KUBE-FORWARD and the like
+    chain   a whole chain with its rules: the chains of a Service port, and small common ones
+    entry   the rules of one frontend in a dispatch chain: one, or two for a node port that counts loopback
+    root    a dispatch chain: the rules behind its entries, and the order of the entries
+    jump    vipwire's rule in a foreign chain, such as the jump from FORWARD to KUBE-FORWARD
 
-The value of each is a tuple of rules in the words of iptables-save, so that comparing is comparing text.
+Each value is a tuple of rules in the words of iptables-save, so that comparison is comparison of text.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ CANARY: Final = "KUBE-PROXY-CANARY"
 NOT_POD_MASQ: Final = "KUBE-NOT-POD-MASQ"
 
 LARGEST_NAME: Final = 28
-"""XT_EXTENSION_MAXNAMELEN less the NUL: longer chain names are refused."""
+"""XT_EXTENSION_MAXNAMELEN less the NUL: the kernel refuses longer chain names."""
 
 ROOTS: Final = {
     (NAT, SERVICES): "KUBE-SVCS-",
@@ -56,7 +56,7 @@ ROOTS: Final = {
     (NAT, RANGES): "KUBE-RNGS-",
     (FILTER, RANGES): "KUBE-RNGS-",
 }
-"""The dispatch chains, and how the names of the chains of their trees begin."""
+"""The dispatch chains, each with the prefix of its tree's chains."""
 
 WHOLE: Final = frozenset(
     {
@@ -68,10 +68,10 @@ WHOLE: Final = frozenset(
         *((table, CANARY) for table in TABLES),
     }
 )
-"""The common chains that are ours wholly."""
+"""The common chains that vipwire owns whole."""
 
 SERVICE_PREFIXES: Final = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-NPFW-")
-"""How the chains of Service ports begin, each after those that it may jump to. KUBE-NPFW- is not kube-proxy's."""
+"""Prefixes of Service ports' chains, each after those that it may jump to. kube-proxy lacks KUBE-NPFW-."""
 
 _RANKS: Final = {prefix: place for place, prefix in enumerate(SERVICE_PREFIXES, 1)}
 _AFTER_KUBE: Final = len("KUBE-")
@@ -82,18 +82,18 @@ INVALID_COUNTER: Final = "ct_state_invalid_dropped_pkts"
 
 
 UNALLOCATED: Final = "kubernetes cluster IPs that no service has"
-"""The comment of the rules that drop what goes to such."""
+"""The comment of the rules that drop packets to unused ClusterIPs."""
 
 
 _BASE32: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _PAIRS: Final = tuple(high + low for high in _BASE32 for low in _BASE32)
 
 _RANGE: Final = " range"
-"""Tells a range's chains from those of its port."""
+"""Distinguishes a port range's chains from those of its port."""
 
 
 class Key(NamedTuple):
-    """The name of an object. `detail` is an entry's frontend code (see `tree`), the rule of a jump, else empty."""
+    """The key of an object. `detail`: an entry's frontend code, the rule of a jump, else empty."""
 
     kind: str
     table: str
@@ -117,29 +117,29 @@ class PortChains(NamedTuple):
 
 @lru_cache(maxsize=1 << 15)
 def port_chains(name: ServicePortName, *, wide: bool = False) -> PortChains:
-    """Name the chains of a Service port; `wide`: of its range of ports."""
+    """Return the chain names of a Service port; `wide`: of its port range."""
     suffix = _hashed(f"{name}{name.protocol.label}{_RANGE * wide}")
     return PortChains(*(f"{prefix}{suffix}" for prefix in SERVICE_PREFIXES[1:]))
 
 
 def endpoint_chains(name: ServicePortName, *, wide: bool = False) -> Callable[[str], str]:
-    """Return what names the chain of each endpoint (`10.0.0.1:80`, `[fd00::1]:80`) of a Service port."""
+    """Return the function that names each endpoint's chain (`10.0.0.1:80`, `[fd00::1]:80`)."""
     before, after = f"{name}{name.protocol.label}", _RANGE * wide
     return lambda endpoint: f"KUBE-SEP-{_hashed(f'{before}{endpoint}{after}')}"
 
 
 def endpoint_chain(name: ServicePortName, endpoint: str, *, wide: bool = False) -> str:
-    """Name the chain of one endpoint of a Service port; `wide`: of its range."""
+    """Name the chain of one endpoint of a Service port; `wide`: of its port range."""
     return endpoint_chains(name, wide=wide)(endpoint)
 
 
 def shared_memory(service: ObjectName, address: str) -> str:
-    """Name the list of the clients of one endpoint of a Service, for all its ports."""
+    """Name the list of clients of one endpoint of a Service, for all its ports."""
     return f"KUBE-AFF-{_hashed(f'{service}{address}')}"
 
 
 def _hashed(text: str) -> str:
-    """Write the first 80 bits of a hash in base32, ten bits at a time: every endpoint has a name."""
+    """Return the first 80 bits of a hash in base32; fast, because vipwire names every endpoint."""
     bits = int.from_bytes(hashlib.sha256(text.encode()).digest()[:10])
     pairs = _PAIRS
     return (
@@ -149,12 +149,12 @@ def _hashed(text: str) -> str:
 
 
 def rank(chain: str) -> int:
-    """Order the chains of Service ports so that each comes after those it jumps to."""
+    """Order the chains of Service ports: each after those that it jumps to."""
     return _RANKS.get(chain[: chain.find("-", _AFTER_KUBE) + 1], 0)
 
 
 def tree_root(table: str, chain: str) -> str | None:
-    """Return which dispatch chain of a table a chain of a tree belongs to, itself included; None for other chains."""
+    """Return the dispatch chain whose tree contains a chain, the root included; None for other chains."""
     for (root_table, root), prefix in ROOTS.items():
         if root_table == table and (chain == root or chain.startswith(prefix)):
             return root

@@ -1,7 +1,6 @@
-"""Tells rules of iptables mode from others; kube-proxy's have the same names as ours. Pure.
+"""Recognises rules of iptables mode; kube-proxy's have the same names as vipwire's. Pure.
 
-KUBE-FIREWALL is kubelet's too. It goes when no rule but ours is in it, and stays with all that belongs to it where
-kubelet has made its chains.
+KUBE-FIREWALL belongs to kubelet, too. vipwire removes it only if it has no foreign rule and kubelet has no chains.
 """
 
 from collections.abc import Iterator
@@ -16,36 +15,35 @@ from vipwire.modes.xtables.ownership import ChainRule
 from vipwire.modes.xtables.save import Chains
 
 _OWN: Final = frozenset({names.CLUSTER_IPS, names.RANGES, names.NO_SUCH_PORT, names.NOT_POD_MASQ})
-"""Chains that kube-proxy does not have (pkg/proxy/iptables/proxier.go)."""
+"""Chains that kube-proxy lacks (pkg/proxy/iptables/proxier.go)."""
 _OWN_PREFIXES: Final = ("KUBE-NPFW-",)
 
 
 class IptablesOwner:
-    """Knows the chains and rules of either family."""
+    """Recognises the chains and rules of either family."""
 
     trial: Final = "KUBE-PROXY-PROBE"
     refuses: Final = False
 
     def owns(self, table: str, chain: str) -> bool:
-        """Report whether a chain is this mode's wholly."""
         return is_ours(table, chain)
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Report whether a chain is of a tree, of ranges or of frontends that only vipwire has."""
+        """Report whether only vipwire has this chain: of trees, ranges, and frontends."""
         root = tree_root(table, chain)
         return is_ours(table, chain) and (
             chain in _OWN or chain.startswith(_OWN_PREFIXES) or (root is not None and root != chain)
         )
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
-        """Choose its chains, and KUBE-FIREWALL where nobody else uses it."""
+        """Return vipwire's chains, and KUBE-FIREWALL if no other program uses it."""
         found = {chain for chain in chains if is_ours(table, chain)}
         if table == names.FILTER and names.FIREWALL in chains and not (kubelet or self._used(chains)):
             found.add(names.FIREWALL)
         return frozenset(found)
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        """Yield the rules that have our very words; those about KUBE-FIREWALL only where they can go."""
+        """Yield vipwire's rules in foreign chains; those about KUBE-FIREWALL only if it can go."""
         known, used = self.words(table), self._used(chains)
         for chain, rules in chains.items():
             for rule in rules:
@@ -56,7 +54,6 @@ class IptablesOwner:
                     yield link
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        """Return the words of our rules in chains that are not ours."""
         return _words(table)
 
     def _used(self, chains: Chains) -> bool:

@@ -1,6 +1,6 @@
-"""The chains and entries of one Service port. Pure; `render` draws the map of them.
+"""Writes the chains and entries of one Service port. Pure; `render` draws the map of them.
 
-Every frontend of a port leads to the same chains: one for each traffic policy, and one for each endpoint.
+All frontends of a port lead to the same chains: one for each traffic policy, and one for each endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,9 +39,9 @@ from vipwire.plan.plan import (
 
 
 class EndpointWords(NamedTuple):
-    """An endpoint in words: its address, with its port, its chain, the comment of the rules that lead there.
+    """An endpoint in words: its address, with its port, its chain, and a comment with a space behind.
 
-    The comment has a blank behind it; it is empty where there are very many endpoints, as kube-proxy has it.
+    With very many endpoints the comment is empty, as in kube-proxy.
     """
 
     address: str
@@ -51,7 +51,7 @@ class EndpointWords(NamedTuple):
 
 
 class PortWriter:
-    """Writes the objects of one Service port. `WIDE` is whether they are those of a range of ports."""
+    """Writes the objects of one Service port. `WIDE`: of its port range."""
 
     WIDE: ClassVar = False
 
@@ -117,7 +117,7 @@ class PortWriter:
         return self._chains.local if local else self._chains.cluster
 
     def _firewall(self, frontend: Frontend) -> str:
-        """Name the chain that lets only some sources in: node ports have others than load balancer IPs."""
+        """Name the chain that checks source ranges: node ports have others than load balancer IPs."""
         chains = self._chains
         return chains.node_port_firewall if frontend.kind is FrontendKind.NODE_PORT else chains.firewall
 
@@ -135,9 +135,9 @@ class PortWriter:
         yield rule(words, jump)
 
     def _refused(self, frontend: Frontend) -> Rules:
-        """Refuse or drop where nobody answers. Who may not come is dropped, as where somebody answers.
+        """Refuse or drop packets to a frontend without endpoints; drop other sources.
 
-        Any Service may name an endpoint's address and port: what was translated to that endpoint passes.
+        Packets that DNAT sent to an endpoint with this address and port pass.
         """
         action = frontend.action
         if isinstance(action, Forward):
@@ -160,13 +160,13 @@ class PortWriter:
         return (self._others_dropped(frontend),)
 
     def _others_dropped(self, frontend: Frontend) -> str:
-        """Drop what comes from sources that may not; what was translated goes to an endpoint that has this place."""
+        """Drop packets of other sources, except those that DNAT sent to an endpoint with this address and port."""
         note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
         local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
         return rule(self._served(frontend, note, *local, UNTRANSLATED), "-j DROP")
 
     def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
-        """Choose one endpoint: where the client was before, else each with the same chance."""
+        """Choose one endpoint: the remembered one, else by chance."""
         for frontend in self._frontends:
             action = frontend.action
             if frontend.kind is FrontendKind.CLUSTER_IP and isinstance(action, Forward) and action.policy is policy:
@@ -220,7 +220,7 @@ class PortWriter:
             )
 
     def _enter(self, frontend: Frontend) -> Iterator[str]:
-        """Write KUBE-EXT: where traffic from outside the cluster's own addresses enters."""
+        """Write KUBE-EXT, the entrance for external traffic."""
         to = f"traffic for {self._text} external destinations"
         action, inside = frontend.action, frontend.short_circuit
         if isinstance(action, Forward) and action.masquerade is Masquerade.ALWAYS:
@@ -235,7 +235,10 @@ class PortWriter:
             yield f"-j {self._policy_chain(action.policy)}"
 
     def _admit(self, frontends: Sequence[Frontend]) -> Iterator[str]:
-        """Write KUBE-FW: who may enter; everybody else's packets keep their destination, and are dropped for it."""
+        """Write KUBE-FW, which lets allowed sources in.
+
+        Other packets keep their destination, and the filter table drops them.
+        """
         allowed: dict[Prefix, None] = {}
         for frontend in frontends:
             allowed.update(dict.fromkeys(frontend.allowed_sources or ()))
@@ -246,12 +249,12 @@ class PortWriter:
 
 
 def reachable(frontend: Frontend) -> bool:
-    """Report whether anybody reaches an endpoint through a frontend."""
+    """Report whether a frontend leads any client to an endpoint."""
     return isinstance(frontend.action, Forward) or frontend.short_circuit is not None
 
 
 def _unless(pod: str, words: str, *, by_source: bool) -> str:
-    """Negate the match of a Pod, at its place among the others."""
+    """Negate the match of a Pod, at its place among the other words."""
     if by_source:
         return f"! {pod} {words}"
     where, behind, rest = words.partition(" -p ")

@@ -1,7 +1,7 @@
-"""From what iptables-save shows to our objects. Pure.
+"""Turns the output of iptables-save into vipwire's objects. Pure.
 
-What others have put into a dispatch chain, or moved about in it, shows in the value of its root. Rules in chains that
-are not ours are theirs, except the jumps that have our very words.
+A foreign or misplaced rule in a dispatch chain shows in the value of its root. In foreign chains vipwire owns only
+the jumps with its exact words.
 """
 
 import re
@@ -27,26 +27,26 @@ _JUMPS: Final = frozenset(jump_keys())
 
 @dataclass(slots=True)
 class ObservedRules:
-    """Our objects, and those of our chains that others' rules jump to, which cannot be deleted."""
+    """vipwire's objects, and those of its chains that foreign rules jump to, which the kernel cannot delete."""
 
     objects: dict[Key, Rules] = field(default_factory=dict)
     pinned: set[tuple[str, str]] = field(default_factory=set)
 
 
 def is_ours(table: str, chain: str) -> bool:
-    """Report whether a chain is ours wholly."""
+    """Report whether vipwire owns a chain whole."""
     return (table, chain) in names.WHOLE or rank(chain) > 0 or tree_root(table, chain) is not None
 
 
 def read(
     family: Family, tables: Mapping[str, Chains], dispatches: Mapping[tuple[str, str], Dispatch]
 ) -> ObservedRules:
-    """Find our objects, and load the dispatch chains with what they hold."""
+    """Return vipwire's objects, and load the dispatch chains with their contents."""
     seen = ObservedRules()
     for name, found in tables.items():
         trees: dict[str, dict[str, Sequence[str]]] = {}
         for chain, rules in found.items():
-            if name == names.NAT and rank(chain):  # most are
+            if name == names.NAT and rank(chain):  # most chains
                 seen.objects[Key(CHAIN, name, chain)] = tuple(rules)
                 continue
             root = tree_root(name, chain)
@@ -62,7 +62,7 @@ def read(
 
 
 def _foreign(table: str, chain: str, rules: Iterable[str], seen: ObservedRules) -> None:
-    """Find what is ours in a chain that is not: jumps, as often as they are there; and note who else uses ours."""
+    """Note vipwire's jumps in a foreign chain, and foreign jumps to vipwire's chains."""
     for rule in rules:
         if "KUBE-" not in rule and chain != names.FIREWALL:
             continue
@@ -74,7 +74,10 @@ def _foreign(table: str, chain: str, rules: Iterable[str], seen: ObservedRules) 
 
 
 def _root(family: Family, table: str, root: str, chains: Chains, dispatch: Dispatch) -> Iterator[tuple[Key, Rules]]:
-    """Read a dispatch chain. In its value, what follows the entries; and if it is not as it should be, that."""
+    """Read a dispatch chain: its entries and its root.
+
+    The root's value is the rules behind the entries, and any deviation from the expected order.
+    """
     entries: dict[int, Rules] = {}
     tail: list[str] = []
     strange: list[str] = []
@@ -101,7 +104,7 @@ def _root(family: Family, table: str, root: str, chains: Chains, dispatch: Dispa
 
 
 def _frontend(rule: str, root: str) -> FrontendKey | None:
-    """Find which frontend a rule of a dispatch chain is for; None for rules that are for no one frontend."""
+    """Return the frontend of a dispatch chain's rule; None if the rule is for several."""
     port, where = _PORT.search(rule), _DESTINATION.search(rule)
     address = parse_address(where[1]) if where else None
     if root == names.CLUSTER_IPS and address is not None and (port is None or port[3]):
@@ -112,13 +115,13 @@ def _frontend(rule: str, root: str) -> FrontendKey | None:
 
 
 def last_port(rule: str) -> int:
-    """Read the last port that a rule of a frontend matches; 0 if it names none."""
+    """Return the last port that a frontend's rule matches; 0 if it names none."""
     port = _PORT.search(rule)
     return int(port[3] or port[2]) if port else 0
 
 
 def _in_place(chains: Chains, expected: Mapping[str, Rules], root: str, tail: list[str], dispatch: Dispatch) -> bool:
-    """Report whether every chain holds what it should. A leaf's frontends may be in any order: none overlap."""
+    """Report whether every chain holds its expected rules; a leaf's frontends may be in any order."""
     for chain, rules in expected.items():
         there = chains.get(chain)
         if there is None:
@@ -136,9 +139,10 @@ def _in_place(chains: Chains, expected: Mapping[str, Rules], root: str, tail: li
 
 
 def _pairs_in_order(there: Sequence[str], rules: Rules) -> bool:
-    """Report whether the rules of a frontend with several stand in their order.
+    """Report whether a frontend's rules are in order.
 
-    Those are a node port's (loopback is counted first), and those that refuse some sources and drop all others.
+    A node port has several (loopback is counted first), and so has a frontend that refuses some sources and drops all
+    others.
     """
     leading = [rule for rule in rules if names.LOCALHOST_COUNTER in rule or rule.startswith("-s ")]
     if not leading:

@@ -1,22 +1,21 @@
-"""From a Service's plan to its chains and its entries in the dispatch chains. Pure.
+"""Renders a Service's plan to its chains and its entries in the dispatch chains. Pure.
 
     KUBE-SERVICES ─ cluster IP ────────────────────────────────▶ KUBE-SVC (policy Cluster) or KUBE-SVL (Local)
                   ─ external IP ───────────────▶ KUBE-EXT ─────▶ KUBE-SVC or KUBE-SVL ─▶ KUBE-SEP: DNAT
                   ─ load balancer IP ▶ KUBE-FW ▶ KUBE-EXT
     KUBE-NODEPORTS ────────────────────────────▶ KUBE-EXT
 
-A frontend that nobody answers has its entry in the filter table instead: refused or dropped.
+A frontend without endpoints has its entry in the filter table, which refuses or drops.
 
-A range of ports (`vipwire.io/port-range`) has chains and entries of its own:
+A port range (`vipwire.io/port-range`) has separate chains and entries:
 
-    nat     KUBE-SERVICES           ▶ KUBE-RANGES ▶ the chains of a range, as those of a port
-    filter  KUBE-EXTERNAL-SERVICES  ▶ KUBE-RANGES     refuse or drop what nobody answers, or who may not enter
-            KUBE-CLUSTER-IPS                          refuse at ClusterIPs, before its other ports are refused
+    nat     KUBE-SERVICES           ▶ KUBE-RANGES ▶ the chains of a range, like those of a port
+    filter  KUBE-EXTERNAL-SERVICES  ▶ KUBE-RANGES     refuse without endpoints, drop other sources
+            KUBE-CLUSTER-IPS                          refuse at ClusterIPs, before the other ports
 
-They stand beside those of its port, because what reaches a node port goes to the port of an endpoint, and what
-reaches the range keeps its own where the endpoint's is the Service's: there DNAT is given no port. KUBE-RANGES comes
-after everything else: a port counts before a range. Its tree branches at addresses and protocols alone, and the
-ranges of one address follow each other.
+A node port's packets go to the endpoint's port, but a range keeps the packet's port if the endpoint's equals the
+Service's: then DNAT has no port. KUBE-RANGES comes last, so a single port precedes a range. Its tree branches on
+addresses and protocols only.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ class RangeWriter(PortWriter):
         self._range = ranges[0]
 
     def refused(self) -> Iterator[tuple[Address, Rules]]:
-        """Refuse at ClusterIPs that nobody answers: rules for the entry of each in KUBE-CLUSTER-IPS."""
+        """Yield the rules in KUBE-CLUSTER-IPS that refuse a range without endpoints, for each ClusterIP."""
         for frontend in self._frontends:
             if frontend.kind is FrontendKind.CLUSTER_IP and frontend.key.address is not None:
                 yield frontend.key.address, self._refused(frontend)
@@ -68,7 +67,6 @@ class RangeWriter(PortWriter):
 
 
 def render(node: NodePlan, settings: RuleSettings, plan: ServicePlan) -> Rendered[Key, Rules]:
-    """Render one Service."""
     own: dict[Key, Rules] = {}
     settings = settings.on(node)
     ports: dict[ServicePortName, list[Frontend]] = {}
@@ -96,9 +94,9 @@ def _by_port(ranges: Iterable[RangeFrontend]) -> Iterable[list[RangeFrontend]]:
 
 
 def _cluster_ips(family: Family, plan: ServicePlan, refused: Mapping[Address, Rules]) -> Iterator[tuple[Key, Rules]]:
-    """Refuse whatever reaches the filter table with a ClusterIP of the Service: no port of it has taken that.
+    """Refuse packets to a ClusterIP that no port of the Service has translated.
 
-    `refused` come first: they say why nobody answers at a range of ports.
+    `refused`, the refusals of port ranges, come first: they state the reason.
     """
     note = comment(f"{plan.name} has no such port")
     for address in plan.cluster_ips:
@@ -108,7 +106,7 @@ def _cluster_ips(family: Family, plan: ServicePlan, refused: Mapping[Address, Ru
 
 
 def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -> Iterator[tuple[Key, Rules]]:
-    """Accept what the load balancer asks: one rule for each port of the Service, as kube-proxy has it."""
+    """Accept health checks of load balancers: one rule for each port of the Service, as in kube-proxy."""
     accepts = tuple(rule(served(Protocol.TCP, port, f"{name} health check node port"), "-j ACCEPT") for name in ports)
     if accepts:
         code = encode(family, FrontendKey(None, Protocol.TCP, port))

@@ -1,12 +1,10 @@
-"""From a difference to the input of iptables-restore.
+"""Turns a difference into input of iptables-restore.
 
-A chain that comes or changes is declared, which empties it, and filled again; the tool makes that one step for the
-kernel, so that nobody sees it empty. Chains come after those that they jump to, the dispatch chains and the jumps to
-them last: until then nothing reaches what is new. Chains that go are emptied first and deleted at the end.
+A declared chain is emptied and filled again, atomically. Chains follow those that they jump to; dispatch chains and
+jumps to them come last, so no packet reaches a new chain early. Deleted chains are emptied first and deleted last.
 
-A large difference is written in several runs where one is out of proportion: iptables-nft hands everything of a run
-to nf_tables as one transaction, whose cost grows faster than its size. First come the chains that nobody reaches
-yet, in batches; then, in one run, everything that matters; then the deletions.
+The cost of an iptables-nft transaction grows faster than its size, so a large difference takes several runs:
+unreachable new chains in batches, then one run with all that matters, then the deletions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +22,7 @@ _ORDER: Final = {key: place for place, key in enumerate(jump_keys())}
 
 
 class Jump(NamedTuple):
-    """A rule that comes to a chain of others, or goes: `verb` is -I, -A or -D."""
+    """A rule to insert into a foreign chain, or to delete; `verb` is -I, -A or -D."""
 
     verb: str
     chain: str
@@ -32,16 +30,16 @@ class Jump(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The line that says so to iptables-restore."""
+        """The line for iptables-restore."""
         return f"{self.verb} {self.chain} {self.rule}"
 
 
 @dataclass(slots=True)
 class TablePart:
-    """The changes to one table.
+    """The changes of one table.
 
-    `chains` are to hold these rules, in this order; `gone` are to be deleted, `emptied` to be left without rules
-    because others still jump to them. `fresh` are those of the chains that were not there before.
+    `chains`: the chains to write, with their rules; `gone`: to delete; `emptied`: to empty, because foreign rules
+    jump to them; `fresh`: the new ones of `chains`.
     """
 
     chains: dict[str, Rules] = field(default_factory=dict)
@@ -51,11 +49,11 @@ class TablePart:
     fresh: set[str] = field(default_factory=set)
 
     def lines(self, table: str) -> Iterator[str]:
-        """Write it as iptables-restore reads it."""
+        """Write the table as iptables-restore reads it."""
         yield f"*{table}"
         # The tools keep chains sorted, the legacy one in a list with an index of every 40th. From the last to
-        # the first, each new chain goes to its beginning, and the tool takes a quarter less time than in the other
-        # direction, which beats any other order.
+        # the first, each new chain goes to the list's beginning, which takes the tool a quarter less time than the
+        # opposite order, the best of any order.
         chains = sorted((*self.chains, *self.emptied, *self.gone), reverse=True)
         for chain in chains:
             yield f":{chain} - [0:0]"
@@ -74,22 +72,22 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class RestoreInput:
-    """What is written at once: the changes of some tables."""
+    """One run: the changes of some tables."""
 
     parts: Mapping[str, TablePart]
 
     @property
     def tables(self) -> int:
-        """The number of tables that change, each of which iptables-restore commits by itself."""
+        """The number of tables that change; iptables-restore commits each by itself."""
         return sum(bool(part) for part in self.parts.values())
 
     @property
     def rules(self) -> Mapping[str, int]:
-        """The number of rules that are written into each table."""
+        """The number of rules that the run writes into each table."""
         return {table: sum(len(rules) for rules in part.chains.values()) for table, part in self.parts.items()}
 
     def pieces(self) -> Iterator[str]:
-        """Write the input of one iptables-restore, some chains at a time: filter before nat, as kube-proxy has it."""
+        """Yield the input of one iptables-restore in pieces, filter before nat, as in kube-proxy."""
         for table in TABLES:
             if part := self.parts.get(table):
                 lines = part.lines(table)
@@ -98,7 +96,6 @@ class RestoreInput:
 
     @property
     def text(self) -> str:
-        """All of it."""
         return "".join(self.pieces())
 
 
@@ -106,7 +103,7 @@ Drafts = dict[tuple[str, str], Draft]
 
 
 def drafts(delta: Delta[Key, Rules], dispatches: Mapping[tuple[str, str], Dispatch]) -> Drafts:
-    """Compute what becomes of the dispatch chains that a difference concerns."""
+    """Compute the new state of the dispatch chains in a difference."""
     changes: dict[tuple[str, str], dict[int, Rules | None]] = {}
     everything: set[tuple[str, str]] = set()
     for key, new in _changes(delta):
@@ -131,9 +128,9 @@ def _changes(delta: Delta[Key, Rules]) -> Iterator[tuple[Key, Rules | None]]:
 class Writer:
     """Writes a difference.
 
-    `tails` are what follows the entries of a dispatch chain now, `pinned` are chains of ours that others' rules jump
-    to. A `batch` is how many lines one run may have before it is divided; 0 for any number.
-    KUBE-FIREWALL is made where it is missing, and never emptied; what is about it stays where `kubelet` is.
+    `tails`: the rules behind a dispatch chain's entries; `pinned`: chains that foreign rules jump to; `batch`: limit
+    of lines in a run, 0 for none. KUBE-FIREWALL is created if missing and never emptied; with `kubelet`, rules about
+    it stay.
     """
 
     tails: Mapping[tuple[str, str], Rules]
@@ -170,7 +167,7 @@ class Writer:
     def _common_first(
         self, main: dict[str, TablePart], batches: list[tuple[str, TablePart]]
     ) -> Iterator[tuple[str, TablePart]]:
-        """Sort the common chains that Services' chains jump to before these."""
+        """Order the common chains before the Services' chains that jump to them."""
         for table in {table for table, _ in batches}:
             common = {c: rules for c, rules in main[table].chains.items() if c.endswith("-MASQ")}
             if common:
@@ -182,7 +179,7 @@ class Writer:
         """Sort a difference by table."""
         parts = {table: TablePart() for table in TABLES}
         chains = [(key, new) for key, new in _changes(delta) if key.kind == CHAIN]
-        if self.batch:  # one run has them in an order of its own
+        if self.batch:  # a single run has its own order
             chains.sort(key=lambda item: rank(item[0].chain))
         for key, new in chains:
             if key in delta.added:
@@ -226,7 +223,7 @@ def _jump(key: Key, before: int, after: int) -> Iterator[Jump]:
 
 
 def _callers_first(table: str, chains: Iterable[str]) -> list[str]:
-    """Order chains that go so that none is deleted while another still jumps to it."""
+    """Order deleted chains so that each precedes the chains that it jumps to."""
     return sorted(chains, key=lambda chain: (tree_root(table, chain) is None, -rank(chain)))
 
 

@@ -1,4 +1,4 @@
-"""Settings of one family's rules besides the plan: the configuration, and what this machine can do."""
+"""The settings of one family's rules: the configuration, and the abilities of this machine."""
 
 from dataclasses import replace
 
@@ -12,10 +12,10 @@ _IPV4_LOOPBACK = Address(b"\x7f\0\0\1")
 class RuleSettings(Value, frozen=True):
     """The operator's choices and the machine's abilities.
 
-    `localhost_node_ports`: node ports answer on 127.0.0.1 as well. `drop_invalid`: what conntrack calls INVALID is
-    dropped (not with `conntrack.tcpBeLiberal`). `tree`: dispatch by a tree instead of kube-proxy's flat chain.
-    `by_tools`: iptables-restore writes the rules, never vipwire itself. The others are matches and options that some
-    kernels and tools lack.
+    `localhost_node_ports`: node ports answer on 127.0.0.1, too. `drop_invalid`: drop packets in conntrack state
+    INVALID (not with `conntrack.tcpBeLiberal`). `tree`: dispatch by a tree instead of kube-proxy's flat chain.
+    `by_tools`: only iptables-restore writes the rules. The other fields are matches and options that some kernels and
+    tools lack.
     """
 
     localhost_node_ports: bool = True
@@ -28,9 +28,9 @@ class RuleSettings(Value, frozen=True):
     source_hash: bool = True
 
     def on(self, node: NodePlan) -> "RuleSettings":
-        """Restrict the settings to what makes sense on a node.
+        """Restrict the settings to those that apply to a node.
 
-        Loopback serves node ports in IPv4 only, and only where `nodePortAddresses` does not leave it out.
+        Loopback serves node ports only in IPv4, and only if `nodePortAddresses` includes it.
         """
         if not self.localhost_node_ports:
             return self

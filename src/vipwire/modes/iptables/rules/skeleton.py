@@ -1,18 +1,18 @@
-"""Writes the constant part of iptables mode: the jumps from the built-in chains, and chains that no Service changes.
+"""Writes the constant part of iptables mode: the jumps from built-in chains, and chains that no Service changes.
 
-    nat     PREROUTING, OUTPUT      ▶ KUBE-SERVICES ▶ a Service's chains, or at its end ▶ KUBE-NODEPORTS
-            POSTROUTING             ▶ KUBE-POSTROUTING     masquerade what KUBE-MARK-MASQ has marked
-    filter  INPUT, OUTPUT, FORWARD  ▶ KUBE-PROXY-FIREWALL  drop what loadBalancerSourceRanges does not allow
+    nat     PREROUTING, OUTPUT      ▶ KUBE-SERVICES ▶ a Service's chains; last rule ▶ KUBE-NODEPORTS
+            POSTROUTING             ▶ KUBE-POSTROUTING     masquerade packets that KUBE-MARK-MASQ marked
+    filter  INPUT, OUTPUT, FORWARD  ▶ KUBE-PROXY-FIREWALL  drop sources outside loadBalancerSourceRanges
             INPUT                   ▶ KUBE-NODEPORTS       accept health checks of load balancers
-            INPUT, OUTPUT, FORWARD  ▶ KUBE-EXTERNAL-SERVICES   refuse what nobody answers at external addresses
-            FORWARD, OUTPUT         ▶ KUBE-SERVICES            and at ClusterIPs
+            INPUT, OUTPUT, FORWARD  ▶ KUBE-EXTERNAL-SERVICES   refuse external addresses without endpoints
+            FORWARD, OUTPUT         ▶ KUBE-SERVICES            refuse ClusterIPs without endpoints
             FORWARD                 ▶ KUBE-FORWARD
-            KUBE-SERVICES           ▶ KUBE-CLUSTER-IPS     refuse other ports of ClusterIPs, drop those of nobody
-            KUBE-EXTERNAL-SERVICES  ▶ KUBE-RANGES          see `ranges`; in nat at the end of KUBE-SERVICES
-            INPUT, OUTPUT           ▶ KUBE-FIREWALL        guards 127.0.0.0/8 where route_localnet opens it
+            KUBE-SERVICES           ▶ KUBE-CLUSTER-IPS     refuse unserved ports, drop unused ClusterIPs
+            KUBE-EXTERNAL-SERVICES  ▶ KUBE-RANGES          see `render`; in nat from the end of KUBE-SERVICES
+            INPUT, OUTPUT           ▶ KUBE-FIREWALL        guards 127.0.0.0/8 while route_localnet is 1
 
-KUBE-FIREWALL is kubelet's as well: only one rule in it is ours. An empty chain KUBE-PROXY-CANARY in each table shows
-by its absence that somebody flushed the table.
+kubelet owns KUBE-FIREWALL, too: one rule in it is vipwire's. The empty chain KUBE-PROXY-CANARY disappears from a
+table when another program flushes the table.
 """
 
 from collections.abc import Iterator
@@ -53,10 +53,9 @@ _JUMPS: Final = (
     (NAT, ("POSTROUTING",), names.POSTROUTING, "", "kubernetes postrouting rules"),
     (FILTER, ("INPUT", "OUTPUT"), names.FIREWALL, "", ""),
 )
-"""Each is put before all others, in this order: the last ends first.
+"""Each is inserted at the top of its chain, in this order, so the last one ends first.
 
-One is not kube-proxy's: KUBE-EXTERNAL-SERVICES in OUTPUT, so that processes on the node are refused as others are
-where nobody answers.
+kube-proxy lacks one: KUBE-EXTERNAL-SERVICES in OUTPUT, which refuses local processes like other clients.
 """
 
 FIREWALL_RULE: Final = rule(
@@ -64,11 +63,11 @@ FIREWALL_RULE: Final = rule(
     comment("block incoming localnet connections"),
     "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
 )
-"""The one rule of ours in KUBE-FIREWALL."""
+"""vipwire's only rule in KUBE-FIREWALL."""
 
 
 def jump_keys() -> tuple[Key, ...]:
-    """Name every rule that ours may be in chains that are not ours, in the order of their insertion."""
+    """Return the keys of all of vipwire's rules in foreign chains, in the order of insertion."""
     firewall = Key(JUMP, FILTER, names.FIREWALL, FIREWALL_RULE)
     jumps = (
         Key(JUMP, table, source, rule(match, comment(note) if note else "", f"-j {target}"))
@@ -84,7 +83,6 @@ def guards(key: Key) -> bool:
 
 
 def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
-    """Render everything that belongs to no Service."""
     settings = settings.on(node)
     objects: dict[Key, Rules] = {Key(CHAIN, table, names.CANARY): () for table in TABLES}
     objects.update((Key(ROOT, table, chain), ()) for table, chain in names.ROOTS)
@@ -109,9 +107,9 @@ def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
 
 
 def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
-    """Send what still has a ClusterIP as its destination to KUBE-CLUSTER-IPS: no rule of the nat table wanted it.
+    """Send packets that still have a ClusterIP as destination to KUBE-CLUSTER-IPS.
 
-    Where the ranges of ClusterIPs are known, nothing else has to pass there.
+    The nat table did not translate them. If the service CIDRs are known, only their packets pass this chain.
     """
     note = comment("kubernetes cluster IPs; NOTE: this must be the last rule in this chain")
     for prefix in node.service_cidrs:
@@ -126,14 +124,14 @@ def _to_ranges(node: NodePlan) -> Iterator[str]:
 
 
 def _unallocated(node: NodePlan) -> Iterator[str]:
-    """Drop what goes to an address of the ServiceCIDRs that no Service has: the Service may come at any time."""
+    """Drop packets to unused addresses of the ServiceCIDRs: the Service may still come."""
     note = comment(names.UNALLOCATED)
     for prefix in node.service_cidrs:
         yield rule(in_prefix(prefix), note, "-j DROP")
 
 
 def needs_not_pod_chain(node: NodePlan) -> bool:
-    """Report whether one rule cannot say `not from a Pod`: iptables knows one source a rule."""
+    """Report whether `not from a Pod` needs a chain: an iptables rule matches one source only."""
     return isinstance(node.pod_traffic, PodPrefixes) and len(node.pod_traffic.prefixes) > 1
 
 
@@ -141,7 +139,7 @@ def _postrouting(node: NodePlan, settings: RuleSettings) -> Rules:
     masquerade = "-j MASQUERADE --random-fully" if settings.random_fully else "-j MASQUERADE"
     return (
         f"-m mark ! --mark {own_mask(node.masquerade_mark)} -j RETURN",
-        # The mark goes: a packet that is sent again through a tunnel would be masqueraded twice.
+        # Clear the mark: a tunnel sends the packet again, which would masquerade it twice.
         f"-j MARK --set-xmark {node.masquerade_mark:#x}/0x0",
         rule(comment("kubernetes service traffic requiring SNAT"), masquerade),
     )

@@ -1,18 +1,17 @@
-"""Dispatch in few steps: the entries of a dispatch chain in a tree of chains, instead of one after the other.
+"""Arranges the entries of a dispatch chain in a tree of chains, so that a packet passes few rules.
 
-A chain with more than `LEAF` entries branches four ways at the first digit in which the frontends' codes differ
-(digits that are the same for all are skipped):
+A chain with more than `LEAF` entries branches four ways, at the first digit in which the frontends' codes differ:
 
-    KUBE-SERVICES      -d 0.0.0.0/0.0.0.3 -j KUBE-SVCS-2-0     …     and at its end the rule for node ports
+    KUBE-SERVICES      -d 0.0.0.0/0.0.0.3 -j KUBE-SVCS-2-0     …     and last the rule for node ports
     KUBE-SVCS-2-0      -d 0.0.0.4/0.0.0.12 -g KUBE-SVCS-4-4    …
     KUBE-SVCS-4-4      -d 10.96.0.4/32 -p tcp … -j KUBE-SVC-XPGD46QRK7WJZT7O
 
-Inside the tree one goes (-g), so that whoever finds nothing is back in the root chain. The tree is a function of the
-set of entries alone, whatever their order of arrival: a new process finds what the old one would write. A change
-touches one leaf, and sometimes the chains around it.
+Rules inside the tree use goto (-g), so a packet without a match returns to the root chain. The tree depends only on
+the set of entries, not on their order, so a new process computes the old one's tree. A change touches one leaf, and
+sometimes the chains around it.
 
-Depth is limited: nf_tables refuses rules nested more than 16 deep, and behind a leaf follow up to five chains.
-Frontends that differ too late for that share a long leaf.
+nf_tables refuses more than 16 nested jumps, and up to five chains follow a leaf, so depth is limited: frontends that
+differ too late share a long leaf.
 """
 
 import sys
@@ -26,10 +25,10 @@ from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, RANGES, ROOT, ROOTS
 from vipwire.reconcile.backend import Rendered
 
 LEAF: Final = 16
-"""At most so many entries are in a chain that does not branch."""
+"""Limit of entries in a chain that does not branch."""
 
 DEEPEST: Final = 9
-"""So many chains of a tree may be nested below its root."""
+"""Limit of nested chains of a tree below its root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +39,22 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """The number of entries."""
         return len(self.codes)
 
     @property
     def chains(self) -> int:
-        """The number of chains."""
         return 1
 
     @property
     def height(self) -> int:
-        """The number of levels of chains below it."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A chain that branches at digit `at`; `known` are the digits before, the same for all below it.
+    """A chain that branches at digit `at`; `known` has the common digits before it.
 
-    It has `size` entries in `chains` chains, itself among them, `height` of them below it one after the other.
+    `size` counts the entries, `chains` the chains with itself, `height` the levels below.
     """
 
     at: int
@@ -70,25 +66,25 @@ class Branch:
 
     @classmethod
     def over(cls, at: int, known: int, children: "tuple[Node | None, ...]", size: int) -> Self:
-        """Build a branch over these chains."""
+        """Build a branch over these children."""
         below = [child for child in children if child is not None]
         chains, height = sum(child.chains for child in below), max(child.height for child in below)
         return cls(at, known, children, size, 1 + chains, 1 + height)
 
     def below(self, value: int) -> int:
-        """Return what is known of the codes below one branch: the digits up to `at`."""
+        """Return the common digits, up to `at`, of the codes below one child."""
         return self.known | value << 2 * self.at
 
 
 Node: TypeAlias = Leaf | Branch
 EMPTY: Final = Leaf(())
 Touched: TypeAlias = dict[str, Node | None]
-"""Chains whose rules are not what they were, by name; None: chains that are no more."""
+"""The changed chains by name; None for a deleted chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of one dispatch chain's tree: its root's name, its other chains' names, the deepest level.
+    """The shape of one dispatch chain's tree: the root's name, the others' prefix, the depth limit.
 
     It branches at digits before `before` only.
     """
@@ -114,7 +110,7 @@ class Shape:
         return Branch.over(at, low_digits(found[0], at), children, len(found))
 
     def insert(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
-        """Add a code that is not there."""
+        """Add a new code."""
         name = name or self.root
         if isinstance(node, Leaf):
             return self._replace(name, node, self.build([*codes(node), code], depth), touched)
@@ -133,7 +129,7 @@ class Shape:
         return result
 
     def remove(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
-        """Remove a code that is in the tree."""
+        """Remove a code of the tree."""
         name = name or self.root
         if isinstance(node, Leaf) or node.size - 1 <= LEAF:
             left = [other for other in codes(node) if other != code]
@@ -153,7 +149,7 @@ class Shape:
         return result
 
     def _branch_above(self, name: str, node: Branch, code: int, depth: int, touched: Touched) -> Node:
-        """Add a code that differs at a digit which was the same for all: what is below moves down as it is."""
+        """Add a code that differs in a digit common to all others: the subtree moves down unchanged."""
         if depth + node.height >= self.deepest:
             return self._replace(name, node, self.build([*codes(node), code], depth), touched)
         at = first_difference((low_digits(code, node.at), node.known))
@@ -165,7 +161,7 @@ class Shape:
         return result
 
     def _lift(self, name: str, node: Branch, value: int, child: Node, depth: int, touched: Touched) -> Node:
-        """Replace a chain by the only chain below it, as it is unless it was cut off at the deepest level."""
+        """Replace a chain by its only child, unchanged unless the depth limit had cut the child off."""
         if depth + 1 + child.height >= self.deepest:
             return self._replace(name, node, self.build(codes(child), depth), touched)
         touched[self.child_name(node, value)] = None
@@ -187,7 +183,7 @@ class Shape:
                     yield from self.nodes(child, self.child_name(node, value))
 
     def find(self, node: Node, code: int) -> tuple[str, Node]:
-        """Find the leaf that a code belongs to."""
+        """Return the leaf for a code, with its name."""
         name = self.root
         while isinstance(node, Branch):
             value = digit(code, node.at)
@@ -198,11 +194,10 @@ class Shape:
         return name, node
 
     def child_name(self, node: Branch, value: int) -> str:
-        """Name the chain of one branch."""
         return self.zone.name(self.prefix, node.at, node.below(value))
 
     def rules(self, name: str, node: Node, entry: "Mapping[int, Rules] | Overlay") -> Rules:
-        """Write one chain."""
+        """Write the rules of one chain."""
         if isinstance(node, Leaf):
             return tuple(rule for code in node.codes for rule in entry[code])
         verb = "-j" if name == self.root else "-g"
@@ -214,7 +209,6 @@ class Shape:
 
 
 def codes(node: Node) -> Iterator[int]:
-    """Yield every code of a tree."""
     if isinstance(node, Leaf):
         yield from node.codes
         return
@@ -230,7 +224,7 @@ def _with_child(node: Branch, value: int, child: Node | None, by: int) -> Branch
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Entries as they will be: the changed ones before the others."""
+    """Entries with pending changes on top."""
 
     changed: Mapping[int, Rules | None]
     others: Mapping[int, Rules]
@@ -242,7 +236,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A change of a dispatch chain: its new tree, and the chains to write, None for those to delete."""
+    """A change of a dispatch chain: its new tree, and the chains to write (None: to delete)."""
 
     changed: Mapping[int, Rules | None]
     tree: Node
@@ -251,7 +245,7 @@ class Draft:
 
 @dataclass(slots=True)
 class Dispatch:
-    """One dispatch chain as the kernel holds it. `strays` are chains of its tree that do not belong there."""
+    """One dispatch chain in the kernel. `strays` are misplaced chains of its tree."""
 
     shape: Shape
     entries: dict[int, Rules] = field(default_factory=dict)
@@ -264,7 +258,7 @@ class Dispatch:
         self.tree = self.shape.build(self.entries)
 
     def chains(self) -> dict[str, Rules]:
-        """Write every chain, without what follows the entries in the root."""
+        """Write every chain, without the rules behind the root's entries."""
         return {name: self.shape.rules(name, node, self.entries) for name, node in self.shape.nodes(self.tree)}
 
     @property
@@ -273,7 +267,7 @@ class Dispatch:
         return self.tree.chains - 1
 
     def draft(self, changed: Mapping[int, Rules | None], *, everything: bool) -> Draft:
-        """Compute a change; `everything`: write all chains, not only those that change."""
+        """Compute a change; `everything`: write all chains, not only the changed ones."""
         entry = Overlay(changed, self.entries)
         touched: Touched = {}
         if everything or 4 * len(changed) > len(self.entries):
@@ -301,7 +295,7 @@ class Dispatch:
         return tree
 
     def adopt(self, draft: Draft) -> None:
-        """Believe that a change is in the kernel."""
+        """Record that the kernel accepted a change."""
         for code, rules in draft.changed.items():
             if rules is None:
                 self.entries.pop(code, None)
@@ -317,7 +311,7 @@ def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]
     deepest = DEEPEST if tree else 0
     made = {where: Shape(zone, where[1], prefix, deepest) for where, prefix in ROOTS.items()}
     for where, shape in made.items():
-        if where[1] == RANGES:  # one jump further from the hook than other roots; ports cannot be branched at
+        if where[1] == RANGES:  # one jump further from the hook than other roots; no branches on ports
             made[where] = replace(shape, deepest=max(0, deepest - 1), before=zone.ports_at)
     return {where: Dispatch(shape) for where, shape in made.items()}
 
@@ -325,9 +319,10 @@ def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]
 def expected_chains(
     empty: Mapping[tuple[str, str], Dispatch], wanted: Iterable[Rendered[Key, Rules]]
 ) -> Mapping[str, Mapping[str, Rules]]:
-    """List what chains should hold, by table: those of Services, common ones, and what becomes of dispatch chains.
+    """Return the expected rules of chains, by table: of Services, common chains, and dispatch chains.
 
-    These are filled as wanted. To build their trees takes memory for the moment; who is given none leaves them out.
+    This fills `empty` with the wanted entries; building their trees takes memory for a moment. Without `empty` the
+    dispatch chains are left out.
     """
     found: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
     entries: dict[tuple[str, str], dict[int, Rules]] = {where: {} for where in ROOTS}

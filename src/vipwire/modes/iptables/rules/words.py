@@ -1,6 +1,6 @@
-"""The words of rules that only this mode writes, exactly as iptables-save prints them; see `modes.xtables.words`.
+"""The words of rules that only iptables mode writes, as iptables-save prints them; see `modes.xtables.words`.
 
-Chances are what the kernel keeps: 31 bits.
+The kernel stores probabilities in 31 bits.
 """
 
 from functools import lru_cache
@@ -9,7 +9,7 @@ from vipwire.model.net import Address, Family, format_address
 
 
 def masked(family: Family, value: int, mask: int) -> str:
-    """Match destinations whose bits under a mask are those of `value`: `-d 0.0.0.1/0.0.0.3`."""
+    """Match destinations whose bits under a mask equal those of `value`: `-d 0.0.0.1/0.0.0.3`."""
     size = family.bits // 8
     parts = (format_address(Address(number.to_bytes(size))) for number in (value, mask))
     return f"-d {'/'.join(parts)}"
@@ -17,9 +17,9 @@ def masked(family: Family, value: int, mask: int) -> str:
 
 @lru_cache(maxsize=4096)
 def chance(options: int, weight: int = 1) -> str:
-    """Match `weight` in so many packets, at random; "" where that is all of them.
+    """Match `weight` of `options` packets at random; "" if that is all.
 
-    kube-proxy writes ten decimals, the kernel keeps 31 bits of that, and iptables-save prints these.
+    kube-proxy writes ten decimals, the kernel stores 31 bits, and iptables-save prints these.
     """
     if weight == options:
         return ""
@@ -28,7 +28,7 @@ def chance(options: int, weight: int = 1) -> str:
 
 
 def seen(family: Family, memory: str, seconds: int) -> str:
-    """Match clients that went to an endpoint so recently."""
+    """Match clients that went to an endpoint in the last `seconds`."""
     return f"-m recent --rcheck --seconds {seconds} --reap --name {memory} {_whole_source(family)}"
 
 
