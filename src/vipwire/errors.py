@@ -1,7 +1,7 @@
-"""The errors that cross a layer. Whose fault it is decides the class, so that the shell knows what to do.
+"""vipwire's exceptions. The class says whose fault the error is, by which the command chooses its reaction.
 
-Invalid Kubernetes objects are not errors: they are `Problem` values (see `model.problem`), because one broken
-object must never stop the others.
+Invalid Kubernetes objects are not errors: they are `Problem` values (see `model.problem`), because one invalid object
+must not stop the others.
 """
 
 import contextlib
@@ -9,25 +9,25 @@ from collections.abc import Iterator
 
 
 class VipwireError(Exception):
-    """The base of every error that vipwire raises on purpose. Its text is meant for an operator."""
+    """The base of every error that vipwire raises on purpose. Its text is for the operator."""
 
 
 class ConfigError(VipwireError):
-    """The operator's flags, configuration file or kubeconfig: names the file, the field and what is allowed."""
+    """A wrong flag, configuration file or kubeconfig: names the file, the field and the allowed values."""
 
 
 class UnsupportedError(VipwireError):
-    """This machine cannot do what was asked: says what is missing and what to do about it."""
+    """This machine lacks a feature: the text says which one, and the remedy."""
 
 
 class DecodeError(VipwireError):
-    """Bytes from the kernel, a file or the network are not what their format says. Raised by codecs only."""
+    """Bytes from the kernel, a file or the network do not have the expected format. Raised by codecs only."""
 
 
 class CommitError(VipwireError):
-    """The kernel refused a transaction, so that it still holds what it held before.
+    """The kernel refused a transaction, and its state is unchanged.
 
-    `transaction` is what was sent, as text a person can read; `errno` is the kernel's answer, 0 if unknown.
+    `transaction` is the request as readable text; `errno` is the kernel's answer, 0 if unknown.
     """
 
     def __init__(self, message: str, *, transaction: str = "", errno: int = 0) -> None:
@@ -38,7 +38,7 @@ class CommitError(VipwireError):
 
 @contextlib.contextmanager
 def ungrouped() -> Iterator[None]:
-    """Raise a VipwireError as itself where tasks that ran together raised it in a group."""
+    """Raise a VipwireError that tasks raised in an exception group without the group."""
     try:
         yield
     except ExceptionGroup as group:
@@ -46,10 +46,10 @@ def ungrouped() -> Iterator[None]:
 
 
 def told_plainly(error: BaseException) -> VipwireError | None:
-    """Find the error that an operator is told: itself, or the first of a group of none but such; else None.
+    """Return the operator's error: `error` itself, or the first of a group of such errors only; else None.
 
-    What is found has to be raised in an `except` clause, never in `except*`: Python before 3.11.4 makes a group again
-    of what is raised there.
+    Raise the result in an `except` clause, never in `except*`: Python before 3.11.4 makes a group again of errors
+    raised there.
     """
     if isinstance(error, BaseExceptionGroup):
         _, others = error.split(VipwireError)

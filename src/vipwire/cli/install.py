@@ -1,7 +1,7 @@
 """`vipwire install systemd`: writes the units of `vipwire up`, `join`, `ingress`, `gateway` and `dns`.
 
-Each unit runs this installation's program with the flags of /etc/vipwire/NAME.env, is watched (Type=notify, a
-watchdog), and may do only what its command needs.
+Each unit runs this installation's program with the flags of /etc/vipwire/NAME.env, has a watchdog (Type=notify), and
+only the rights that its command needs.
 """
 
 import os
@@ -21,7 +21,7 @@ from vipwire.terminal.output import plain_errors, say, warn
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A command as a service: its rights, and what it writes."""
+    """A command as a service: its rights, and the paths that it writes."""
 
     about: str
     capabilities: str
@@ -42,10 +42,10 @@ _HAPROXY_RIGHTS: Final = (
 
 
 def _haproxy(name: str) -> tuple[str, ...]:
-    """List what a command with an HAProxy needs: its folder, and chroot, which systemd counts among the mounts."""
+    """Return the settings for an HAProxy: its folder, and chroot, which systemd counts among the mounts."""
     return (
         *("ProtectKernelTunables=yes", f"RuntimeDirectory=vipwire-{name}", "KillMode=mixed"),
-        # No RuntimeDirectory, which would be removed when they stop. `+`: outside of the sandbox.
+        # not RuntimeDirectory, which systemd removes when the unit stops; `+`: outside of the sandbox
         *("ExecStartPre=+/bin/mkdir -p -m 755 /run/vipwire", "ReadWritePaths=-/run/vipwire"),
         *("Environment=HOME=/root", "SystemCallFilter=@system-service chroot"),
     )
@@ -68,7 +68,7 @@ SERVICES: Final = {
     ),
 }
 _MACHINES: Final = ("up", "join")
-"""What gives the others their kubeconfig: where it is started beside them, they wait until it is ready."""
+"""The units that write the others' kubeconfig: if both start, the others wait until it is ready."""
 _UNIT: Final = """\
 # Written by `vipwire install systemd {name}`. Flags are in {env}.
 [Unit]
@@ -119,7 +119,7 @@ WantedBy=multi-user.target
 
 
 def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
-    """Write the unit of a command."""
+    """Write the unit file of a command."""
     service = SERVICES[name]
     return _UNIT.format(
         name=name,
@@ -135,7 +135,7 @@ def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
 
 
 def environment(name: str) -> str:
-    """Write the file of a command's flags, as it is at first."""
+    """Write the initial file of a command's flags."""
     head = f"# Flags of `vipwire {name}`, without quotes and on one line; `vipwire {name} --help` shows them all."
     return f"{head}\nVIPWIRE_{name.upper()}_FLAGS={SERVICES[name].flags}\n"
 
@@ -171,7 +171,7 @@ def systemd(names: tuple[str, ...], root: Path, *, now: bool, printed: bool) -> 
 
 
 def require_visible(*paths: str) -> None:
-    """Raise VipwireError if services do not see one of these paths: each has a /tmp and a /var/tmp of its own."""
+    """Raise VipwireError if units cannot see one of these paths: each has a private /tmp and /var/tmp."""
     for path in paths:
         if path.startswith(("/tmp/", "/var/tmp/")):  # noqa: S108  # what PrivateTmp hides
             raise VipwireError(f"{path} is in a folder that services do not see: install vipwire in /opt, say")
@@ -191,7 +191,7 @@ def _write(name: str, program: str, root: Path) -> None:
 
 
 def _make_flags(path: Path, content: str) -> None:
-    """Write a file of flags, which may hold a token, for its owner alone; keep one that is there. Raise OSError."""
+    """Write a file of flags, which may hold a token, for its owner alone; keep an existing one. Raise OSError."""
     try:
         create_file(path, content.encode())
     except FileExistsError:

@@ -1,8 +1,8 @@
-"""The command line: `vipwire proxy`, `cleanup`, `version`, and the commands that other parts bring along.
+"""The command line: `vipwire proxy`, `cleanup`, `version`, and the commands of other packages.
 
-`config.flags` reads the flags of `proxy` in Go's style, as kube-proxy does; click reads those of all other commands.
-Every error is one line on stderr, never a traceback: the exit code is 2 for a wrong command line or configuration,
-1 for everything else. Whatever is heavy is imported when it runs.
+`config.flags` parses the flags of `proxy` in Go's style, as kube-proxy does; click those of all other commands. Every
+error is one line on stderr, without a traceback: the exit code is 2 for a wrong command line or configuration, 1 for
+everything else. Commands import their modules when they run.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ _ELSEWHERE: Final = {
     "store": ("vipwire_up.cli", "store", "Back up and restore the objects of `vipwire up`."),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
 }
-"""Commands that are imported when they are used: module, attribute, and what they do."""
+"""Commands that are imported at their first use: module, attribute, and summary."""
 _EXTRAS: Final = {"vipwire_l7": "l7", "vipwire_up": "up", "vipwire_lab": "lab"}
 """The extra that has the libraries of a package."""
 _REMOVED: Final = {"man": "the Debian package has the manual pages, and `make man` writes them"}
@@ -78,7 +78,7 @@ _REMOVED: Final = {"man": "the Debian package has the manual pages, and `make ma
 
 SHELLS: Final = ("bash", "zsh", "fish")
 VARIABLE: Final = "_VIPWIRE_COMPLETE"
-"""Where the shell says that it wants completions; the name is click's, made of the program's."""
+"""The variable by which a shell asks for completions; click derives its name from the program's."""
 _INSTALL: Final = """\
 \b
 bash:  echo 'eval "$(vipwire completion bash)"' >> ~/.bashrc
@@ -91,7 +91,7 @@ _TASKS: Final = {
     "Change": ("drain", "expose", "store"),
     "Learn": ("lab",),
 }
-"""The commands by task, as `--help` lists them; those that no task names come last."""
+"""The commands by task, as `--help` lists them; all others come last."""
 
 
 @contextlib.contextmanager
@@ -108,14 +108,13 @@ def _extra_named(name: Callable[[], str]) -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group that knows the names of commands without importing them, so that `--help` stays quick."""
+    """A group that lists commands without importing them, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name all commands, in alphabetical order."""
         return sorted([*super().list_commands(ctx), *_ELSEWHERE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Find a command; import it where it lives elsewhere."""
+        """Return a command; import it if it is lazy."""
         if cmd_name not in _ELSEWHERE:
             return super().get_command(ctx, cmd_name)
         module, attribute, _ = _ELSEWHERE[cmd_name]
@@ -126,7 +125,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, which SIGTERM ends also as the first process of a container, whatever it has done so far."""
+        """Run a command, which SIGTERM ends also as the first process of a container."""
         end_by_sigterm()
         with _extra_named(lambda: ctx.invoked_subcommand or ""):
             return super().invoke(ctx)
@@ -134,7 +133,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of a command line; where there is none say which one is near."""
+        """Find the command of a command line; without one, suggest a similar name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -146,7 +145,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {near!r}?", error.ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by task, with their first lines, without importing those that live elsewhere."""
+        """List the commands by task, with their summaries, without importing lazy ones."""
         del ctx
         own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
         rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
@@ -158,7 +157,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(widest), rows[name]) for name in names if name in rows])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the names of commands, without importing them; and the group's own options."""
+        """Complete the names of commands, without importing them, and the group's own options."""
         own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
         rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
         commands = [
@@ -174,7 +173,7 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,  # noqa: FBT001, FBT002  # click's own
         **extra: Any,
     ) -> Any:
-        """Run a command, or tell a shell how a command line could go on."""
+        """Run a command, or answer a shell's request for completions."""
         if VARIABLE in os.environ:
             _join_split_words()
         if not standalone_mode:
@@ -189,11 +188,11 @@ class LazyGroup(click.Group):
 
 
 class GoFlagsCommand(click.Command):
-    """A command whose flags are those of `config.flags`."""
+    """A command with the flags of `config.flags`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the flags in Go's style; show the help or the version where that is asked for."""
-        if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
+        """Parse the flags in Go's style; show the help or the version if requested."""
+        if ctx.resilient_parsing:  # a shell completes an unfinished line
             from vipwire.config.flag_help import flag_options  # noqa: PLC0415  # only a shell wants it
 
             self.params = list(flag_options())
@@ -212,14 +211,14 @@ class GoFlagsCommand(click.Command):
         return []
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print what the command does and all flags, in groups, with defaults."""
+        """Print the command's summary and all flags, in groups, with defaults."""
         from vipwire.config.flag_help import help_text  # noqa: PLC0415  # only needed for help
 
         formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{help_text()}")
 
 
 class CleanupCommand(GoFlagsCommand):
-    """`cleanup`, which has the proxy's flags, and one of them by a shorter name."""
+    """`cleanup`, which has the proxy's flags, and a shorter name for one of them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read `--all` as `--cleanup-all`."""
@@ -280,9 +279,9 @@ def completion(shell: str) -> None:
 
 
 def _join_split_words() -> None:
-    """Join the words that bash has split, where it asks for completions.
+    """Join the words that bash has split at `=` in a request for completions.
 
-    Bash parts words at `=`: `--proxy-mode=ip` comes as three, of which click does not expect the one in the middle.
+    Bash passes `--proxy-mode=ip` as three words, of which click does not expect the middle one.
     """
     if os.environ[VARIABLE] != "bash_complete":
         return

@@ -1,4 +1,4 @@
-"""What `vipwire proxy` and `vipwire cleanup` do: read flags, configure, and then the one thing that is asked for."""
+"""Runs `vipwire proxy` and `vipwire cleanup`: reads flags, configures, and does what the flags ask for."""
 
 import importlib
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from vipwire.terminal.output import MISUSED, plain_errors
 
 
 def given_flags(words: Sequence[str]) -> Given:
-    """Read the flags of a command line and of the environment; end the process with one line if they are wrong."""
+    """Parse the flags of a command line and of the environment; exit with one line if they are wrong."""
     with plain_errors(MISUSED):
         return {**environment_flags(), **parse_flags(words)}
 
 
 def run(given: Given) -> int:
-    """Run the proxy, or do the one thing that a flag asks for instead; return the exit status."""
+    """Run the proxy, or the other action of a flag; return the exit status."""
     reread = partial(build_config, given)
     with plain_errors(MISUSED):
         config, warnings = reread()

@@ -1,7 +1,7 @@
-"""Starts a command: `vipwire proxy` at once, every other one by way of click.
+"""Starts a command: `vipwire proxy` at once, all others through click.
 
-click reads nothing of the proxy's command line, whose flags are Go's. Importing it takes a tenth of the CPU time
-until a small cluster's Services work.
+click does not parse the proxy's command line, whose flags are Go's. Importing click would take a tenth of the CPU
+time until a small cluster's Services work.
 """
 
 import os
@@ -13,7 +13,7 @@ from vipwire.process_lifecycle.early_signals import end_by_sigterm
 
 
 def start() -> None:
-    """Run the command that this process was started with."""
+    """Run the command of this process's command line."""
     command, *words = sys.argv[1:] or [""]
     if command == "proxy" and "_VIPWIRE_COMPLETE" not in os.environ:
         _proxy(words)
@@ -23,7 +23,7 @@ def start() -> None:
 
 
 def _proxy(words: Sequence[str]) -> None:
-    """Run the proxy and end the process; return if it is the help or the version that is wanted."""
+    """Run the proxy and exit; return for `--help` and `--version`, which click prints."""
     end_by_sigterm()
     early_signals.remember()
     cyclic_garbage.rest()

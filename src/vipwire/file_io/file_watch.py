@@ -1,12 +1,13 @@
-"""Tells an event loop that a file or a folder has changed: inotify(7), without a thread and without waking up.
+"""Reports changes of files and folders to an event loop by inotify(7), without a thread or polling.
 
-A library that polls in a thread wakes the process twenty times a second, which is most of what an idle proxy costs.
+A polling library wakes the process twenty times a second, most of the cost of an idle proxy.
 
-Of a file the content is compared and not its time, because a ConfigMap is mounted as a link to a link: `config.conf`
-points into `..data`, which the kubelet points to another folder. So the folders of the name and of what it leads to
-are watched, and, where that is impossible or hears nothing (a network file system), the file is read now and then.
-A file that is no link is known by its name: what others write beside it, as each proxy its record, wakes nobody.
-It is watched itself, too: the folder does not hear of one that is mounted, as a container's resolv.conf.
+FileWatch compares a file's content, not its time, because a ConfigMap is mounted as a link to a link: `config.conf`
+points into `..data`, which the kubelet points to another folder. So it watches the folders of the name and of the
+link's target. If inotify is impossible or hears nothing (a network file system), it reads the file now and then. For
+a file that is no link only its own name counts, so that other files in the folder, such as each proxy's record, wake
+no process. The file itself is watched, too: the folder reports nothing about a mounted file, such as a container's
+resolv.conf.
 """
 
 import asyncio
@@ -31,34 +32,34 @@ _BUFFER: Final = 1 << 16
 _EVENT: Final = struct.Struct("@i8xI")
 """struct inotify_event: watch, mask, cookie, the length of the name, and the name, which ends with zeros."""
 _LOST: Final = -1
-"""The watch of IN_Q_OVERFLOW: the kernel had no room for events."""
+"""The watch of IN_Q_OVERFLOW: the kernel dropped events."""
 QUIET_SECONDS: Final = 0.05
-"""Writers do several things to a folder at once: after so long without another one they are done."""
+"""A writer changes several things in a folder at once: after so many seconds without a change it is done."""
 _OTHERS_SECONDS: Final = 0.1, 1.0
-"""For so long nobody listens after something happened to other names than those that count: at first, at most."""
+"""Seconds without listening after events of other names: at first, at most."""
 _AT_ONCE: Final = 0.02
-"""Seconds. An event of other names so soon after a pause: others write there all the time."""
+"""Seconds. An event of another name this soon after a pause means that other programs write all the time."""
 _LOOK_SECONDS: Final = 2.0
-"""How often a file is read although nothing was heard of its folder, and the pause before inotify is tried again."""
+"""Seconds between reads of a file whose folder may report nothing, and the pause before inotify is tried again."""
 _LOCAL_LOOK_SECONDS: Final = 60.0
-"""The same where every change of the folder is heard: only a folder above can be exchanged."""
+"""The same if every change of the folder is reported: only a folder above can be replaced."""
 _LOCAL: Final = frozenset(
     (0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0x01021994, 0x858458F6, 0x794C7630)
 )
 """ext2 to ext4, xfs, btrfs, f2fs, zfs, tmpfs, ramfs, overlay (statfs(2)): no other kernel changes their files."""
 _LIMITS: Final = {errno.EMFILE: "fs.inotify.max_user_instances", errno.ENOSPC: "fs.inotify.max_user_watches"}
-"""The kernel settings whose limit is reached where inotify answers so (inotify(7))."""
+"""The kernel settings whose limit causes these errors of inotify (inotify(7))."""
 
 
 class _Listener(Struct, eq=False):
-    """Who waits for a change. `names` are those that count; None for all. The empty name is the folder itself."""
+    """A waiting task. `names` are those that count; None for all. The empty name is the folder itself."""
 
     names: frozenset[bytes] | None
     changed: asyncio.Event
 
 
 class FileWatch:
-    """Watches files and folders by one inotify instance, open while something is watched. For one event loop.
+    """Watches files and folders by one inotify instance, open while anything is watched. For one event loop.
 
     A user has few instances (128 by default), so the parts of a process share one.
     """
@@ -66,17 +67,17 @@ class FileWatch:
     def __init__(self) -> None:
         self._descriptor: int | None = None
         self._listeners: dict[int, list[_Listener]] = {}
-        """By watch: two names of a folder are one watch."""
+        """By watch: two names of a folder have one watch."""
         self._pause: asyncio.TimerHandle | None = None
         self._pause_seconds, self._began = 0.0, 0.0
         self._is_limit_told = False
 
     @contextlib.contextmanager
     def changes(self, folders: Iterable[Path], only: str = "") -> Iterator[asyncio.Event]:
-        """Set the event whenever something in one of the folders, not below them, has changed; the caller clears it.
+        """Set the event whenever an entry of one of the folders (not below) has changed; the caller clears it.
 
-        `only`: the name that counts; what happens to others in the folders is passed over, for others may write there
-        all the time. Raises OSError where a folder cannot be watched.
+        `only` is the name that counts; events of others are ignored, as other programs may write there all the time.
+        Raise OSError if a folder cannot be watched.
         """
         listener = _Listener(frozenset((os.fsencode(only), b"")) if only else None, asyncio.Event())
         try:
@@ -91,14 +92,14 @@ class FileWatch:
     async def hints(
         self, folders: Iterable[Path], *, every: float, settle: float = QUIET_SECONDS, only: str = ""
     ) -> AsyncGenerator[None, None]:
-        """Yield when it is time to look: at once, when a change is over, and `every` so many seconds without one.
+        """Yield when the caller should look: at once, after each change, and after `every` seconds without one.
 
-        Changes that follow each other are one, for at most `settle` seconds. `only` as in `changes`. It ends, after a
-        pause, where a folder has gone meanwhile, or the kernel has no more instances or watches to give.
+        Changes in quick succession are one, for at most `settle` seconds. `only` as in `changes`. Ends, after a
+        pause, if a folder was removed, or the kernel has no more instances or watches.
         """
         try:
             with self.changes(folders, only) as changed:
-                yield  # what came before somebody listened
+                yield  # for changes before the watch
                 while True:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(every):
@@ -111,7 +112,7 @@ class FileWatch:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def contents(self, path: Path) -> AsyncIterator[bytes | None]:
-        """Yield the content of a file, and again whenever it is another one; None while it cannot be read."""
+        """Yield the content of a file, now and after each change; None while the file cannot be read."""
         last = await asyncio.to_thread(_content, path)
         yield last
         while True:
@@ -133,12 +134,12 @@ class FileWatch:
         return self._descriptor
 
     def _leave(self, listener: _Listener) -> None:
-        """Watch no more what only this listener waits for; close the instance after the last."""
+        """Remove the watches of this listener alone; close the instance after the last."""
         for watch, listeners in list(self._listeners.items()):
             listeners[:] = [each for each in listeners if each is not listener]
             if not listeners:
                 del self._listeners[watch]
-                _libc().inotify_rm_watch(self._descriptor, watch)  # EINVAL: the folder is gone, and its watch
+                _libc().inotify_rm_watch(self._descriptor, watch)  # EINVAL: the folder and its watch are gone
         if self._descriptor is not None and not self._listeners:
             if self._pause is not None:
                 self._pause.cancel()
@@ -197,7 +198,7 @@ async def _settled(changed: asyncio.Event, most: float) -> None:
 
 
 def _events(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the watch and the name of each event; the empty name is a folder itself."""
+    """Yield the watch and the name of each event; the empty name is the folder itself."""
     at = 0
     while at < len(data):
         watch, length = _EVENT.unpack_from(data, at)
@@ -207,7 +208,7 @@ def _events(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _watched(path: Path) -> tuple[frozenset[Path], str]:
-    """Find what to watch for a change of what the name leads to, and the one name that counts in folders."""
+    """Return the paths to watch for changes of the link's target, and the one name that counts in folders."""
     file = path.resolve() if path.parent.exists() else path
     found = (each for each in (path.parent, file.parent, file) if each.exists())
     return frozenset(found), "" if path.is_symlink() else path.name
@@ -225,7 +226,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def hears_all(folder: Path) -> bool:
-    """Report whether this kernel makes every change in a folder, and so can tell of it."""
+    """Report whether only this kernel changes the folder, so that inotify reports every change."""
     found = _ctypes().create_string_buffer(512)  # struct statfs begins with the type
     if _libc().statfs(os.fsencode(folder), found) != 0:
         return False

@@ -1,15 +1,15 @@
-"""Writes files whole or not at all, and keeps the files that a network namespace has in the state directory.
+"""Writes files atomically, and manages the files of each network namespace in the state directory.
 
     proxy-NETNS.json, changes-NETNS.jsonl, announced-NETNS.json
 
-Nobody can tell for sure that a namespace is gone: a process in another pid namespace, or a socket, may keep it. So
-those are removed that no proxy of today writes:
+vipwire cannot know that a namespace is gone: a process in another pid namespace, or a socket, may keep it. So vipwire
+removes the files that no running proxy writes:
 
-    of another boot                              no cookie outlives the machine's start
-    silent for a day                             a running proxy gives a sign of life every `SIGN_SECONDS`
-    silent for minutes, and not among the last   a machine on which namespaces come and go
+    of another boot                                 no cookie outlives the machine's start
+    unchanged for a day                             a running proxy touches its file every `SIGN_SECONDS`
+    unchanged for minutes, and not among the last   a machine on which namespaces come and go
 
-A proxy whose record is removed all the same, because the machine slept, writes it again with its next sign of life.
+A proxy whose record was removed, because the machine slept, writes it again at the next `SIGN_SECONDS`.
 """
 
 import contextlib
@@ -41,14 +41,14 @@ _BY_COOKIE: Final = re.compile(r"([0-9a-f]{8})-\d+")
 
 
 def state_file(state_dir: str, what: str, suffix: str, namespace: str = "") -> Path:
-    """Name a file of a network namespace in the state directory; of this thread's, if none is named."""
+    """Return the path of a namespace's file in the state directory; of this thread's by default."""
     return Path(state_dir) / f"{what}-{namespace or _network_namespace()}.{suffix}"
 
 
 def remove_gone(folder: Path, own: Path) -> None:
-    """Remove the files of namespaces that are gone, but none of the namespace that has the file `own`.
+    """Remove the files of namespaces that are gone, but none of the namespace of the file `own`.
 
-    Lock files, which early versions left beside their records, go too, where nothing else is of their namespace.
+    Also removes the lock files of early versions, if they are the only files of their namespace.
     """
     by_namespace: dict[str, list[Path]] = {}
     for path in folder.iterdir():
@@ -90,10 +90,9 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _network_namespace() -> str:
-    """Name this thread's network namespace, as no other is named before the machine is shut down.
+    """Return a name of this thread's network namespace that is unique until the machine stops.
 
-    The kernel gives the number of a namespace's inode to the next one, but a cookie (socket(7), Linux 5.14) only once
-    in a boot.
+    The kernel reuses inode numbers of namespaces, but not cookies (socket(7), Linux 5.14).
     """
     boot = _boot()
     try:
@@ -115,7 +114,7 @@ def netns_inode() -> int:
 
 
 def _boot() -> str:
-    """Return the beginning of this boot's id; nothing where it cannot be read."""
+    """Return the beginning of this boot's id; "" if it cannot be read."""
     try:
         return boot_id().partition("-")[0]
     except OSError:
@@ -130,7 +129,7 @@ def _inode() -> str:
 
 
 def make_folders(path: Path, mode: int = 0o755) -> None:
-    """Make a folder and those above it, to which their owner alone may write whatever the umask is. Raise OSError."""
+    """Make a folder and its parents, writable for their owner alone regardless of the umask. Raise OSError."""
     for each in reversed(path.parents):
         each.mkdir(mode=0o755, exist_ok=True)
     path.mkdir(mode=mode, exist_ok=True)
@@ -138,7 +137,7 @@ def make_folders(path: Path, mode: int = 0o755) -> None:
 
 @contextlib.contextmanager
 def locked(descriptor: int) -> Iterator[None]:
-    """Hold the lock of an open file or folder, which is closed in the end. Wait for other holders. Raise OSError."""
+    """Hold the lock of an open file or folder, and close the descriptor at the end. Raise OSError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -147,7 +146,7 @@ def locked(descriptor: int) -> Iterator[None]:
 
 
 def make_folder(path: Path, flag: str) -> None:
-    """Create a folder that a flag names, unless it is there. Raise ConfigError, also as `check_owner` does."""
+    """Create the folder of a flag unless it exists. Raise ConfigError, also as `check_owner` does."""
     try:
         make_folders(path, 0o700)
     except OSError as error:
@@ -156,10 +155,10 @@ def make_folder(path: Path, flag: str) -> None:
 
 
 def check_owner(path: Path, flag: str) -> None:
-    """Raise ConfigError if another user than root or ours can replace a file or folder, or a folder's files.
+    """Raise ConfigError if a user other than root or ours can replace a file or folder, or a folder's files.
 
     That user owns the file or folder, a folder above it or a link that leads to it, or may write to a folder above it
-    that has no sticky bit. What does not exist has no owner.
+    that has no sticky bit. A missing file has no owner.
     """
     try:
         way = _way(path)
@@ -206,14 +205,14 @@ def _way(path: Path) -> list[Path]:
 
 
 def _others_may_write(found: os.stat_result) -> bool:
-    """Report whether other users may replace what is in a folder."""
+    """Report whether other users may replace entries of a folder."""
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
     may_write = by_group or found.st_mode & stat.S_IWOTH
     return bool(stat.S_ISDIR(found.st_mode) and may_write and not found.st_mode & stat.S_ISVTX)
 
 
 def _root_is_nobody() -> bool:
-    """Report whether this is a user namespace, where the kernel shows files of the machine's root as nobody's."""
+    """Report whether this is a user namespace, where the machine's root appears as nobody."""
     try:
         return Path("/proc/self/uid_map").read_text(encoding="ascii").split()[1:] != ["0", "4294967295"]
     except OSError:
@@ -221,10 +220,10 @@ def _root_is_nobody() -> bool:
 
 
 def write_named(path: Path, content: bytes, flag: str) -> None:
-    """Write a file that the user has named, as a whole. Raise OSError, and ConfigError as `check_owner` does.
+    """Write a file of the user's flag atomically. Raise OSError, and ConfigError as `check_owner` does.
 
-    A link of root's or ours is followed. A file keeps its mode. A pipe of ours or a device, such as /dev/stdout, is
-    written to.
+    Follows a link of root or this user. Keeps a file's mode. Writes to this user's pipes and to devices such as
+    /dev/stdout directly.
     """
     check_owner(path, flag)
     try:
@@ -239,14 +238,14 @@ def write_named(path: Path, content: bytes, flag: str) -> None:
 
 
 def append_to(path: Path, content: bytes) -> None:
-    """Append to a file, made if there is none. Raise OSError, also where the name is a link's."""
+    """Append to a file; create it if missing. Raise OSError, also for a link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o644), "ab") as file:
         file.write(content)
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Replace a file in one step. A `durable` one is on the disk when this returns. Raise OSError."""
+    """Replace a file atomically. With `durable`, the file is on the disk at return. Raise OSError."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         fresh.unlink(missing_ok=True)  # the draft of a process that was killed
@@ -262,12 +261,12 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file that its owner alone can read, durably. Raise OSError."""
+    """Replace a file that only its owner can read, durably. Raise OSError."""
     replace_file(path, content, mode=0o600, durable=True)
 
 
 def update_private(path: Path, content: bytes) -> None:
-    """Write a private file unless it has this content: then a full disk does no harm. Raise OSError."""
+    """Write a private file unless it has this content, so that a full disk does no harm. Raise OSError."""
     try:
         if path.read_bytes() == content:
             return
@@ -277,7 +276,7 @@ def update_private(path: Path, content: bytes) -> None:
 
 
 def create_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Create a file. Raise FileExistsError if the name is taken, also by a link; OSError."""
+    """Create a file. Raise FileExistsError if the name exists, also as a link; OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
@@ -287,13 +286,13 @@ def create_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool 
             os.fchmod(file.fileno(), mode)
             if durable:
                 os.fsync(file.fileno())
-    except OSError as error:  # of a full disk, which names no file
+    except OSError as error:  # the error of a full disk has no file name
         error.filename = str(path)
         raise
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk. Raise OSError."""
+    """Write a file, or a folder's entries, to the disk. Raise OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

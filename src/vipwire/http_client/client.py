@@ -1,10 +1,10 @@
-"""An HTTP/1.1 client for one kind of server: TLS, a proxy in between, connections that are kept for the next request.
+"""An HTTP/1.1 client for API servers: TLS, HTTP proxies, connections kept for the next request.
 
     async with Client().request(server, "GET", "/version", headers, timeout=60.0) as answer:
         body = await answer.read()
 
-It follows no redirect and keeps no cookie. A request that goes out on a kept connection which the server has just
-closed is sent once more on a new one, if its method may be repeated (RFC 9110 9.2.2).
+Follows no redirects and keeps no cookies. If the server has closed a kept connection, the client repeats the request
+once on a new one, if its method is idempotent (RFC 9110 9.2.2).
 """
 
 import asyncio
@@ -28,10 +28,10 @@ CONNECT_TIMEOUT: Final = 15.0
 _KEPT_SECONDS: Final = 15.0
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _DELAY: Final = 0.25
-"""Seconds until the next address of a name is tried beside the one before (RFC 8305)."""
+"""Seconds before trying a name's next address, too (RFC 8305)."""
 _PORTS: Final = {"http": 80, "https": 443}
-# Half-open connections (a server that lost its power, a load balancer that forgot us) are found by these: a silent
-# watch is otherwise no different from a quiet cluster.
+# Finds half-open connections (after a power failure of the server, or a load balancer's timeout): a dead watch looks
+# like a quiet cluster.
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -42,9 +42,9 @@ _KEEPALIVE: Final = (
 
 
 class Server(Value, frozen=True):
-    """Whom to ask: `url` (scheme, host, port), how TLS is done, and the URL of a proxy in between.
+    """The server of a request: `url` (scheme, host, port), TLS settings, and the URL of a proxy.
 
-    `tls_name` is the name that the certificate must have, None for the URL's host.
+    `tls_name` is the name in the certificate, None for the URL's host.
     """
 
     url: str
@@ -54,18 +54,18 @@ class Server(Value, frozen=True):
 
 
 class Client:
-    """Sends requests, keeps connections. To be used by one event loop and closed at the end."""
+    """Sends requests and keeps connections. For one event loop; close it at the end."""
 
     def __init__(self) -> None:
         self._kept: defaultdict[Server, list[Wire]] = defaultdict(list)
 
     async def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the kept connections."""
         for wires in self._kept.values():
             for wire in wires:
                 wire.close()
         self._kept.clear()
-        await asyncio.sleep(0)  # so that the transports are closed before the loop
+        await asyncio.sleep(0)  # lets asyncio close the transports before the loop ends
 
     @contextlib.asynccontextmanager
     async def request(
@@ -78,9 +78,9 @@ class Client:
         timeout: float,  # noqa: ASYNC109 - bounds the whole answer, which outlives this call
         body: bytes | None = None,
     ) -> AsyncIterator[Response]:
-        """Send a request and give its answer, its head read. `target` is a path with a query; `timeout` in seconds.
+        """Send a request; yield its answer with the head read. `target` is a path with a query; `timeout` in seconds.
 
-        Raises HttpError, OSError, and TimeoutError when the answer is not complete in time.
+        Raise HttpError, OSError, and TimeoutError if the answer is not complete in time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -119,7 +119,7 @@ class Client:
             wire.on_idle_end = lambda wire: self._forget(server, wire, wire.used)
 
     def _forget(self, server: Server, wire: Wire, used: int) -> None:
-        """Close a connection that nobody has used since it carried `used` requests."""
+        """Close a connection that has carried no request since its number `used`."""
         wires = self._kept.get(server, [])
         if wire in wires and wire.used == used:
             wires.remove(wire)
@@ -129,27 +129,27 @@ class Client:
 
 
 def reason_of(error: BaseException) -> str:
-    """Say in a few words why there is no connection or no answer; a time-out's own text is empty."""
+    """Describe a failed connection or answer in a few words; a TimeoutError has no text of its own."""
     if isinstance(error, TimeoutError) and not str(error):
         return "timed out"
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
-        # asyncio puts words of its own in the place of the system's; a resolver's codes are no errno.
+        # asyncio replaces the system's text; a resolver's codes are not errno values.
         return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
     return str(error) or type(error).__name__
 
 
 def _without_password(url: str) -> str:
-    """Leave user and password out of a URL."""
+    """Remove user and password from a URL."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _nothing(_wire: Wire) -> None:
-    """Leave a connection that is in use to whoever uses it."""
+    """Do nothing: a connection in use notices its end itself."""
 
 
 async def _connect(server: Server) -> Wire:
-    """Connect to a server, by its proxy if it has one. Raises HttpError, and SSLCertVerificationError as it is."""
+    """Connect to a server, by its proxy if any. Raise HttpError, and SSLCertVerificationError unchanged."""
     parts = urlsplit(server.url)
     if server.proxy is None:
         wire = await _dial(parts)
@@ -211,7 +211,7 @@ async def _encrypt(wire: Wire, parts: SplitResult, tls: ssl.SSLContext | None, n
 
 
 async def _tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> None:
-    """Let a proxy make a connection of its own to the server's host and port (RFC 9110 9.3.6)."""
+    """Ask a proxy for a tunnel to the server's host and port (CONNECT, RFC 9110 9.3.6)."""
     target = f"{bracketed(_host(parts))}:{_port(parts)}"
     answer = wire.send(_head("CONNECT", target, {"Host": target, **_proxy_authorization(proxy)}))
     try:
@@ -246,7 +246,7 @@ def _head(method: str, target: str, fields: Mapping[str, str]) -> bytes:
 
 
 def _authority(parts: SplitResult) -> str:
-    """Return host and port as the field Host has them: without a port that is the scheme's own."""
+    """Return host and port for the field Host, without the scheme's default port."""
     host = bracketed(_host(parts))
     return host if _port(parts) == _PORTS[parts.scheme] else f"{host}:{_port(parts)}"
 

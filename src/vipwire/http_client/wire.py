@@ -1,8 +1,8 @@
-"""One client connection: writes requests, one after the other, and reads their answers as they come (RFC 9112).
+"""One client connection: writes requests, one after the other, and reads their answers (RFC 9112).
 
-httptools (llhttp) does the parsing. A server cannot make memory grow without bound: heads and trailers have
-`LONGEST_HEAD` bytes; a connection rests while `_READ_AHEAD` bytes wait to be taken; `read` takes as many as its
-caller says; gzip is unpacked in pieces of `_PIECE` bytes and to `_MOST_PACKED` times its size.
+Parses with httptools (llhttp). Memory is limited: heads and trailers have `LONGEST_HEAD` bytes; reading pauses while
+`_READ_AHEAD` bytes wait for the caller; `read` has a limit of the caller; gzip is unpacked in pieces of `_PIECE`
+bytes and to `_MOST_PACKED` times its size.
 """
 
 import asyncio
@@ -18,41 +18,39 @@ import httptools
 from vipwire.errors import VipwireError
 
 LONGEST_HEAD: Final = 64 << 10
-"""Bytes until the head of an answer is complete."""
+"""The most bytes of an answer's head."""
 LONGEST_OBJECT: Final = 16 << 20
-"""Bytes of one object: etcd takes 1.5 MiB unless told otherwise, its limit in Kubernetes' documentation is 8 MiB."""
+"""The most bytes of one object: etcd accepts 1.5 MiB by default, at most 8 MiB by Kubernetes' documentation."""
 _BESIDE: Final = 4 << 20  # bytes of each of many answers that are read at the same time
 _LONGEST_REASON: Final = 4 << 10
 _READ_AHEAD: Final = 4 << 20
-_PIECE: Final = 1 << 20  # bytes that are unpacked at a time
+_PIECE: Final = 1 << 20  # bytes unpacked at a time
 _MOST_PACKED: Final = 256  # times; lists of equal Services are packed 135 times, zeros 1,027 times
 _WITHOUT_BODY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _GZIP: Final = zlib.MAX_WBITS | 16
 
 
 class HttpError(VipwireError):
-    """No usable answer: the connection broke, or what came is not HTTP. Names no URL, which may hold a password."""
+    """No usable answer: the connection broke, or the answer is not HTTP. Has no URL, which may hold a password."""
 
 
 class Wire(asyncio.Protocol):
-    """A connection to a server. `on_idle_end` is called when it ends, or says something, while nobody asks."""
+    """A connection to a server. Calls `on_idle_end` if the server closes it or sends bytes between requests."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.used = 0
-        """How many requests it has carried."""
+        """The number of requests it has carried."""
         self.on_idle_end: Callable[[Wire], None] = _ignored
         self._answer: Response | None = None
         self._parser: Any = None
         self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read a piece of an answer."""
-        if self._answer is None:  # nobody has asked
+        if self._answer is None:  # no request is waiting
             self.close()
             self.on_idle_end(self)
             return
@@ -67,7 +65,7 @@ class Wire(asyncio.Protocol):
             answer.fail(HttpError(f"the answer is not HTTP: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the answer that is being read: for good where its end is the connection's, else as a failure."""
+        """End the current answer: complete if the body lasts until the connection closes, else failed."""
         self._ended = True
         if self._answer is None:
             self.on_idle_end(self)
@@ -78,7 +76,7 @@ class Wire(asyncio.Protocol):
             self._answer.fail(HttpError(f"the server closed the connection before the answer was complete{reason}"))
 
     def send(self, request: bytes) -> "Response":
-        """Send a request and return its answer, which is still to come. The one before must have been released."""
+        """Send a request and return its pending answer. Release the previous answer before."""
         self.used += 1
         self._answer = Response(self)
         self._parser = httptools.HttpResponseParser(self._answer)
@@ -89,7 +87,7 @@ class Wire(asyncio.Protocol):
         return self._answer
 
     def release(self) -> bool:
-        """Say that the answer is done with; report whether the connection can carry another request."""
+        """Finish the answer; report whether the connection can carry another request."""
         answer, self._answer, self._parser = self._answer, None, None
         reusable = answer is not None and answer.reusable and not self._ended and not self.transport.is_closing()
         if not reusable:
@@ -97,15 +95,14 @@ class Wire(asyncio.Protocol):
         return reusable
 
     def keeps_open(self) -> bool:
-        """Report whether the server said that the connection stays."""
+        """Report whether the server keeps the connection open."""
         return bool(self._parser.should_keep_alive())
 
     def status(self) -> int:
-        """Return the status of the answer that is being read."""
+        """Return the current answer's status."""
         return int(self._parser.get_status_code())
 
     def close(self) -> None:
-        """Close at once, dropping what is under way."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -113,8 +110,8 @@ class Wire(asyncio.Protocol):
 class Response:
     """The answer to one request: `head()` waits for status and header fields, then the body is read once.
 
-    `headers` has the names in small letters; of a name that comes twice, the last value. Everything that waits raises
-    HttpError where the connection breaks, and what was given to `fail`.
+    `headers` has lower-case names; of repeated ones, the last. Methods that wait raise HttpError if the connection
+    breaks, and the error given to `fail`.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -122,13 +119,13 @@ class Response:
         self.reason = ""
         self.headers: dict[str, str] = {}
         self.begun = False
-        """Whether anything has come."""
+        """Whether any byte has arrived."""
         self.moved = False
-        """Whether a piece of the body was in what has come last."""
+        """Whether the last received data had a piece of the body."""
         self.until_close = False
-        """Whether the end of the body is the end of the connection."""
+        """Whether the body lasts until the connection closes."""
         self.reusable = False
-        """Whether the answer is complete and the connection stays."""
+        """Whether the answer is complete and the connection stays open."""
         self._wire = wire
         self._pieces: deque[bytes] = deque()
         self._waiting = 0  # bytes
@@ -143,14 +140,13 @@ class Response:
         self._enough = False
 
     async def head(self) -> None:
-        """Wait until status and header fields have come."""
         while not self._headed:
             await self._more()
 
     async def read(self, most: int = LONGEST_OBJECT, alone: asyncio.Lock | None = None) -> bytearray:
-        """Read the body, or what is left of it. Raise HttpError where it is longer than `most` bytes.
+        """Read the rest of the body. Raise HttpError if it exceeds `most` bytes.
 
-        With a lock, one answer at a time is read on after `_BESIDE` bytes of it.
+        With a lock, only one answer at a time is read beyond `_BESIDE` bytes.
         """
         read = bytearray()
         async with contextlib.AsyncExitStack() as stack:
@@ -164,7 +160,7 @@ class Response:
         return read
 
     async def read_at_most(self, size: int) -> bytes:
-        """Read the body's beginning, at most `size` bytes of it."""
+        """Read the first bytes of the body, at most `size`."""
         read = bytearray()
         async for piece in self.pieces():
             read += piece
@@ -173,11 +169,11 @@ class Response:
         return bytes(read[:size])
 
     async def reason_text(self) -> str:
-        """Read the beginning of the body as text, to say why a server refused; what is no UTF-8 is replaced."""
+        """Read the beginning of an error's body as text; invalid UTF-8 is replaced."""
         return (await self.read_at_most(_LONGEST_REASON)).decode("utf-8", "replace")
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Give the body piece by piece, as it comes."""
+        """Yield the body in pieces as they arrive."""
         while True:
             while self._pieces:
                 for read in self._unpack(self._next()):
@@ -187,7 +183,7 @@ class Response:
             await self._more()
 
     async def feed(self, take: Callable[[bytes], bool]) -> None:
-        """Give the body to `take` piece by piece until it returns False. No task is woken for a piece."""
+        """Pass each piece of the body to `take` until it returns False. No task wakes up for a piece."""
         while True:
             while self._pieces:
                 if not all(map(take, self._unpack(self._next()))):
@@ -226,13 +222,13 @@ class Response:
             self._wake()
 
     def taken_in(self, size: int) -> None:
-        """Count bytes that have been parsed; raise ValueError for too many that are no body: heads and trailers."""
+        """Count parsed bytes. Raise ValueError if heads and trailers exceed `LONGEST_HEAD`."""
         self._aside = 0 if self.moved else self._aside + size
         if self._aside > LONGEST_HEAD:
             raise ValueError(f"more than {LONGEST_HEAD >> 10} KiB of it are not body")
 
     def fail(self, error: Exception) -> None:
-        """Let whoever waits for the answer raise this."""
+        """Raise this error in the task that waits for the answer."""
         if not self._complete:
             self._error = self._error or error
             self._wake()
@@ -251,7 +247,7 @@ class Response:
             self._waiter.set_result(None)
 
     def _unpack(self, piece: bytes) -> Iterator[bytes]:
-        """Undo the Content-Encoding of a piece, in pieces of `_PIECE` bytes. Raise HttpError."""
+        """Decode the Content-Encoding of a piece, in pieces of `_PIECE` bytes. Raise HttpError."""
         if self._decoder is None:
             yield piece
             return
@@ -272,20 +268,19 @@ class Response:
                 yield read
             piece = self._decoder.unconsumed_tail or self._decoder.unused_data
 
-    # What httptools calls while it parses.
+    # Callbacks of httptools.
 
     def on_status(self, reason: bytes) -> None:
-        """Take the words beside the status."""
         self.reason += reason.decode("ascii", "replace")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field, unless it comes after the body."""
+        """Take a header field, but no trailer."""
         if self._headed:
             return
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Tell that the head is there, if it is the one of the final answer."""
+        """Complete the head, unless the answer is an interim one."""
         self.status = self._wire.status()
         if self.status < HTTPStatus.OK:
             return
@@ -298,7 +293,7 @@ class Response:
         self._wake()
 
     def on_body(self, piece: bytes) -> None:
-        """Take a piece of the body; read no further while too much waits."""
+        """Take a piece of the body; pause reading while too much waits."""
         self.moved = True
         if self._take is not None:
             self._hand_over(piece, self._take)
@@ -311,7 +306,7 @@ class Response:
         self._wake()
 
     def on_message_complete(self) -> None:
-        """Tell that the answer is whole; an interim one (RFC 9110 15.2) is forgotten."""
+        """Complete the answer; discard an interim one (RFC 9110 15.2)."""
         if not self._headed:
             self.reason, self.headers = "", {}
             return
@@ -321,4 +316,4 @@ class Response:
 
 
 def _ignored(_wire: Wire) -> None:
-    """Tell nobody."""
+    """Do nothing."""

@@ -1,10 +1,11 @@
-"""One connection of a server: reads requests, gives them to a site, writes its answers (RFC 9112).
+"""One connection of a server: reads requests, passes them to a site, writes the answers (RFC 9112).
 
     head ─▶ site(exchange) ─▶ exchange.read(most), if the site wants the body ─▶ exchange.send(answer) ─▶ next head
 
-A site may refuse before it reads the body. The connection reads the next request once the kernel has taken the answer
-before; what the client sends meanwhile stays in the kernel's buffer, except for two reads. A client that does not
-read is closed. A short body that the site has not read is read after the answer; a long one ends the connection.
+A site may refuse before it reads the body. The connection reads the next request once the kernel has accepted the
+previous answer; until then bytes of the client stay in the kernel's buffer, except for two reads. vipwire closes a
+connection whose client does not read. If the site did not read a short body, the connection reads it after the
+answer; a long one ends the connection.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ LINGER_SECONDS: Final = 2.0
 _SLOWEST: Final = 32 << 10  # bytes a second, for a long answer
 _PIECE: Final = 64 << 10  # bytes of an answer that are written at once
 _SHORT_BODY: Final = 64 << 10
-_BUFFER: Final = memoryview(bytearray(_PIECE))  # every connection reads into it, and copies
+_BUFFER: Final = memoryview(bytearray(_PIECE))  # all connections read into this buffer, and copy
 _SMALL_BUFFER: Final = _BUFFER[:READ_AHEAD]
 _RESET: Final = struct.pack("ii", 1, 0)
 _BODILESS: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
@@ -53,31 +54,28 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """The client's certificate, which TLS has verified."""
         return None if self._transport is None else self._transport.get_extra_info("peercert")
 
     def recognize(self) -> None:
-        """Note that a known user has sent a request."""
+        """Mark the client as a known user."""
         if not self._known:
             self._known = True
             self._room.recognize(self)
 
     def accept(self, accepted: socket.socket) -> None:
-        """Note the socket, so that the connection can be closed before TLS is agreed on."""
+        """Keep the socket, so that the connection can be closed during the TLS handshake."""
         self._accepted = accepted
         self._start_timer(self._room.limits.first_seconds)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first request."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(self._room.limits.buffered)
         self._await_client(self._room.limits.first_seconds)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Stop answering."""
         self._room.leave(self)
         self._on_end(self)
-        self._transport = None  # it has this connection in turn: cyclic garbage, with all that TLS takes
+        self._transport = None  # a reference cycle, which would keep the TLS state
         self._reader.close()
         self._deadline = math.inf
         if self._timer is not None:
@@ -87,14 +85,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._task.cancel()
 
     def get_buffer(self, _hint: int) -> memoryview:
-        """Give room for the next bytes: more while the site waits for a body."""
+        """Return the buffer: a larger one while the site reads a body."""
         return _BUFFER if self._reader.is_reading else _SMALL_BUFFER
 
     def buffer_updated(self, size: int) -> None:
-        """Take the bytes that have come."""
         exchange = self._reader.exchange
         if self._reader.is_last and (self._task is None or exchange is None or exchange.complete):
-            self._ignored += size  # read, so that what we have said is not lost to a reset
+            self._ignored += size  # read, because a reset would discard our answer
             if self._ignored > self._room.limits.ignored:
                 self.abort()
             return
@@ -106,7 +103,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._task = asyncio.get_running_loop().create_task(self._answer())
 
     def eof_received(self) -> bool:
-        """Answer what came before the end, if that takes no longer than a moment: most such clients have gone."""
+        """Answer the requests before the end of file, if that takes only a moment: most such clients have gone."""
         if self._task is None or self._endless or not self._open_transport().can_write_eof():
             return False
         self._half_closed = True
@@ -116,30 +113,28 @@ class ServerConnection(asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        """Note that the client is behind."""
         self._written.clear()
 
     def resume_writing(self) -> None:
-        """Note that the client is behind no more."""
         self._written.set()
 
     def unread(self) -> int:
-        """Return how many bytes of its answer the kernel has yet to take."""
+        """Return the bytes of answers that the kernel has not accepted yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def end(self) -> "asyncio.Task[None] | None":
-        """Take no more requests; return the task that still answers, or close at once."""
+        """Accept no more requests; return the task of the current answer, or close at once."""
         self._reader.end()
         if self._task is None or self._endless or self._room.is_waiting(self):
             self.abort()
         return self._task
 
     def abort(self) -> None:
-        """Reset the connection; drop what waits to be sent, here and in the kernel."""
+        """Reset the connection, and discard unsent bytes here and in the kernel."""
         opened = self._accepted if self._transport is None else self._transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # the client has gone already
+        with contextlib.suppress(OSError):  # the client has already gone
             if self._transport is None and opened is not None:
-                opened.shutdown(socket.SHUT_RDWR)  # TLS is not agreed on yet
+                opened.shutdown(socket.SHUT_RDWR)  # before the TLS handshake
             elif opened is not None:
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         if self._transport is not None:
@@ -149,7 +144,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return cast(asyncio.Transport, self._transport)
 
     async def receive_body(self, exchange: Exchange, most: int) -> None:
-        """Wait until the body is complete. Raise BodyError where it is late, breaks off, or has more bytes."""
+        """Wait until the body is complete. Raise BodyError if it is late, breaks off, or exceeds `most` bytes."""
         if exchange.invite():
             self._open_transport().write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._room.wait(self)
@@ -163,7 +158,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._room.stop_waiting(self)
 
     async def _answer(self) -> None:
-        """Answer the request that has come, then those that the client sent behind it."""
+        """Answer the received request, then pipelined ones."""
         reader, pipelined = self._reader, False
         try:
             while reader.exchange is not None or reader.refused is not None:
@@ -206,8 +201,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._reader.end()
 
     async def send(self, exchange: Exchange, answer: Reply | Stream) -> int:
-        """Write an answer, no faster than the client reads; return its status. Raise ClientGoneError."""
-        if not exchange.begin():  # the status has gone: only a cut connection can tell the client
+        """Write an answer at the client's speed; return its status. Raise ClientGoneError."""
+        if not exchange.begin():  # the status is sent: only an aborted connection signals an error
             raise ClientGoneError
         is_short = exchange.length is not None and exchange.length <= _SHORT_BODY
         if not exchange.complete and (not is_short or exchange.awaits_continue or exchange.broken):
@@ -226,7 +221,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 await self._write(head)
                 for part in _parts(body):
                     await self._write(part)
-                    await asyncio.sleep(0)  # others get their turn
+                    await asyncio.sleep(0)  # yield to other tasks
         except TimeoutError:
             raise ClientGoneError from None
         return answer.status
@@ -238,7 +233,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reader.end()
         transport = self._open_transport()
         transport.set_write_buffer_limits(stream.buffered or self._room.limits.buffered)
-        transport.resume_reading()  # else the kernel would not tell that the client has gone
+        transport.resume_reading()  # otherwise asyncio does not notice that the client has gone
         encoding = {"Transfer-Encoding": "chunked"} if chunked else {}
         async with contextlib.aclosing(stream.pieces) as pieces:
             await self._write(encode_head(HTTPStatus.OK, {**stream.headers, **encoding, **self._persistence()}))
@@ -246,7 +241,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 async for piece in pieces:
                     for part in _parts(piece, stream.buffered or _PIECE):
                         await self._write(b"".join((b"%x\r\n" % len(part), part, b"\r\n")) if chunked else part)
-                        await asyncio.sleep(0)  # others get their turn
+                        await asyncio.sleep(0)  # yield to other tasks
                 if chunked:
                     await self._write(b"0\r\n\r\n")
         transport.set_write_buffer_limits(self._room.limits.buffered)
@@ -256,7 +251,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return {"Connection": "close" if self._reader.is_last else "keep-alive"}
 
     async def _write(self, piece: bytes | memoryview) -> None:
-        """Write, and wait while the client is behind. Raise ClientGoneError for one that reads too slowly."""
+        """Write, and wait until the client has read. Raise ClientGoneError if it reads too slowly."""
         transport = self._open_transport()
         if not transport.is_closing():
             transport.write(piece)
@@ -275,7 +270,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._room.stop_waiting(self)
 
     def _end_orderly(self) -> None:
-        """Say that nothing more comes, and give the client a moment to close: a reset could take away our answer."""
+        """Shut down, and wait a moment for the client to close: a reset could discard our answer."""
         transport, exchange = self._open_transport(), self._reader.exchange
         if self._half_closed:
             transport.close()
@@ -283,10 +278,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         if transport.can_write_eof():
             try:
                 transport.write_eof()
-            except OSError:  # the client has reset the connection, which asyncio has yet to read
+            except OSError:  # the client has reset the connection, which asyncio has not noticed yet
                 self.abort()
                 return
-        elif exchange is not None and exchange.complete:  # TLS; while a body comes, the client has to close first
+        elif exchange is not None and exchange.complete:  # TLS; while a body arrives, the client has to close first
             transport.close()
             return
         transport.resume_reading()
@@ -307,7 +302,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._timer = self._timer or loop.call_at(self._deadline, self._look_at_clock)
 
     def _stop_timer(self) -> None:
-        self._deadline = math.inf  # the timer stays: a connection with many requests needs few of them
+        self._deadline = math.inf  # keep the timer: a connection with many requests needs few
 
     def _look_at_clock(self) -> None:
         self._timer, loop = None, asyncio.get_running_loop()
@@ -321,7 +316,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 def _parts(body: bytes, size: int = _PIECE) -> Iterator[bytes | memoryview]:
-    """Divide bytes into pieces that are written at once, without a copy."""
+    """Split bytes into pieces for one write each, without a copy."""
     whole = memoryview(body)
-    for at in range(0, len(body), size):  # none for no bytes, which would end a chunked answer
+    for at in range(0, len(body), size):  # yield none for b"", which would end a chunked answer
         yield whole[at : at + size] if len(body) > size else body

@@ -1,4 +1,4 @@
-"""Writes answers as HTTP/1.1 has them (RFC 9112)."""
+"""Encodes answers as HTTP/1.1 (RFC 9112)."""
 
 import time
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 Fields: TypeAlias = Mapping[str, str | tuple[str, ...]]
-"""Header fields by name; several values are a field each."""
+"""Header fields by name; several values become a field each."""
 
 
 def encode_head(status: int, fields: Fields) -> bytes:
-    """Write the status line and the header fields of an answer."""
+    """Encode the status line and the header fields of an answer."""
     lines = [f"HTTP/1.1 {int(status)} {HTTPStatus(status).phrase}"]
     for name, value in fields.items():
         lines += (f"{name}: {each}" for each in ((value,) if isinstance(value, str) else value))

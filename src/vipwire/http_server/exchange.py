@@ -1,4 +1,4 @@
-"""One request and its answer, as a site knows them: what was asked, the body, what is answered."""
+"""One request and its answer, as a site sees them."""
 
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
@@ -14,7 +14,7 @@ TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 
 
 class Reply(Value, frozen=True):
-    """A whole answer. Text goes out as UTF-8."""
+    """A whole answer. Text is sent as UTF-8."""
 
     body: bytes | str = b""
     status: int = HTTPStatus.OK
@@ -22,10 +22,10 @@ class Reply(Value, frozen=True):
 
 
 class Stream(Value, frozen=True):
-    """An answer that is written as its pieces come, until there are no more or the client leaves.
+    """An answer whose pieces are sent as they come, until the last one or until the client closes.
 
-    A `chunked` one leaves the connection open for the next request, any other ends it. An `endless` one ends as soon
-    as the client says that it sends no more. `buffered` bytes wait at most for a client that does not read.
+    A `chunked` one keeps the connection for the next request; any other ends it. An `endless` one ends when the
+    client shuts down its side. At most `buffered` bytes wait for a client that does not read.
     """
 
     pieces: AsyncGenerator[bytes, None]
@@ -36,7 +36,7 @@ class Stream(Value, frozen=True):
 
 
 class BodyError(VipwireError):
-    """The body cannot be had. `status` is 413 for too many bytes, 408 for a late body, 400 for a broken one."""
+    """The body cannot be read. `status` is 413 for too many bytes, 408 for a late body, 400 for a malformed one."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(f"{status.value}: {status.phrase}")
@@ -44,11 +44,11 @@ class BodyError(VipwireError):
 
 
 class ClientGoneError(ConnectionResetError):
-    """The client has closed the connection or does not read: no answer can reach it."""
+    """The client has closed the connection or does not read, so no answer can reach it."""
 
 
 class ExchangeConnection(Protocol):
-    """The connection of a request, as the request knows it."""
+    """The connection of a request, as the request sees it."""
 
     @property
     def address(self) -> str:
@@ -59,10 +59,10 @@ class ExchangeConnection(Protocol):
         """The client's certificate, which TLS has verified."""
 
     def recognize(self) -> None:
-        """Note that a known user has sent a request."""
+        """Mark the client as a known user."""
 
     def abort(self) -> None:
-        """Reset the connection; drop what waits to be sent."""
+        """Reset the connection, and discard unsent bytes."""
 
     async def receive_body(self, exchange: "Exchange", most: int) -> None:
         """Wait until the body is complete. Raise BodyError."""
@@ -72,10 +72,10 @@ class ExchangeConnection(Protocol):
 
 
 class Exchange:
-    """One request and its answer. Names in `headers` are in small letters; of double ones, the last counts.
+    """One request and its answer. `headers` has lower-case names; of repeated ones, the last.
 
-    `path` is decoded. `parameters` are the query's in their order; `query` has them by name, of double ones the
-    first, as Go takes them.
+    `path` is decoded. `parameters` are the query's in order; `query` has them by name, of repeated ones the first, as
+    in Go.
     """
 
     def __init__(  # a request's head
@@ -95,13 +95,12 @@ class Exchange:
         self.length = None if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
         """The bytes of the body, None for a chunked one."""
         self.complete = self.broken = self.begun = False
-        """Whether all of the body has come; whether it never will; whether the answer is on its way."""
+        """Whether the whole body has arrived; whether it never will; whether the answer has begun."""
         self.awaits_continue = headers.get("expect", "").lower() == "100-continue" and version != "1.0"
         self._body = bytearray()
 
     @property
     def address(self) -> str:
-        """The client's IP address."""
         return self.connection.address
 
     @property
@@ -110,7 +109,7 @@ class Exchange:
         return self.connection.certificate
 
     async def read(self, most: int) -> bytes:
-        """Read the body. Raise BodyError where it is longer than `most` bytes, late or broken."""
+        """Read the body. Raise BodyError if it exceeds `most` bytes, is late or malformed."""
         if (self.length or 0) > most:
             raise BodyError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if not self.complete:
@@ -122,42 +121,40 @@ class Exchange:
         return body
 
     async def send(self, answer: Reply | Stream) -> int:
-        """Write the answer, no faster than the client reads; return its status. Raise ClientGoneError."""
+        """Write the answer at the client's speed; return its status. Raise ClientGoneError."""
         return await self.connection.send(self, answer)
 
     @property
     def size(self) -> int:
-        """How many bytes of the body wait to be read."""
+        """The number of received bytes of the body."""
         return len(self._body)
 
     def take(self, piece: bytes) -> None:
-        """Take a piece of the body."""
         self._body += piece
 
     def finish(self) -> None:
-        """Note that the body is complete."""
         self.complete = True
 
     def break_off(self) -> None:
-        """Note that the rest of the body does not come."""
+        """Record that the rest of the body will not arrive."""
         self.broken = True
 
     def invite(self) -> bool:
-        """Note that the client is told to send the body; report whether it waits for that."""
+        """Record that 100 Continue is being sent; report whether the client waits for that."""
         awaited, self.awaits_continue = self.awaits_continue, False
         return awaited
 
     def begin(self) -> bool:
-        """Note that the answer is on its way; report whether it is the first one."""
+        """Record the begin of an answer; report whether it is the first one."""
         begun, self.begun = self.begun, True
         return not begun
 
 
 class Responder(Protocol):
-    """Answers requests. It returns the answer, or None where it has sent one itself."""
+    """Answers requests. Returns the answer, or None after sending one itself."""
 
     async def __call__(self, exchange: Exchange, /) -> Reply | Stream | None:
-        """Answer one request. The client is told any exception but ClientGoneError as 500."""
+        """Answer one request. The server answers 500 after any exception but ClientGoneError."""
 
     def refuse(self, status: HTTPStatus, /) -> Reply:
-        """Build the answer to what is no request, or too much of one."""
+        """Build the answer to a malformed or too large request."""

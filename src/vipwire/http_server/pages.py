@@ -1,4 +1,4 @@
-"""Small sites for pages that a process shows of itself: health, metrics, debugging.
+"""A small site of pages by path and method: health, metrics, debugging.
 
     pages = Pages()
     pages.add("GET", "/healthz", healthz)      # async def healthz(request: Request) -> Reply
@@ -6,8 +6,8 @@
     ...
     await serving.close(grace=1.0)
 
-A request has at most `LONGEST_BODY` bytes of body, which is read before the page is asked. `Limits` has the other
-bounds. A handler that raises is answered with 500 and logged.
+The server reads a request's body, at most `LONGEST_BODY` bytes, before the page's handler runs. `Limits` has the
+other limits. If a handler raises, the server logs the error and answers 500.
 """
 
 import socket
@@ -29,28 +29,28 @@ _KERNEL_BUFFER: Final = 64 << 10
 
 
 class Request(Value, frozen=True):
-    """What a client asks. `path` is decoded; `headers` has the names in small letters; of double ones, the last."""
+    """A request. `path` is decoded; `headers` has lower-case names; of repeated ones, the last."""
 
     method: str
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes = b""
-    arrived: float = field(default_factory=time.monotonic)  # when it was complete
+    arrived: float = field(default_factory=time.monotonic)  # time.monotonic when the request was complete
 
     @property
     def text(self) -> str:
-        """The body as text; what is no UTF-8 is replaced."""
+        """The body as text; invalid UTF-8 is replaced."""
         return self.body.decode("utf-8", "replace")
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Reply]]
 Site: TypeAlias = Callable[[Request], Awaitable[Reply | Stream]]
-"""Answers requests whose body has come."""
+"""Answers requests whose body is complete."""
 
 
 class Pages:
-    """Handlers by path and method: 404 for another path, 405 for another method, HEAD where there is GET."""
+    """Handlers by path and method: 404 for another path, 405 for another method; GET handlers also answer HEAD."""
 
     def __init__(self, **get: Handler) -> None:
         self.handlers: dict[str, dict[str, Handler]] = {}
@@ -58,11 +58,9 @@ class Pages:
             self.add("GET", f"/{name}", handler)
 
     def add(self, method: str, path: str, handler: Handler) -> None:
-        """Add a page."""
         self.handlers.setdefault(path, {})[method] = handler
 
     async def __call__(self, request: Request) -> Reply:
-        """Answer with the page, or tell that there is none."""
         found = self.handlers.get(request.path)
         if found is None:
             return refusal(HTTPStatus.NOT_FOUND)
@@ -74,12 +72,12 @@ class Pages:
 
 
 def refusal(status: HTTPStatus, headers: Fields = TEXT) -> Reply:
-    """Tell in words what a status says."""
+    """Return a reply with the status's phrase."""
     return Reply(f"{status.value}: {status.phrase}", status, {**TEXT, **headers})
 
 
 class _Reading:
-    """Reads the body of each request, then asks the pages."""
+    """Reads the body of each request, then calls the site."""
 
     def __init__(self, pages: Site) -> None:
         self._pages = pages
@@ -96,8 +94,8 @@ class _Reading:
 
 
 def serve(listener: socket.socket, pages: Site, room: Room | None = None) -> Serving:
-    """Serve pages at a listening socket, which is closed with them. Servers with the same room share its limits."""
-    for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the kernel's memory counts as this process's, in a cgroup
+    """Serve pages at a listening socket, which the server closes. Servers with the same room share its limits."""
+    for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # in a cgroup, socket buffers count as this process's memory
         listener.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL_BUFFER)
     serving = Serving(_Reading(pages), room)
     serving.listen(listener)

@@ -1,7 +1,7 @@
-"""Reads requests out of the bytes of a connection, one at a time (RFC 9112). httptools (llhttp) parses.
+"""Parses requests from the bytes of a connection, one at a time (RFC 9112), with httptools (llhttp).
 
-llhttp cannot stop behind a request. So it is given pieces that hold the end of one message at most, and bytes behind
-a request stay unparsed until that is answered. No more than a few bytes of a body are parsed before a site wants it.
+llhttp cannot stop after a request. So it gets pieces with the end of one message at most, and bytes after a request
+stay unparsed until that is answered. Only a few bytes of a body are parsed before a site reads it.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from vipwire.http_server.exchange import BodyError, Exchange, ExchangeConnection
 from vipwire.http_server.room import Room
 
 READ_AHEAD: Final = 4 << 10
-"""Bytes that are read of a body before anybody wants it, and behind a request."""
+"""Bytes of a body that are read before the site reads it, and bytes read after a request."""
 _FRAMES: Final = 64 << 10  # bytes of chunk sizes, extensions and trailers
 
 
 class RequestReader:
-    """The requests of one connection. `exchange` is the one whose head has come, `refused` what is wrong with it.
+    """The requests of one connection. `exchange` is the current one; `refused` is the status of a malformed one.
 
-    `is_last` says that no other request is read.
+    `is_last`: no other request is read.
     """
 
     def __init__(self, connection: ExchangeConnection, room: Room) -> None:
@@ -34,7 +34,7 @@ class RequestReader:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._target, self._headers = b"", dict[str, str]()
         self._unparsed = bytearray()
-        self._tail = b""  # the last three bytes that were parsed of a head or of a chunked body
+        self._tail = b""  # the last three parsed bytes of a head or a chunked body
         self._received = 0  # bytes of the head so far, then of the body
         self._wanted = 0  # bytes of the body that may be parsed
         self._came: asyncio.Future[None] | None = None
@@ -46,30 +46,29 @@ class RequestReader:
 
     @property
     def unparsed(self) -> int:
-        """How many bytes wait behind the request."""
+        """The number of bytes after the request."""
         return len(self._unparsed)
 
     def feed(self, data: memoryview) -> None:
-        """Take bytes of the client."""
+        """Add received bytes."""
         self._unparsed += data
         self.parse()
 
     def advance(self) -> None:
-        """Read the next request."""
         self.exchange, self._received = None, 0
         self.parse()
 
     def end(self) -> None:
-        """Read no other request."""
+        """Read no further request."""
         self.is_last = True
 
     def close(self) -> None:
-        """Read nothing more. The parser and the request have this reader in turn: they would be cyclic garbage."""
+        """Stop reading, and break the reference cycle between reader, parser and request."""
         self.is_last, self._parser, self.exchange = True, None, None
         self._unparsed, self._headers = bytearray(), {}
 
     def parse(self) -> None:
-        """Parse until a request is complete, or as much of its body as is wanted."""
+        """Parse until a request is complete, or the requested part of its body."""
         at = 0
         try:
             while at < len(self._unparsed) and self._is_parsing():
@@ -84,8 +83,8 @@ class RequestReader:
                     self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
                 elif not begun and self.exchange is not None:
                     self._received = 0
-        except httptools.HttpParserUpgrade:  # is answered as if it had not been asked for (RFC 9110 7.8)
-            if self.exchange is None or self.exchange.length != 0:  # llhttp would take the body for a request
+        except httptools.HttpParserUpgrade:  # ignore the Upgrade, as RFC 9110 7.8 allows
+            if self.exchange is None or self.exchange.length != 0:  # llhttp would parse the body as a request
                 self._refuse(HTTPStatus.BAD_REQUEST)
         except httptools.HttpParserError:
             self._refuse(HTTPStatus.BAD_REQUEST)
@@ -102,7 +101,7 @@ class RequestReader:
         return not exchange.complete and not exchange.broken and self._received <= self._wanted
 
     def _end_of_piece(self, start: int) -> int:
-        """Return the end of a piece that holds the end of one message at most.
+        """Return the end of a piece with the end of one message at most.
 
         Heads and chunked bodies end with an empty line, other bodies by their length.
         """
@@ -117,14 +116,14 @@ class RequestReader:
         return found + 4 if found >= 0 else len(self._unparsed)
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Let this be the last request; its answer is this status, unless the site is at it."""
+        """Refuse with this status, unless the site is already answering; read no further request."""
         self.is_last = True
         if self._came is None:
             self.refused = self.refused or status
         self.break_off()
 
     def break_off(self) -> None:
-        """Note that the rest of a body does not come."""
+        """Record that the rest of a body will not arrive."""
         if self.exchange is not None and not self.exchange.complete:
             self.exchange.break_off()
             self._tell_body()
@@ -137,7 +136,7 @@ class RequestReader:
             self._came.set_result(None)
 
     async def receive(self, exchange: Exchange, most: int, resume: Callable[[], None]) -> None:
-        """Wait until the body is complete. Raise BodyError where it breaks off or is longer than `most` bytes.
+        """Wait until the body is complete. Raise BodyError if it breaks off or exceeds `most` bytes.
 
         `resume` lets the client send more.
         """
@@ -156,29 +155,26 @@ class RequestReader:
         exchange.break_off()
         raise BodyError(status)
 
-    # What httptools calls while it parses.
+    # Callbacks of httptools.
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._target, self._headers = b"", {}
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field."""
-        if self.exchange is None:  # else it is a trailer
+        if self.exchange is None:  # otherwise a trailer
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
             limits = self._room.limits
             if len(self._headers) > limits.fields or len(value) > limits.field_bytes:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-                raise BodyError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)  # httptools parses no more
+                raise BodyError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)  # makes httptools stop parsing
 
     def on_headers_complete(self) -> None:
-        """Make the request of its head."""
+        """Make the Exchange of a complete head."""
         path, _, query = self._target.decode("latin-1").partition("?")
-        if path.startswith(("http://", "https://")):  # as proxies ask (RFC 9112 3.2.2)
+        if path.startswith(("http://", "https://")):  # absolute form, as proxies send it (RFC 9112 3.2.2)
             path = f"/{path.split('/', 3)[3:][0]}" if path.count("/") > 2 else "/"
         try:
             found = parse_qsl(query, keep_blank_values=True, max_num_fields=self._room.limits.fields) if query else []
@@ -192,12 +188,10 @@ class RequestReader:
         self.is_last = self.is_last or not parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
-        """Take a piece of the body."""
         if self.exchange is not None:
             self.exchange.take(piece)
 
     def on_message_complete(self) -> None:
-        """Note that the body is complete."""
         self._tail = b""
         if self.exchange is not None:
             self.exchange.finish()

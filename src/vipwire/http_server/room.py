@@ -1,8 +1,8 @@
-"""Bounds what the clients of some listeners cost together: connections, bytes that they do not read, and turns.
+"""Limits the total of some listeners' clients: connections, unread bytes, and requests per round.
 
-A stranger is a connection that has sent no request of a known user yet. Where a bound is reached, a stranger makes
-room that waits for its client: the one that has waited longest, of the address that has the most of these. So a
-healthy prober always gets in. A connection whose request is being answered never makes room, nor does a known user's.
+A stranger is a connection without a request of a known user so far. At a limit, the room closes a stranger that waits
+for its client: of the address with the most of these, the one that has waited longest. So a health probe always gets
+in. The room never closes a connection whose request is being answered, nor a known user's.
 """
 
 import asyncio
@@ -13,19 +13,19 @@ from typing import Final, Protocol
 from vipwire.model.value import Value
 
 TURNS: Final = 16
-"""Requests of strangers that are answered in one round of the event loop, and connections that are accepted."""
-_LONG_ROUND: Final = 0.02  # seconds after which the next round has half as many turns
+"""Requests of strangers answered in one round of the event loop, and connections accepted."""
+_LONG_ROUND: Final = 0.02  # seconds after which the next round answers half as many
 MOST_UNREAD: Final = 16 << 20
-"""Bytes of answers that the kernel has not taken yet, over all strangers. One answer alone may be longer."""
+"""Bytes of answers that the kernel has not accepted yet, over all strangers. One answer alone may be longer."""
 
 
 class Limits(Value, frozen=True):
-    """What clients of a server may use: connections, bytes and seconds.
+    """The limits of a server's clients: connections, bytes and seconds.
 
     `one_address` and `strangers_of_one` are the connections and the strangers of one address. A stranger has
     `first_seconds` for each request, a known user `idle_seconds`. A client has `stall_seconds` to read a piece of an
-    answer; `buffered` bytes of it may wait in this process before the next piece is made. After the last answer of a
-    connection, `ignored` bytes may still come.
+    answer; the server makes the next piece when at most `buffered` bytes wait in this process. After the last answer
+    of a connection, the client may still send `ignored` bytes.
     """
 
     connections: int = 512
@@ -44,13 +44,13 @@ class Limits(Value, frozen=True):
 
 
 class Guest(Protocol):
-    """A connection, as a room knows it."""
+    """A connection, as a room sees it."""
 
     def unread(self) -> int:
-        """Return how many bytes of answers wait for the client to read."""
+        """Return the bytes of answers that the client has not read."""
 
     def abort(self) -> None:
-        """Close at once, and drop these bytes."""
+        """Close at once, and discard these bytes."""
 
 
 class Room:
@@ -66,7 +66,7 @@ class Room:
         self._turns, self._round_began = TURNS, 0.0
 
     def admit(self, guest: Guest, address: str) -> bool:
-        """Take a new connection in, as a stranger that waits for its client; report whether there was room."""
+        """Add a connection as a waiting stranger; report whether the limits allow it."""
         limits = self.limits
         full_at_address = self._of[address] >= limits.one_address
         if (full_at_address or self._strangers_of[address] >= limits.strangers_of_one) and not self._close_one(
@@ -82,33 +82,32 @@ class Room:
         return True
 
     def recognize(self, guest: Guest) -> None:
-        """Count a connection among the strangers no more."""
+        """Mark a connection as a known user's."""
         self._waiting.pop(guest, None)
         if (address := self._strangers.pop(guest, None)) is not None:
             _decrease(self._strangers_of, address)
 
     def leave(self, guest: Guest) -> None:
-        """Forget a connection."""
         self.recognize(guest)
         if (address := self._guests.pop(guest, None)) is not None:
             _decrease(self._of, address)
 
     def wait(self, guest: Guest) -> None:
-        """Note that a connection waits for its client from now on: to send, to read or to close."""
+        """Record that a connection waits for its client: to send, to read or to close."""
         if (address := self._strangers.get(guest)) is not None:
             self._waiting.pop(guest, None)
             self._waiting[guest] = address
 
     def stop_waiting(self, guest: Guest) -> None:
-        """Note that the client has done what the connection waited for."""
+        """Record that a connection no longer waits for its client."""
         self._waiting.pop(guest, None)
 
     def is_waiting(self, guest: Guest) -> bool:
-        """Report whether a connection of a stranger waits for its client."""
+        """Report whether a connection is a stranger that waits for its client."""
         return guest in self._waiting
 
     def bound_unread(self) -> None:
-        """Close connections that do not read while they hold too much together."""
+        """Close connections that do not read until all of them hold at most `MOST_UNREAD` bytes."""
         while True:
             holders = {guest: size for guest in self._waiting if (size := guest.unread())}
             if len(holders) < 2 or sum(holders.values()) <= MOST_UNREAD:
@@ -116,11 +115,11 @@ class Room:
             self._close_oldest(holders)
 
     def _close_one(self, address: str = "") -> bool:
-        """Close a stranger that waits, of one address or of any; report whether there was one."""
+        """Close a waiting stranger, of one address or of any; report whether there was one."""
         return self._close_oldest([each for each, its in self._waiting.items() if address in ("", its)])
 
     def _close_oldest(self, guests: Collection[Guest]) -> bool:
-        """Close the oldest of the address that has the most of these; report whether there was one."""
+        """Close the oldest guest of the address with the most; report whether there was one."""
         addresses = Counter(self._waiting[guest] for guest in guests)
         if not addresses:
             return False
@@ -131,11 +130,11 @@ class Room:
         return True
 
     async def turn(self, guest: Guest, *, pipelined: bool) -> None:
-        """Wait until a request may be answered: `TURNS` of strangers in a round of the loop, fewer where it is long.
+        """Wait for a request's turn: `TURNS` strangers' requests per round of the loop, fewer if a round is long.
 
-        So a thousand requests that come at once keep no other work of the process waiting. The newest goes first:
-        where more come than can be answered, a prober gets its answer in time. Requests that a client sent before it
-        had the answer to the one before come last, one in a round. The connection makes room while it has no turn.
+        So a thousand requests at once do not delay the process's other work. The newest goes first: under overload a
+        probe still gets its answer in time. Requests that a client sent before its previous answer come last, one per
+        round. The room may close the connection while it waits for its turn.
         """
         if guest not in self._strangers:
             if pipelined:
@@ -159,7 +158,7 @@ class Room:
         if len(ready) < self._turns and self._later:
             ready.append(self._later.popleft())
         for future in reversed(ready):
-            if not future.done():  # its connection has not gone meanwhile
+            if not future.done():  # its connection may have closed meanwhile
                 future.set_result(None)
         if self._first or self._later:
             loop.call_soon(self._next)

@@ -1,7 +1,7 @@
-"""Listening sockets: accept connections within the limits of a room, and close them in the end.
+"""Listening sockets: accepts connections within the limits of a room, and closes them.
 
-asyncio's own server counts nothing, and logs a traceback for each connection for which the process has no free file.
-Here the room decides about each connection, and trouble is logged once a minute.
+asyncio's own server has no limits, and logs a traceback for each connection without a free descriptor. This one asks
+the room about each connection, and logs errors once a minute.
 """
 
 import asyncio
@@ -17,21 +17,20 @@ from vipwire.http_server.exchange import Responder
 from vipwire.http_server.room import TURNS, Room
 from vipwire.logging.rate_limited_log import RateLimitedLog
 
-_PAUSE_SECONDS: Final = 0.2  # when the machine could not give a connection: the next ones wait in the kernel's queue
+_PAUSE_SECONDS: Final = 0.2  # after a failed accept; new connections wait in the kernel's queue
 _GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
 _LOG: Final = logging.getLogger(__name__)
 
 Opening: TypeAlias = Callable[[ServerConnection, socket.socket], Coroutine[Any, Any, None]]
-"""Begins a connection on the socket that was accepted, with TLS for example. Raises OSError."""
+"""Starts a connection on the accepted socket, with TLS for example. Raises OSError."""
 
 
 async def open_plain(connection: ServerConnection, accepted: socket.socket) -> None:
-    """Begin a connection without TLS."""
     await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted)
 
 
 class Serving:
-    """The sockets at which a site is served, and their connections."""
+    """The listening sockets of a site, and their connections."""
 
     def __init__(self, site: Responder, room: Room | None = None) -> None:
         self.site, self.room = site, room or Room()
@@ -42,18 +41,18 @@ class Serving:
 
     @property
     def ports(self) -> list[int]:
-        """The ports at which it listens."""
+        """The ports of the listening sockets."""
         return [int(listener.getsockname()[1]) for listener in self._listeners]
 
     def listen(self, listener: socket.socket, opening: Opening = open_plain, backlog: int = 128) -> None:
-        """Accept connections at a bound socket, which is closed with the server."""
+        """Accept connections at a bound socket, which the server closes."""
         listener.settimeout(0)
         listener.listen(backlog)
         self._listeners.append(listener)
         self._accept_at(listener, opening)
 
     async def close(self, grace: float = 0.0) -> None:
-        """Listen no more, and close what is open; what is being answered has `grace` seconds."""
+        """Close listening sockets and idle connections; answers in progress have `grace` seconds."""
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
@@ -66,7 +65,7 @@ class Serving:
             await asyncio.wait(busy, timeout=grace)
         for connection in tuple(self.connections):
             connection.abort()
-        await asyncio.sleep(0)  # so that the transports are closed before the loop
+        await asyncio.sleep(0)  # lets asyncio close the transports before the loop ends
 
     def _accept_at(self, listener: socket.socket, opening: Opening) -> None:
         if listener in self._listeners:
@@ -104,7 +103,7 @@ class Serving:
     def _opened(self, connection: ServerConnection, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
         error = None if task.cancelled() else task.exception()
-        if task.cancelled() or error is not None:  # perhaps before it began
+        if task.cancelled() or error is not None:  # perhaps cancelled before its start
             connection.connection_lost(None)
             accepted.close()
         if error is not None and not isinstance(error, OSError):

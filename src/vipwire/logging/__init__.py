@@ -1,1 +1,1 @@
-"""The log of every command, and lines that it may write once in a while only."""
+"""The log of every command, and log lines with a rate limit."""

@@ -3,9 +3,9 @@
     log.info("synced", ip_family="IPv4", services=3, seconds=0.0012)
     log.detail(4, "endpoint changed", service="ns/name:http")
 
-kube-proxy's `-v=N` shows every record of verbosity N and less; `--vmodule=file=N` changes N for source files whose
-name matches. On Python's scale verbosity N is level 20 - N, so that INFO is verbosity 0 and DEBUG is verbosity 10,
-and the libraries' own records fit in: they are shown from WARNING, from INFO at -v=5, all at -v=10.
+kube-proxy's `-v=N` shows every record of verbosity N and less; `--vmodule=file=N` changes N for source files with a
+matching name. On Python's scale verbosity N is level 20 - N: INFO is verbosity 0 and DEBUG is verbosity 10. Records
+of libraries are shown from WARNING, from INFO at -v=5, all at -v=10.
 """
 
 import fnmatch
@@ -31,32 +31,31 @@ _JSON: Final = frozenset((str, bool, int, float, list, tuple, dict, type(None)))
 
 
 def error(message: str, /, **fields: object) -> None:
-    """Log something that failed and needs somebody's attention."""
+    """Log a failure that needs an operator's attention."""
     _emit(logging.ERROR, message, fields)
 
 
 def warning(message: str, /, **fields: object) -> None:
-    """Log something that is probably not meant."""
+    """Log a probable mistake."""
     _emit(logging.WARNING, message, fields)
 
 
 def info(message: str, /, **fields: object) -> None:
-    """Log something that an operator wants to see without asking."""
+    """Log an event that operators see by default."""
     _emit(logging.INFO, message, fields)
 
 
 def detail(verbosity: int, message: str, /, **fields: object) -> None:
-    """Log something that is shown from `-v=verbosity` (1 to 10) on."""
+    """Log an event for `-v=verbosity` (1 to 10) and higher."""
     _emit(logging.INFO - min(verbosity, 10), message, fields)
 
 
 def event(level: int, message: str, /, **fields: object) -> None:
-    """Log at one of Python's levels."""
     _emit(level, message, fields)
 
 
 def enabled(verbosity: int) -> bool:
-    """Report whether records of a verbosity may be shown: worth asking before a costly field is made."""
+    """Report whether records of a verbosity may be shown; ask before computing a costly field."""
     return _OURS.isEnabledFor(logging.INFO - min(verbosity, 10))
 
 
@@ -71,7 +70,7 @@ def _emit(level: int, message: str, fields: Mapping[str, object]) -> None:
 
 
 def _written(level: int, message: str, fields: Mapping[str, object]) -> bool:
-    """Write a line without a `LogRecord`, if nobody but our only handler would get it: in a third of the time."""
+    """Write a line without a `LogRecord` if only our handler would get it: in a third of the time."""
     handlers = _ROOT.handlers
     if len(handlers) != 1 or _OURS.handlers or type(only := handlers[0]) is not _Handler:
         return False
@@ -79,11 +78,11 @@ def _written(level: int, message: str, fields: Mapping[str, object]) -> bool:
 
 
 def configure(settings: Logging, *, stderr: TextIO | None = None, stdout: TextIO | None = None) -> None:
-    """Send all records to stderr (or, with a split stream, all but errors to stdout) in the format asked for.
+    """Send all records to stderr (with a split stream, all but errors to stdout) in the configured format.
 
-    May be called again: what was configured before is replaced.
+    Replaces an earlier configuration.
     """
-    # None of this is shown, and every line would pay for finding it out.
+    # These fields are not shown, and Python would compute them for every record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     errors, others = stderr or sys.stderr, stdout or sys.stdout
     output = settings.options.json if settings.format == "json" else settings.options.text
@@ -103,7 +102,7 @@ def configure(settings: Logging, *, stderr: TextIO | None = None, stdout: TextIO
 
 
 def set_verbosity(verbosity: int) -> None:
-    """Change what `-v` has set, while running."""
+    """Change the verbosity of `-v` while running."""
     for active in _VERBOSITY:
         active.general = verbosity
     most = max([verbosity, *(item.verbosity for active in _VERBOSITY for item in active.modules)])
@@ -113,7 +112,7 @@ def set_verbosity(verbosity: int) -> None:
 
 
 class _Verbosity(logging.Filter):
-    """Decides by a record's source file whether it is verbose enough."""
+    """Decides by a record's source file whether to show its verbosity."""
 
     def __init__(self, modules: tuple[ModuleVerbosity, ...]) -> None:
         super().__init__()
@@ -152,7 +151,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         self._below = below
 
     def write(self, level: int, message: str, fields: Mapping[str, object]) -> bool:
-        """Write a line at once, if it is known how; else nothing has been done."""
+        """Write a line now if the formatter can; return False if nothing was written."""
         if self._line is None or level >= self._below or self.lock is None:
             return False
         try:
@@ -173,11 +172,10 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as one line."""
         return self.line(record.created, _level(record.levelno), record.getMessage(), _fields(record))
 
     def line(self, created: float, level: str, message: str, fields: Mapping[str, object]) -> str:
-        """Write what a record says as one line."""
+        """Write a record's fields as one line."""
         when = datetime.fromtimestamp(created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         shown = f"{_COLOURS[level]}{level}\x1b[0m" if self._colour else level
         pairs = [f"{name}={value if type(value) is int else _text(value)}" for name, value in fields.items()]
@@ -188,7 +186,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line, with the keys of Kubernetes' components: ts (milliseconds), v, msg, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as one line."""
         line: dict[str, object] = {"ts": round(record.created * 1000, 3), "level": _level(record.levelno)}
         if record.levelno <= logging.INFO:
             line["v"] = logging.INFO - record.levelno
@@ -215,7 +212,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value of ours to text: a name that is a tuple underneath would become a list."""
+    """Convert a value to text: a name that is a tuple underneath would become a list."""
     return value if type(value) in _JSON else str(value)
 
 

@@ -1,4 +1,4 @@
-"""A log line about trouble that others cause, and can cause as often as they like: it must not fill the disk."""
+"""Log lines about errors that other machines can cause at any rate, limited so that they do not fill the disk."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ EVERY_SECONDS: Final = 60.0
 
 
 class RateLimitedLog:
-    """Logs the first time, and then once a minute at most, with how often it was left out meanwhile."""
+    """Logs a message the first time, then at most once a minute, with the number of times left out."""
 
     def __init__(self, every: float = EVERY_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._every, self._clock = every, clock
@@ -28,7 +28,7 @@ class RateLimitedLog:
         return True
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Log a warning, unless the same message was logged a short while ago. Messages are constants."""
+        """Log a warning, unless the same message was logged within a minute. Messages are constants."""
         if self.due(message):
             left_out = self._left_out.pop(message, 0)
             log.event(logging.WARNING, message, **fields, **({"left_out": left_out} if left_out else {}))

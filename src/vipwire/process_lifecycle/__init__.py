@@ -1,1 +1,1 @@
-"""Starts a process of vipwire, keeps it the only one, runs its parts, and ends it: signals, systemd, limits."""
+"""Starts a process of vipwire as the only one, runs its parts, and ends it: signals, systemd, limits."""

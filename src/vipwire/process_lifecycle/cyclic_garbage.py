@@ -1,31 +1,31 @@
-"""Sets how often Python looks for cyclic garbage, and gives freed memory back to the kernel.
+"""Sets how often Python's garbage collector runs, and returns freed memory to the kernel.
 
-What vipwire holds is a million immutable values that live long and are never part of a cycle. The collector's default
-looks through the newest 700 containers at a time and, while the values of a first list pile up, through all of them
-again and again: half of the time of a start with 10,000 Services. So it looks at nothing until the first sync is
-over, and never again at what is there then; and from there on at 50,000 new containers at a time.
+vipwire holds a million long-lived immutable values without cycles. By default the collector examines the newest 700
+containers at a time and, while the first list arrives, all of them again and again: half of the time of a start with
+10,000 Services. So the collector is off until the first sync is over, then ignores all values of that time, and
+afterwards examines 50,000 new containers at a time.
 
-It is not switched off for good: a failed request leaves a cycle behind (its exception and the frames), and a server
-may be away for days. Therefore a start that does not come to its first sync looks again, too.
+It stays on afterwards, because each failed request leaves a cycle (its exception and the frames), and a server may be
+away for days. For the same reason a start that does not reach its first sync turns the collector on again.
 
-The first list of a large cluster leaves holes all over the heap of the C library, a twentieth of all that the process
-holds. It has no use for them as long as nothing of that size comes again.
+The first list of a large cluster leaves holes all over the heap of the C library, a twentieth of the process's
+memory, which vipwire does not need again.
 """
 
 import contextlib
 import gc
 
 EVERY = (50_000, 20, 20)
-"""New containers before the youngest are looked through; such rounds before the next older, and so on."""
+"""New containers before the youngest generation is examined; rounds of that before the next older, and so on."""
 
 
 def rest() -> None:
-    """Look at nothing until `look_rarely`, or until the process has ended."""
+    """Turn the collector off until `look_rarely`, or until the process ends."""
     gc.disable()
 
 
 def look_rarely() -> None:
-    """Look rarely from now on, and only at what is made from now on if the collector has rested."""
+    """Turn the collector on with a high threshold; if it was off, it ignores the values of that time."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
@@ -33,7 +33,7 @@ def look_rarely() -> None:
 
 
 def give_back() -> None:
-    """Give back every free page of the C library's heap. Where it cannot, nothing is done."""
+    """Return every free page of the C library's heap to the kernel, if the library can."""
     import ctypes  # noqa: PLC0415  # costly to import, and of use after the first sync
 
     with contextlib.suppress(AttributeError, OSError):

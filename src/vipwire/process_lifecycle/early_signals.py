@@ -1,4 +1,4 @@
-"""Handles signals that come early: SIGHUP would end the process, SIGTERM not end a container's first one."""
+"""Handles signals during the start: an early SIGHUP would end the process; process 1 would ignore SIGTERM."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ _came: list[int] = []
 
 
 def remember() -> None:
-    """Remember every SIGHUP from now on. Call it before anything that takes time."""
+    """Record every SIGHUP from now on. Call this before any slow work."""
     signal.signal(signal.SIGHUP, _note)
 
 
@@ -19,13 +19,13 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def taken() -> bool:
-    """Report whether one was remembered, once; whoever listens from now on does what it asks for."""
+    """Return once whether a SIGHUP was recorded; the caller handles later ones."""
     found = bool(_came)
     _came.clear()
     return found
 
 
 def end_by_sigterm() -> None:
-    """Let SIGTERM end this process even if it is the first, which the kernel spares what it has not asked for."""
+    """Let SIGTERM end this process even as process 1, for which the kernel ignores unhandled signals."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,7 +1,7 @@
-"""The event loop of a process that serves: its rounds are short, however many clients send at once.
+"""An event loop with short rounds, however many clients send at once.
 
-asyncio handles all sockets that are ready in one round. With a thousand clients this takes a tenth of a second, in
-which no timer and no signal is handled, and nothing that a part of the process has made ready.
+asyncio handles all ready sockets in one round. With a thousand clients that takes a tenth of a second, in which the
+loop handles no timer, no signal and no other callback.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 _SOCKETS: Final = 64
-"""Sockets that are handled in one round."""
+"""The most sockets handled in one round."""
 _T = TypeVar("_T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Gives the sockets that are ready in parts. The next part comes before the kernel is asked again."""
+    """Returns ready sockets in batches. Asks the kernel again after the last batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,11 +26,10 @@ class _Selector(selectors.DefaultSelector):
         if not self._found:
             self._found.extend(super().select(timeout))
         part = [self._found.popleft() for _ in range(min(_SOCKETS, len(self._found)))]
-        known = self.get_map()  # where a key has changed meanwhile, the kernel tells again what is ready
+        known = self.get_map()  # if a key has changed, the kernel reports the socket again
         return [each for each in part if known.get(each[0].fd) is each[0]]
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine, as asyncio.run does."""
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Selector())) as runner:
         return runner.run(main)

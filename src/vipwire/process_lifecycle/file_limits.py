@@ -1,4 +1,4 @@
-"""Raises the number of files this process may open: each connection is one, and distributions give 1,024."""
+"""Raises the limit of open files: each connection needs one, and distributions allow 1,024."""
 
 import resource
 from contextlib import suppress
@@ -9,7 +9,7 @@ WANTED: Final = 1 << 20
 
 
 def raise_limit(wanted: int = WANTED) -> int:
-    """Raise RLIMIT_NOFILE as far as this user may, at most to `wanted`; return what it is now."""
+    """Raise RLIMIT_NOFILE as far as this user may, at most to `wanted`; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted
     with suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Lets parts of prometheus_client be imported without the HTTP server and client that the package brings along.
+"""Makes modules of prometheus_client importable without the HTTP server and client that the package imports.
 
-The package's own code imports http.server, urllib.request and wsgiref: a tenth of what a start of the proxy imports,
-for functions that nobody here calls. Its modules do without. So the package is there before its code has run, which
-it does as soon as somebody wants a name of the package itself.
+The package's own code imports http.server, urllib.request and wsgiref, a tenth of all imports at the proxy's start,
+which vipwire does not use. So `prepare` installs the package without running its code, which runs at the first use of
+a name of the package.
 """
 
 import sys
@@ -13,7 +13,7 @@ _NAME: Final = "prometheus_client"
 
 
 def prepare() -> None:
-    """Put the package up for imports of its modules. Call it before anything has imported it."""
+    """Install the package for imports of its modules. Call this before any other import of it."""
     spec = find_spec(_NAME)
     if _NAME in sys.modules or spec is None or spec.loader is None:
         return
@@ -21,7 +21,7 @@ def prepare() -> None:
 
     def completed(name: str) -> Any:
         if find_spec(f"{_NAME}.{name}") is not None:
-            raise AttributeError(name)  # a module of it: it is imported by whoever asks
+            raise AttributeError(name)  # a module of the package: the import system loads it
         vars(package).pop("__getattr__", None)
         loader.exec_module(package)
         return getattr(package, name)

@@ -1,14 +1,14 @@
-"""The Unix sockets by which processes of vipwire find each other: files in one folder that is ours.
+"""The Unix sockets by which processes of vipwire find each other: files in one private folder.
 
     /run/vipwire/sockets/NAME.NETNS     root's
     /tmp/vipwire-UID/NAME.NETNS         another user's
 
-A name belongs to a network namespace: NETNS is its inode number. Only the owner of the folder may enter it, so no
-other user can take a name or connect. A process listens as long as it lives: the next one that takes a name removes
-the files at which no process listens. Containers find each other if they share the folder: by hostPath, in a Pod.
+A name belongs to a network namespace: NETNS is its inode number. Only the folder's owner can enter it, so no other
+user can take a name or connect. A process listens until it ends; the next process that takes a name removes sockets
+without a listening process. Containers find each other if they share the folder: by hostPath, in a Pod.
 
-Early versions had abstract sockets, whose names any user can take. vipwire connects to those of root and of our own
-user, so that it can take the place of such a version. It binds none.
+Versions before 0.1.0 had abstract sockets, whose names any user can take. vipwire connects to those of root and of
+its own user, to take over from such a version, but binds none.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 def listen(name: str) -> socket.socket:
-    """Listen at a name in this network namespace. Raise OSError with EADDRINUSE if a process does, ConfigError."""
+    """Listen at a name in this network namespace. Raise ConfigError, and OSError with EADDRINUSE if it is taken."""
     place = _folder()
     _make(place)
     path = place / _file(name)
@@ -42,7 +42,7 @@ def listen(name: str) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with contextlib.ExitStack() as on_error:
             on_error.callback(listener.close)
-            os.fchmod(listener.fileno(), 0o600)  # the mode that bind gives to the file
+            os.fchmod(listener.fileno(), 0o600)  # bind applies the umask
             listener.bind(str(path))
             listener.listen()
             on_error.pop_all()
@@ -50,12 +50,12 @@ def listen(name: str) -> socket.socket:
 
 
 def connect(name: str) -> socket.socket | None:
-    """Connect to the process that listens at a name; None if none does. Raise OSError if it cannot be asked."""
+    """Connect to the process that listens at a name; None if none does. Raise OSError if connect fails otherwise."""
     return _connected(str(_folder() / _file(name)))
 
 
 def connect_to_older(name: str) -> socket.socket | None:
-    """Connect to a process of root or ours that has an abstract socket, as versions before 0.1.0 had."""
+    """Connect to an abstract socket, of versions before 0.1.0, of root or this user."""
     try:
         connection = _connected(f"\0{name}")
     except OSError:
@@ -74,7 +74,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def is_bound_elsewhere(name: str) -> bool:
-    """Report whether a socket of this network namespace has a name's path, in root's folder or in another container.
+    """Report whether another folder or container has a socket with this name, in this network namespace.
 
     Any user can make such a path in a mount namespace of their own.
     """
@@ -87,7 +87,6 @@ def is_bound_elsewhere(name: str) -> bool:
 
 
 def is_at(listener: socket.socket, name: str) -> bool:
-    """Report whether a socket listens at a name."""
     return bool(listener.getsockname() == str(_folder() / _file(name)))
 
 
@@ -106,19 +105,18 @@ def _folder() -> Path:
 
 
 def _file(name: str) -> str:
-    """Name the socket of this thread's network namespace."""
     return f"{quote(name, safe='*:')}.{netns_inode()}"
 
 
 def _make(place: Path) -> None:
-    """Create the folder for us alone. Raise ConfigError if that fails, or another user can replace it."""
+    """Create the folder for this user alone. Raise ConfigError if that fails, or another user can replace it."""
     remedy = f"vipwire keeps its sockets there: in a Pod, mount the node's {_ROOTS.parent}, or set {VARIABLE}"
     try:
         make_folders(place, 0o700)
         for each in (_ROOTS.parent, place) if place == _ROOTS else (place,):
             found = each.stat()
             if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o022:
-                each.chmod(0o755)  # as kubelet makes an emptyDir
+                each.chmod(0o755)  # as kubelet creates an emptyDir
         if place.stat().st_uid == os.geteuid():
             place.chmod(0o700)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The signals: SIGTERM and SIGINT end the proxy, SIGHUP has it read its configuration again."""
+"""Signals: SIGTERM and SIGINT end the proxy, SIGHUP makes it read its configuration again."""
 
 import asyncio
 import signal
@@ -8,26 +8,26 @@ from vipwire.process_lifecycle import early_signals
 
 
 class Stop:
-    """Waits for the end. Make it inside the event loop, before anything that takes long."""
+    """Waits for the end. Make it inside the event loop, before any slow work."""
 
     def __init__(self, hung_up: Callable[[], None]) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self._reason: asyncio.Future[str] = loop.create_future()
         self.succeeded = False
-        """Whether a successor goes on with what we had."""
+        """Whether a successor takes over."""
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end, number.name)
         loop.add_signal_handler(signal.SIGHUP, hung_up)
-        if early_signals.taken():  # while the proxy was starting
+        if early_signals.taken():  # a signal that arrived during the start
             hung_up()
 
     def make_room(self, successor: str) -> None:
-        """End because a successor wants our place. May be called from any thread."""
+        """End because a successor takes over. Any thread may call this."""
         self.succeeded = True
         self._loop.call_soon_threadsafe(self.end, f"{successor} takes over")
 
     async def wait(self) -> str:
-        """Wait for the end and say what it was."""
+        """Wait for the end and return its reason."""
         return await self._reason
 
     def end(self, reason: str) -> None:

@@ -1,14 +1,14 @@
-"""One process for one thing of this machine: who comes second is told who is first, or takes its place.
+"""One process for each claim on this machine: a second process gets an error about the first, or takes over.
 
-What a proxy writes belongs to a network namespace, which containers may share whose processes are apart. So a claim
-is a Unix socket whose name belongs to the network namespace (`local_sockets`): the kernel closes it when the process
-dies, however it dies. Who has a name answers there, from a thread of its own:
+The kernel objects of a proxy belong to a network namespace, which containers with separate pid namespaces may share.
+So a claim is a Unix socket whose name belongs to the network namespace (`local_sockets`): the kernel closes it when
+the process ends in any way. The owner of a name answers there in a thread of its own:
 
-    second connects     first says who it is, as one line of JSON
-    second: takeover    first (if the second is root, or the same user) says `ending`, and ends in its usual way
-    the connection ends ▸ the first is gone ▸ the second has the names
+    second connects     first describes itself, as one line of JSON
+    second: takeover    first (if the second is root, or the same user) answers `ending`, and ends in its usual way
+    the connection ends ▸ the first has ended ▸ the second has the names
 
-The kernel tells each side who the other is (SO_PEERCRED).
+The kernel tells each side the other's process and user (SO_PEERCRED).
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from vipwire.process_lifecycle.local_sockets import (
 )
 
 INHERITED: Final = "VIPWIRE_CLAIMS"
-"""The variable that tells a program, when it replaces itself, which descriptors are its claims."""
+"""The variable in which a program, when it replaces itself, passes on the descriptors of its claims."""
 _TAKEOVER: Final = b"takeover\n"
 _ENDING: Final = b"ending\n"
 _HEAR_SECONDS: Final = 2.0
@@ -47,17 +47,17 @@ _END_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 0.02
 _BIND_ATTEMPTS: Final = 100
 _MOST_HEARD: Final = 16
-"""Connections at once: who has been quiet for longest is hung up on."""
+"""Open connections at most: beyond that, the one that has been silent longest is closed."""
 
 
 class AlreadyRunningError(VipwireError):
-    """Another process has what is wanted: says which, since when, and what can be done."""
+    """Another process has the claim: the text says which, since when, and the remedy."""
 
 
 class Holder(Value, frozen=True):
-    """The process that has a name. `pid` is 0 where it is in a pid namespace that we do not see.
+    """The process that has a name. `pid` is 0 for a process in an invisible pid namespace.
 
-    `said` is what it says of itself: `command`, `since`, `flags` and more; empty if it does not answer.
+    `said` is its description: `command`, `since`, `flags` and more; empty if it does not answer.
     """
 
     pid: int
@@ -75,14 +75,14 @@ class Holder(Value, frozen=True):
 
     @property
     def remedy(self) -> str:
-        """The way to end it."""
+        """How to end the process."""
         if not self.pid and not self.said:
             return "find it as root (ss -xlp)"
         return f"end it (kill {self.pid})" if self.pid else "end its container"
 
 
 class Claim:
-    """Names that this process has, until it dies or closes them."""
+    """Names that this process has, until it ends or closes them."""
 
     def __init__(self, listeners: Mapping[str, socket.socket], about: Mapping[str, Any]) -> None:
         self._listeners = dict(listeners)
@@ -97,7 +97,7 @@ class Claim:
         self._thread.start()
 
     def when_asked(self, end: Callable[[str], None]) -> None:
-        """Set `end`, which another thread calls when a successor wants our place; at once if one does already."""
+        """Set `end`, which another thread calls when a successor takes over; at once if one already waits."""
         with self._lock:
             self._end, asked = end, self._asked_by
         if asked:
@@ -143,7 +143,7 @@ class Claim:
         if connection.recv(64) == _TAKEOVER and self._yields_to(connection):
             selector.unregister(connection)
             self._heard.remove(connection)
-            self._successors.append(connection)  # it hears of our end by the end of this connection
+            self._successors.append(connection)  # the successor waits for the end of this connection
         else:
             self._hang_up(selector, connection)
 
@@ -176,8 +176,8 @@ def claimed(
 ) -> Iterator[Claim]:
     """Claim names for the block. Raise AlreadyRunningError if another process has one of them.
 
-    With `ready` its holder is asked to end instead, after `ready` was called, which may raise what keeps us from
-    taking its place. People are told our command, pid, the time and `details`; programs can also ask for `more`.
+    With `ready`, asks that process to end instead, after calling `ready`, which may raise to prevent the takeover.
+    The error of other processes shows our command, pid, the time and `details`; programs can also read `more`.
     """
     names = tuple(names)
     about = {
@@ -200,12 +200,12 @@ def claimed(
 
 
 def find_holder(name: str) -> Holder | None:
-    """Find the holder of a name; None for nobody, or this process before it replaced itself."""
+    """Return the process with a name; None if there is none, or it is this process before it replaced itself."""
     if name in _inherited():
         return None
     try:
         connection = _call(name)
-    except BlockingIOError:  # it hangs, and its queue is full
+    except BlockingIOError:  # the process hangs, and its queue is full
         return Holder(0, os.geteuid())
     except OSError:
         connection = None
@@ -216,7 +216,7 @@ def find_holder(name: str) -> Holder | None:
 
 
 def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
-    """Build the error that names the holder of what we want, and what to do."""
+    """Build the error that names the process with our claim, and the remedy."""
     way = ", or start with --takeover to take its place" if takeover else ""
     return AlreadyRunningError(f"it runs here already: {holder}; {holder.remedy}{way}")
 
@@ -232,7 +232,7 @@ def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
                 own.set_inheritable(False)
             else:
                 if own is not None:
-                    own.close()  # an abstract one, of the version that this program was before
+                    own.close()  # the abstract socket of this program's previous version
                 own = _bind(name)
             found[name] = own
             on_error.callback(own.close)
@@ -241,7 +241,7 @@ def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
 
 
 def _bind(name: str) -> socket.socket:
-    """Claim a name; if its holder ends at that moment, try again."""
+    """Claim a name; try again if its owner ends at that moment."""
     for _ in range(_BIND_ATTEMPTS):
         if (holder := find_holder(name)) is not None:
             raise refusal(holder, takeover=True)
@@ -260,7 +260,7 @@ def _end_holder(name: str) -> None:
     try:
         connection = None if name in _inherited() else _call(name)
     except OSError:
-        return  # `_bind` names it
+        return  # `_bind` raises the error
     if connection is None:
         return
     with connection:
@@ -279,7 +279,7 @@ def _end_holder(name: str) -> None:
 
 
 def _call(name: str) -> socket.socket | None:
-    """Connect to the holder of a name, also to one of an older version. Raise OSError if it cannot be asked."""
+    """Connect to the process with a name, also of an older version. Raise OSError if connect fails."""
     connection = connect(name) or connect_to_older(name)
     if connection is not None:
         connection.settimeout(_HEAR_SECONDS)
@@ -295,7 +295,7 @@ def _introduced(connection: socket.socket) -> Holder:
 
 
 def _understood(said: Any) -> dict[str, Any]:
-    """Keep of an answer what has the right form: anybody may have the name."""
+    """Return the valid fields of an answer: any process may have the name."""
     if not isinstance(said, dict):
         return {}
     details = said.get("details")
@@ -314,7 +314,7 @@ def _line(connection: socket.socket) -> bytes:
 
 
 def _inherited() -> dict[str, int]:
-    """Read which names this process had before it replaced itself, and still has."""
+    """Return the names, with descriptors, that this process has from before it replaced itself."""
     found: dict[str, int] = {}
     with contextlib.suppress(ValueError, AttributeError):
         for name, number in json.loads(os.environ.get(INHERITED, "{}")).items():

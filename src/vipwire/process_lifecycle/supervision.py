@@ -1,15 +1,15 @@
-"""Parts that run side by side in one process: none of them ends another, and no object ends a part.
+"""Parts that run side by side in one process: no part ends another, and no object ends a part.
 
-    Supervisor   runs each part by itself. One that fails is told and run again, after a second at first, after a
-                 minute at most. `troubles` tells which do not run, for a readiness page
-    Guard        what a part does about one object. What the object makes it raise is told, and the object is put
-                 aside: it is looked at again when it changes, and after a while that doubles up to five minutes
-    Activities   what is under way, and since when: parts note it while they work
-    LoopWatch    a thread that the loop has to answer every second; where it stands still, the thread says where
+    Supervisor   runs each part. A failed part restarts, after a second at first, after a minute at most. `troubles`
+                 lists the parts that do not run, for a readiness page
+    Guard        handles errors of one object. A part logs the error and suspends the object until the object changes,
+                 or until a delay has passed that doubles up to five minutes
+    Activities   the current activities and their start times
+    LoopWatch    a thread that checks every second whether the loop responds, and reports where it hangs
 
-A part that opens what an operator has chosen (a port, an interface) calls `begun` when it is open. A VipwireError
-before that is a refusal to start, in words for the operator; after that it is a failure like all others. Nothing that
-hangs is ended: what hangs at a disk or a socket hangs again. It is told, so that whoever watches can act.
+A part that opens something the operator configured (a port, an interface) calls `begun` when that is open. A
+VipwireError before that stops vipwire with a message for the operator; a later one is a failure of the part. vipwire
+reports parts that hang but does not end them, because they would hang at the same disk or socket again.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 class Activity(Struct, eq=False):
-    """Something that a part does; `thing` is the object that it is about, None for the part's own work."""
+    """An activity of a part; `thing` is its object, None for the part's own work."""
 
     part: str
     thing: Hashable
@@ -44,7 +44,7 @@ class Activity(Struct, eq=False):
 
 
 class Activities:
-    """What is under way in one event loop."""
+    """The current activities in one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, hung_after: float = HUNG_SECONDS) -> None:
         self._clock, self._hung_after = clock, hung_after
@@ -52,7 +52,6 @@ class Activities:
 
     @contextlib.contextmanager
     def of(self, part: str, thing: Hashable = None) -> Iterator[None]:
-        """Note an activity while this is entered."""
         activity = Activity(part, thing, self._clock())
         self._activities[id(activity)] = activity
         try:
@@ -68,9 +67,9 @@ class Activities:
 
 
 class LoopWatch:
-    """Tells when the thread that made it does not call `beat` for `after` seconds: in which line it is.
+    """Reports the current line if the thread that made this does not call `beat` for `after` seconds.
 
-    `tell` is called in another thread, once for each time that it stands still.
+    Another thread calls `tell`, once per hang.
     """
 
     def __init__(self, tell: Callable[[str], None], *, after: float = STALL_SECONDS, news: float = 10.0) -> None:
@@ -82,13 +81,11 @@ class LoopWatch:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
         self.beat()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Watch no more."""
         self._stop.set()
         self._thread.join()
 
@@ -101,7 +98,7 @@ class LoopWatch:
 
     @property
     def last(self) -> str:
-        """Where it stood still a moment ago; "" if it did not."""
+        """The line where the loop hung a moment ago; "" if it did not."""
         return self._last if self._told or time.monotonic() < self._until else ""
 
     def _run(self) -> None:
@@ -114,7 +111,7 @@ class LoopWatch:
 
 
 def _place(thread: int) -> str:
-    """Name the lines in which a thread is: ours, and the innermost."""
+    """Return a thread's two innermost lines of vipwire, and its innermost line."""
     stack = traceback.extract_stack(sys._current_frames().get(thread))  # noqa: SLF001  # documented, in spite of its name
     ours = [frame for frame in stack if "vipwire" in frame.filename]
     shown = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in (*ours[-2:], *stack[-1:])]
@@ -125,7 +122,7 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 LONGEST_ASIDE: Final = 300.0
 SOUND_SECONDS: Final = 10.0
-"""A part that has run for so long has recovered."""
+"""Seconds after which a running part has recovered."""
 
 T = TypeVar("T", bound=Hashable)
 Begun: TypeAlias = Callable[[], None]
@@ -133,7 +130,7 @@ Work: TypeAlias = Callable[[Begun], Awaitable[None]]
 
 
 class Witness(Protocol):
-    """Called at each failure with the part, the object ("" for the part itself), and whether it repeats itself."""
+    """Called at each failure with the part, the object ("" for the part itself), and whether the error repeats."""
 
     def __call__(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
         """Note a failure."""
@@ -144,7 +141,7 @@ def _nobody(part: str, thing: Hashable, error: Exception, *, again: bool) -> Non
 
 
 class _Suspension(Struct):
-    """How often an object has failed, when it is due again (monotonic seconds), and its last error."""
+    """An object's number of failures, the time of its next try (monotonic seconds), and its last error."""
 
     times: int
     due: float
@@ -152,7 +149,7 @@ class _Suspension(Struct):
 
 
 class Guard(Generic[T]):
-    """Keeps what one object makes a part raise to that object."""
+    """Limits the errors of an object to that object."""
 
     def __init__(
         self,
@@ -169,7 +166,7 @@ class Guard(Generic[T]):
 
     @contextlib.contextmanager
     def of(self, thing: T) -> Iterator[None]:
-        """Run a block that concerns one object; what it raises puts the object aside and ends here."""
+        """Run a block that concerns one object; an error suspends the object and is not raised."""
         try:
             with self._steps.of(self.part, thing):
                 yield
@@ -179,11 +176,11 @@ class Guard(Generic[T]):
             self._suspended.pop(thing, None)
 
     def step(self) -> AbstractContextManager[None]:
-        """Do in here what concerns the part as a whole, so that it is noticed if it does not end."""
+        """Run a block that concerns the whole part, and report it if it does not end."""
         return self._steps.of(self.part)
 
     def failed(self, thing: T, error: Exception) -> None:
-        """Put an object aside for an error."""
+        """Suspend an object after an error."""
         before, said = self._suspended.get(thing), in_short(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
@@ -199,12 +196,12 @@ class Guard(Generic[T]):
             )
 
     def ready(self, thing: T) -> bool:
-        """Report whether an object may be looked at: it is not aside, or its time has come."""
+        """Report whether an object may be tried: it is not suspended, or its delay has passed."""
         suspension = self._suspended.get(thing)
         return suspension is None or suspension.due <= self._clock()
 
     def due(self) -> tuple[T, ...]:
-        """List the objects that were put aside and are to be looked at again."""
+        """List the suspended objects whose delay has passed."""
         return tuple(thing for thing in self._suspended if self.ready(thing))
 
     def forget(self, thing: T) -> None:
@@ -213,7 +210,7 @@ class Guard(Generic[T]):
 
     @property
     def holds(self) -> bool:
-        """Whether any object is aside."""
+        """Whether any object is suspended."""
         return bool(self._suspended)
 
 
@@ -224,16 +221,16 @@ class _Part(Struct):
     trouble: str = ""
 
     def begin(self) -> None:
-        """Note that it has opened what it opens."""
+        """Record that the part has opened its port or interface."""
         self.begun = True
 
     def recover(self) -> None:
-        """Note that it has run for long enough."""
+        """Record that the part has run long enough to have recovered."""
         self.trouble, self.pause = "", self.first_pause
 
 
 class Supervisor:
-    """Runs parts, and counts what fails: `failures` by part, with what objects make them raise."""
+    """Runs parts, and counts failures: `failures` by part, including those of objects."""
 
     def __init__(
         self,
@@ -250,23 +247,22 @@ class Supervisor:
         self.failures: Counter[str] = Counter()
 
     def guard(self, part: str) -> Guard[Any]:
-        """Build the guard of a part."""
         self.failures[part] += 0
         return Guard(part, self._count, steps=self._steps)
 
     def troubles(self) -> Mapping[str, str]:
-        """Return what is wrong with each part that runs, or should; "" for nothing."""
+        """Return the error of each part that should run; "" for none."""
         troubles = {name: part.trouble for name, part in self._parts.items()}
         for step, age in self._steps.hung():
             troubles[step.part] = troubles.get(step.part) or f"does not go on since {age:.0f} s{_about(step.thing)}"
         return troubles | ({"event loop": self._loop} if self._loop else {})
 
     def forget(self, name: str) -> None:
-        """Remove a part that is not to run any more."""
+        """Remove a part that is no longer to run."""
         self._parts.pop(name, None)
 
     async def watch(self) -> None:
-        """Tell of what hangs, until cancelled: steps that do not end, and an event loop that stands still."""
+        """Log activities and event loops that hang, until cancelled."""
         with LoopWatch(self._stands_still, after=self._stall_after) as loop:
             while True:
                 loop.beat()
@@ -284,7 +280,7 @@ class Supervisor:
         self.failures["event loop"] += 1
 
     async def keep(self, name: str, work: Work, *, opens: bool = False) -> None:
-        """Run a part until it ends by itself, whatever it raises. Raise its VipwireError if it `opens` and cannot."""
+        """Run a part until it returns, again after errors. If it `opens`, raise a VipwireError before `begun`."""
         part = self._parts[name] = _Part(not opens, self._first_pause, self._first_pause)
         self.failures[name] += 0
         while True:
@@ -319,7 +315,7 @@ class Supervisor:
 
 
 def in_short(error: BaseException) -> str:
-    """Write an error in a line: ours in their words, all others with their kind and where they came from."""
+    """Write an error in one line: vipwire's own text, else the kind of the error and its place in the code."""
     plain = told_plainly(error)
     if plain is not None:
         return str(plain)
@@ -336,5 +332,5 @@ def _about(thing: object) -> str:
 
 
 def _name(thing: object) -> str:
-    """Write an object's name; a key of a store is its parts."""
+    """Write an object's name; for a key of a store, its parts."""
     return "/".join(filter(None, map(str, thing))) if isinstance(thing, tuple) else str(thing)

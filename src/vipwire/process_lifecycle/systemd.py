@@ -1,7 +1,7 @@
-"""Tells systemd that this process is ready, that it lives, and that it ends (sd_notify(3)).
+"""Notifies systemd that this process is ready, alive, or stopping (sd_notify(3)).
 
-A unit with Type=notify is started when READY=1 has come. With WatchdogSec= systemd ends a process whose event loop
-has stood still for so long, and starts it again. Without systemd ($NOTIFY_SOCKET) all of this does nothing.
+A unit with Type=notify has started when READY=1 arrives. With WatchdogSec= systemd restarts a process whose event
+loop hangs that long. Without systemd ($NOTIFY_SOCKET) these functions do nothing.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _ALIVE: Final = "WATCHDOG=1"
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Tell systemd a state."""
+    """Send a state to systemd."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -30,14 +30,14 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def watchdog_seconds(environ: Mapping[str, str] = os.environ) -> float:
-    """Return how often systemd wants to hear of this process, 0 for never."""
+    """Return the interval at which systemd expects a notification, 0 for never."""
     text = environ.get("WATCHDOG_USEC", "")
     ours = environ.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
     return int(text) / 1e6 if ours and text.isdecimal() else 0.0
 
 
 async def keep_alive(environ: Mapping[str, str] = os.environ) -> None:
-    """Tell systemd that the event loop turns, until cancelled."""
+    """Notify systemd regularly from the event loop, until cancelled."""
     seconds = watchdog_seconds(environ)
     while seconds:
         notify(_ALIVE, environ)

@@ -1,10 +1,10 @@
-"""One thread for work that is nearly always short and now and then takes seconds.
+"""One thread for jobs that are short, but now and then take seconds.
 
-The event loop waits for a job as long as a moment: most have ended by then, and nothing but two wake-ups was paid for
-the thread. A longer one goes on beside the loop, which then answers others.
+The event loop blocks for a moment on a job: most have ended by then, at the cost of two wake-ups. A longer job
+continues beside the loop.
 
-A job that is brief, as far as anybody can tell, runs in the loop's own thread: two wake-ups are a tenth of what a
-change of one endpoint costs. Should one take long all the same, the next ones run in the thread for a while.
+A job marked as brief runs in the loop's own thread: two wake-ups are a tenth of the cost of a change of one endpoint.
+If one takes long nevertheless, the next ones run in the worker thread for a while.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from typing import Any, Final, Generic, TypeVar
 T = TypeVar("T")
 
 MOMENT: Final = 0.01
-"""Seconds for which the loop waits for the thread at most. A quick answer of /healthz takes as long."""
+"""Seconds for which the loop blocks on the thread at most. A quick answer of /healthz takes as long."""
 LONG: Final = 0.2
-"""Seconds after which a job was not brief. Probes wait for a second; a busy machine takes a tenth of one at times."""
+"""Seconds after which a job was not brief. Probes wait for a second; a busy machine may take a tenth of one."""
 WARY_SECONDS: Final = 60.0
-"""For so long no job counts as brief after one that was not."""
+"""Seconds after a long job in which no job counts as brief."""
 
 
 class Worker(Generic[T]):
-    """Runs one job at a time in a thread of its own, which starts with the first."""
+    """Runs one job at a time in a thread of its own, which starts with the first job."""
 
     def __init__(self, moment: float = MOMENT, clock: Callable[[], float] = time.monotonic) -> None:
         self._moment, self._clock = moment, clock
@@ -40,7 +40,7 @@ class Worker(Generic[T]):
         self._thread: threading.Thread | None = None
 
     async def run(self, job: Callable[[], T], *, brief: bool = False) -> T:
-        """Run a job and return what it returns. Who is cancelled meanwhile still waits for its end."""
+        """Run a job and return its result. A cancelled caller still waits for the job's end."""
         if brief and (began := self._clock()) >= self._wary_until:
             return self._run_here(job, began)
         if self._thread is None:
@@ -64,7 +64,7 @@ class Worker(Generic[T]):
                 self._wary_until = ended + WARY_SECONDS
 
     def close(self) -> None:
-        """End the thread. Nothing may run."""
+        """End the thread. No job may be running."""
         if self._thread is not None:
             self._job = None
             self._asked.release()
@@ -76,7 +76,7 @@ class Worker(Generic[T]):
         ended: asyncio.Future[None] = loop.create_future()
         self._tell = lambda: loop.call_soon_threadsafe(_resolve, ended)
         try:
-            if self._ended.acquire(blocking=False):  # just now: whoever ended it may have seen nobody to tell
+            if self._ended.acquire(blocking=False):  # the job may have ended before `_tell` was set
                 return
             cancelled = None
             while not ended.done():
@@ -102,7 +102,7 @@ class Worker(Generic[T]):
                 self._error = error
             self._ended.release()
             if (tell := self._tell) is not None:
-                with suppress(RuntimeError):  # the loop was closed: nobody waits
+                with suppress(RuntimeError):  # the loop is closed
                     tell()
 
 

@@ -1,8 +1,7 @@
-"""Lays out tables as kubectl does: a line for a row, and no break inside a word, an address or a number.
+"""Lays out tables as kubectl does: a line for each row, without breaks inside a word, an address or a number.
 
-Where a terminal is too narrow, prose is folded at its blanks, then the columns that matter least are left out, and a
-line below says which. What is still too wide goes over the edge as a whole. In a file, and where all was asked for,
-nothing is left out and all columns line up.
+On a narrow terminal, prose is folded at blanks, then the least important columns are left out, and a line below names
+them. A wider word is not broken. In a file, and with all columns requested, no column is left out and all align.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -17,14 +16,14 @@ from rich.text import Text
 
 GAP: Final = "  "
 NARROWEST_PROSE: Final = 20
-"""Columns that prose keeps before others are left out for it."""
+"""The narrowest width of prose; below it other columns are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `prose` may be folded at blanks, but not beside the words that it `holds` together.
+    """A column. `prose` may be folded at blanks, but not beside the words in `holds`.
 
-    Of those with a `rank` the highest is left out first; 0 stays.
+    The highest `rank` is left out first; columns of rank 0 stay.
     """
 
     title: str
@@ -38,7 +37,7 @@ _Cell: TypeAlias = Sequence[Line]
 
 
 class Grid:
-    """Rows below upper-case titles. Text in square brackets is text."""
+    """Rows below upper-case titles. Text in square brackets is not markup."""
 
     def __init__(
         self, columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, whole: bool = False
@@ -48,12 +47,12 @@ class Grid:
         self._whole = whole
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Ask for the whole width."""
+        """Request the whole width."""
         del console
         return Measurement(1, options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield a line for each row, and one for what is left out."""
+        """Yield a line for each row, and one for the columns left out."""
         cuts = console.is_terminal and not self._whole
         natural, least = self._widths(), self._least()
         shown = _chosen(self._columns, natural, least, options.max_width) if cuts else range(len(self._columns))
@@ -66,14 +65,14 @@ class Grid:
             yield Prose(Text(words, style="dim"))
 
     def _widths(self) -> list[int]:
-        """Measure each column as it is, unfolded."""
+        """Measure each column unfolded."""
         return [
             max([cell_len(column.title), *(_width(line) for row in self._rows for line in row[index])])
             for index, column in enumerate(self._columns)
         ]
 
     def _least(self) -> list[int]:
-        """Measure how narrow each column of prose may become; 0 for the others."""
+        """Measure each prose column's narrowest width; 0 for the others."""
         return [
             max([NARROWEST_PROSE, *(_longest(line, column.holds) for row in self._rows for line in row[index])])
             if column.holds
@@ -83,16 +82,15 @@ class Grid:
 
 
 class Prose:
-    """Text that is folded at blanks, never inside a word; what is folded begins `hanging` columns further in.
+    """Text that is folded at blanks, never inside a word; continuation lines are indented by `hanging` columns.
 
-    Beside the words that it `holds` together it is not folded either.
+    Text is not folded beside the words in `holds`.
     """
 
     def __init__(self, text: Text, hanging: int = 0, holds: Container[str] = frozenset()) -> None:
         self._text, self._hanging, self._holds = text, hanging, holds
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield its lines."""
         for line in _folded(_lines(self._text), options.max_width, self._hanging, self._holds):
             yield from (Segment(line),) if isinstance(line, str) else line.render(console)
             yield Segment.line()
@@ -100,7 +98,7 @@ class Prose:
 
 @dataclass(slots=True)
 class _Kept:
-    """The columns that are shown, and their widths: prose shares what the others leave. `tight`: each line counts."""
+    """The shown columns and their widths: prose shares the width that the others leave. `tight`: fold everywhere."""
 
     columns: Sequence[Column]
     indices: list[int]
@@ -111,7 +109,7 @@ class _Kept:
     widths: list[int] = field(default_factory=list)
 
     def cells(self, row: Sequence[_Cell]) -> tuple[_Cell, ...]:
-        """Choose a row's cells, and fold its prose."""
+        """Select a row's shown cells, and fold its prose."""
         return tuple(
             tuple(_folded(row[index], width, holds=self.columns[index].holds))
             if self.columns[index].prose
@@ -134,7 +132,7 @@ class _Kept:
             self.widths[widest] -= cut
             over -= cut
         if over > 0 and self.tight:
-            # the few cells that are wider than most go over their column's edge, not every row
+            # rare wide cells overflow their column in their row only
             widest = max(range(len(self.widths)), key=lambda at: self.widths[at])
             self.widths[widest] -= min(over, self.widths[widest] // 3)
 
@@ -144,7 +142,7 @@ def _longest(line: Line, holds: Container[str]) -> int:
 
 
 def _chosen(columns: Sequence[Column], natural: Sequence[int], narrowest: Sequence[int], width: int) -> list[int]:
-    """Choose the columns that fit, with prose as narrow as it may be."""
+    """Choose the columns that fit, with prose at its narrowest."""
     shown = list(range(len(columns)))
 
     def needed() -> int:
@@ -172,7 +170,7 @@ def unbroken(text: str, holds: Container[str]) -> Iterator[str]:
 def _folded(
     lines: Iterable[Line], width: int, hanging: int = 0, holds: Container[str] = frozenset()
 ) -> Iterator[Line]:
-    """Fold lines at blanks; a word that is longer than the width stays whole."""
+    """Fold lines at blanks; a word longer than the width stays whole."""
     for line in lines:
         plain = line if isinstance(line, str) else line.plain
         start = end = 0
@@ -191,7 +189,7 @@ def _indented(line: Line, by: int) -> Line:
 
 
 def _words(text: str, holds: Container[str] = frozenset()) -> Iterator[tuple[int, int]]:
-    """Yield where words begin and end; those that are held together are one."""
+    """Yield the begin and end of each word; words that hold together are one."""
     at = begin = end = 0
     held = True
     for word in text.split(" "):

@@ -7,7 +7,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_flags(*flags: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Give flags (click's options) to a command, in their order."""
+    """Add flags (click options) to a command, in their order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(flags):

@@ -1,8 +1,7 @@
 """Prints errors, warnings and notes of commands on stderr, one line each, and sets the exit status.
 
-Every command ends the same way: 0 when it did its work, 2 when its command line is wrong, 1 when anything else
-failed. The commands that compare (`diff`, `explain`, `check`) keep 1 for what they found, as diff(1) does, and end
-with 2 when they could not look.
+The exit status is 0 on success, 2 for a wrong command line, 1 for any other error. Commands that compare (`diff`,
+`explain`, `check`) use 1 for differences, as diff(1) does, and 2 for all errors.
 """
 
 import contextlib
@@ -20,17 +19,16 @@ MISUSED: Final = 2
 
 
 def say(text: str) -> None:
-    """Print lines that hold parts of objects."""
+    """Print lines to stdout, with control characters escaped."""
     _echo(visible_lines(text))
 
 
 def note(text: str) -> None:
-    """Print a remark on stderr, where it does not mix with a result."""
+    """Print a remark on stderr, apart from the result."""
     _echo(visible_lines(text), err=True)
 
 
 def warn(text: str) -> None:
-    """Print a warning."""
     _echo(f"warning: {visible(text)}", err=True)
 
 
@@ -42,7 +40,7 @@ def complain(error: VipwireError | str) -> None:
 
 @contextlib.contextmanager
 def plain_errors(status: int = FAILED) -> Iterator[None]:
-    """Print what an operator can do about an error, and end the command with an exit status, without a traceback."""
+    """Print a VipwireError or PermissionError without a traceback, and exit with `status`."""
     try:
         with ungrouped():
             yield
@@ -55,8 +53,8 @@ def plain_errors(status: int = FAILED) -> Iterator[None]:
 
 
 def usage_error(error: "click.ClickException") -> int:
-    """Print an error of click's in our style; return the exit status."""
-    if (context := getattr(error, "ctx", None)) is not None:  # of a UsageError
+    """Print an error of click's in vipwire's style; return the exit status."""
+    if (context := getattr(error, "ctx", None)) is not None:  # UsageError has a context
         _echo(context.get_usage(), err=True)
         _echo(f"Try `{context.command_path} --help`.", err=True)
     complain(error.format_message())

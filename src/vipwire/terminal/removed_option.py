@@ -1,4 +1,4 @@
-"""Refuses an option of an earlier version with a line that names its replacement."""
+"""Refuses an option of an earlier version with an error that names its replacement."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import click
 
 
 def refuse(option: str, instead: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """Return the callback of a hidden option that this version no longer has."""
+    """Return the callback of a hidden option that no longer exists."""
 
     def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
         if value is not None:
