@@ -1,1 +1,1 @@
-"""userspace mode: a process relays every connection; rules of iptables bring the packets for VIPs to it."""
+"""userspace mode: the relay, a process, carries every connection; iptables rules lead packets for VIPs to it."""

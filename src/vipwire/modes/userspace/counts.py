@@ -30,16 +30,16 @@ _REASONS: Final = {
 def service_counts(
     plans: Sequence[ServicePlan], relay: RelayCounters | None, saved: str, *, endpoints: bool
 ) -> Counts:
-    """Count what the relay carried: bytes of streams and datagrams, without headers. A relay sees no packets.
+    """Count the bytes that the relay carried, without headers; a relay sees no packets.
 
-    `saved` is the output of `iptables-save -c`: a rule's comment tells what it rejects or drops.
+    `saved` is the output of `iptables-save -c`; a rule's comment names the Service whose packets it rejects or drops.
     """
     counts = Counts(endpoints=endpoints)
     listeners = relay.listeners if relay is not None else {}
     for entrance in (each for plan in plans for each in entrances(plan)):
         frontend = entrance.frontend
         for found in (each for here in (False, True) for each in listeners.get(entrance.front(here=here), ())):
-            port = found.place.port or frontend.key.port  # one that keeps the client's has the Service's own
+            port = found.place.port or frontend.key.port  # an endpoint that keeps the client's port has port 0
             name = EndpointName(frontend.port_name, Address(found.place.address), port)
             counts.add_endpoint(Measure.CONNECTIONS, name, found.connections)
             counts.add_endpoint(Measure.BYTES, name, found.sent)

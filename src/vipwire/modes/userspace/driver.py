@@ -1,4 +1,4 @@
-"""The Driver of userspace mode: chooses the variant of iptables, checks that it works, and builds the backends."""
+"""The Driver of userspace mode: chooses the variant of iptables, checks it, and builds the backends."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -24,14 +24,14 @@ _PROBE: Final = (
     "-m conntrack --ctstate NEW -j REDIRECT --to-ports 1\n"
     "-F KUBE-PORTALS-PROBE\n-X KUBE-PORTALS-PROBE\nCOMMIT\n"
 )
-"""Makes a rule that nobody reaches, and removes it: NAT is what a kernel or a container lacks."""
+"""Creates and deletes a rule in a chain without jumps to it, because kernels or containers may lack NAT."""
 
 
 def choose(family: Family, *, tried: bool) -> IptablesTool:
-    """Choose the variant that this node uses; with `tried` only one with which this kernel can have our rules.
+    """Choose the variant that this node uses; with `tried`, one in which this kernel accepts vipwire's rules.
 
-    A kernel may list the tables of a variant and refuse every rule: then the other one is taken. Raise
-    UnsupportedError, with what each said, if there is none.
+    A kernel may list the tables of a variant and refuse every rule; then vipwire takes the other variant. Raise
+    UnsupportedError with both refusals if neither works.
     """
     tools, errors = in_use(family, PURPOSE, limit=LIMIT_SECONDS)
     if not tools and not errors:
@@ -44,7 +44,7 @@ def choose(family: Family, *, tried: bool) -> IptablesTool:
             return tool
         try:
             tool.restore(_PROBE)
-        except LockedError:  # what is missing will show when rules are refused
+        except LockedError:  # the kernel reports missing features when it refuses the rules
             return tool
         except CommitError as error:
             errors.append(str(error))
@@ -58,13 +58,13 @@ def choose(family: Family, *, tried: bool) -> IptablesTool:
 
 
 SYSCTLS = (Sysctl("net/ipv4/tcp_tw_reuse", 1),)
-"""A relay is a client of its endpoints: without it, 28,000 connections a minute to one endpoint use up all ports."""
+"""The relay is its endpoints' client: without this, 28,000 connections a minute to one endpoint use up all ports."""
 
 
 def build_backends(families: Iterable[Family], choices: Choices, *, prepare: bool) -> dict[Family, UserspaceBackend]:
-    """Build a backend for each family. With `prepare` it is going to be run: rules are tried, relays may be started.
+    """Build a backend for each family; with `prepare`, try rules and allow a start of relays.
 
-    Raise UnsupportedError if this machine cannot have the rules that are wanted.
+    Raise UnsupportedError if this machine refuses the rules.
     """
     tools = {family: choose(family, tried=prepare) if choices.bind is Bind.RULES else None for family in families}
     sight = sights(tools.values())
@@ -72,13 +72,12 @@ def build_backends(families: Iterable[Family], choices: Choices, *, prepare: boo
 
 
 def leftovers(families: Iterable[Family], *, rules: bool = True) -> list[UserspaceBackend]:
-    """Build what removes all that this mode has left, whatever it was set to; without `rules` only relays."""
+    """Build the backends that remove this mode's leftovers, for any settings; without `rules` only relays."""
     choices = Choices() if rules else Choices(bind=Bind.NONE)
     return [UserspaceBackend(family, choices, None, runs=False) for family in families]
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-    """Build it; for one that is run rules are tried, and relays may be started."""
     ports = port_range(config.port_range) or range(0)
     choices = Choices(
         bind=Bind(config.userspace_bind),
@@ -96,7 +95,7 @@ def _explainer(family: Family, mode: Any) -> Explainer[Any, Any, Any]:
 
 
 def _cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
-    """Build what has the relay retire, which needs no right, and with `rules` removes these."""
+    """Build the backends that retire the relay, which needs no privilege, and with `rules` remove these."""
     return [(left.family, left) for left in leftovers(families, rules=rules)]
 
 

@@ -1,7 +1,7 @@
-"""One way into a Service port: a frontend at its own port, or at a range of ports around it. Pure.
+"""An entrance of a Service port: a frontend at its own port, or at a port range around it. Pure.
 
-A range is one front and one rule for each chain, whatever its size. Connection tracking tells the relay which port a
-client has asked for. An endpoint that keeps that port stands among the front's shares with port 0.
+A range has one front, and one rule for each chain. Connection tracking tells the relay the client's port. An endpoint
+that keeps that port has port 0 among the front's shares.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _HERE = " (from this node)"
 
 
 class Entrance(NamedTuple):
-    """A frontend, at its port or, where `wide` is given, at that range."""
+    """A frontend, at its port or, with `wide`, at that range."""
 
     frontend: Frontend
     wide: RangeFrontend | None = None
@@ -33,16 +33,16 @@ class Entrance(NamedTuple):
         return (self.wide.key.first, self.wide.key.last) if self.wide is not None else (0, 0)
 
     def front(self, *, here: bool = False) -> str:
-        """Name its front; `here`: that of clients on this node, where they have one of their own."""
+        """Name the front; `here`: the separate front of clients on this node."""
         key = self.wide.key if self.wide is not None else self.frontend.key
         return f"{self.frontend.port_name} {self.frontend.kind.value} {key}{_HERE if here else ''}"
 
     def place(self, target: Target) -> Place:
-        """Name where an endpoint is reached; with port 0 where it keeps the client's."""
+        """Return an endpoint's place; port 0 if the endpoint keeps the client's port."""
         return self._kept(target.address, target.port)
 
     def serving(self) -> tuple[Place, ...]:
-        """Name where old UDP flows may still be answered."""
+        """Return the places from which old UDP flows may still get answers."""
         return tuple(self._kept(*each) for each in sorted(self.frontend.serving))
 
     def _kept(self, address: Address, port: int) -> Place:
@@ -50,14 +50,15 @@ class Entrance(NamedTuple):
 
 
 def entrances(plan: ServicePlan) -> Iterator[Entrance]:
-    """Yield every way into a Service's ports."""
+    """Yield every entrance of a Service's ports."""
     yield from map(Entrance, plan.frontends)
     yield from (Entrance(wide.frontend, wide) for wide in plan.ranges)
 
 
 def asks_in_vain(node: NodePlan, entrance: Entrance) -> bool:
-    """Report whether a range cannot be served: rules lead to whatever address the interface has.
+    """Report whether the relay cannot serve a UDP range, because the node has no address.
 
-    A datagram's port is found by the address at which it arrives, and a socket at any address does not tell that.
+    Rules then redirect to the interface's address. The relay looks a datagram's port up by its arrival address, which
+    a socket at the wildcard address does not tell.
     """
     return entrance.wide is not None and node.address is None and entrance.frontend.key.protocol is Protocol.UDP

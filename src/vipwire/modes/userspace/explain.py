@@ -1,4 +1,4 @@
-"""userspace mode for people: differences as lines to read, and a packet's way through rules to a listener. Pure."""
+"""Prints userspace mode's differences, and follows a packet through the rules to a listener. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, sta
 from vipwire.relay.messages import Listener, Place
 
 PortOf = Callable[[str], int]
-"""Tells at which port a front is; 0 if that is not known."""
+"""Returns the port of a front; 0 if unknown."""
 _NO_PORT: Final = "0"
 
 
 @dataclass
 class FrontRules(Surroundings):
-    """The rules that were observed, beside those that should be; `own` are this node's addresses."""
+    """The observed rules beside the planned ones; `own` are this node's addresses."""
 
     observed: Mapping[Key, Value]
     wanted: Mapping[Key, Value]
@@ -51,17 +51,16 @@ class FrontRules(Surroundings):
                     found.setdefault(ChainName(key.table, key.chain), []).append(key)
 
     def owns(self, address: Address) -> bool:
-        """Report whether an address is this node's."""
         return address in self.own
 
     def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
-        """List a chain, the rules that are first before the others; None if it is neither there nor planned."""
+        """List the rules of a chain, `first` rules first; None if the kernel and the plan both lack the chain."""
         del header
         key = ChainName(table, chain)
         if chain not in BUILT_IN and key not in self.observed and key not in self.wanted:
             return None
         seen, planned = self.observed.get(key), self.wanted.get(key)
-        if isinstance(seen, tuple) or isinstance(planned, tuple):  # a chain whose rules never change
+        if isinstance(seen, tuple) or isinstance(planned, tuple):  # a chain of constant rules
             there, meant = (each if isinstance(each, tuple) else () for each in (seen, planned))
             strange = ObjectState.DIFFERENT if key in self.wanted else ObjectState.FOREIGN
             return compare_rules(there if key in self.observed else None, meant, strange)
@@ -75,7 +74,7 @@ class FrontRules(Surroundings):
             yield self._rule(rule, state_of(rule, self.observed, self.wanted))
 
     def _rule(self, rule: Rule, state: ObjectState) -> ListedRule:
-        """Fill in the port of the front, where the relay has told it."""
+        """Insert the front's port, if the relay has reported it."""
         if not rule.front:
             return ListedRule(rule.words, state)
         port = self.port_of(rule.front)
@@ -95,7 +94,7 @@ _CHOICES: Final = {
 
 
 class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
-    """Explains this mode's objects of one family. `port_of` tells at which port a front is, 0 if that is unknown."""
+    """Explains userspace mode's objects of one family. `port_of` returns the port of a front, 0 if unknown."""
 
     def __init__(self, family: Family, port_of: PortOf = lambda _: 0) -> None:
         super().__init__(RESTORE[family])
@@ -104,7 +103,7 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
     def script(self, delta: Delta[Key, Value]) -> Iterable[str]:
         """Write a difference: listeners as comments, rules as input of iptables-restore.
 
-        Ports that only a relay will choose stand there as the name of their listener.
+        A listener's name replaces a port that only a relay will choose.
         """
         for sign, objects in (("-", delta.removed), ("+", delta.added)):
             yield from (f"# {sign} {_listening(value)}" for value in objects.values() if isinstance(value, Listener))
@@ -124,7 +123,6 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
     def arrange(
         self, observed: Mapping[Key, Value], wanted: Mapping[Key, Value], own: frozenset[Address]
     ) -> FrontRules:
-        """Arrange the rules by chain."""
         return FrontRules(observed, wanted, own, self._port_of)
 
     def follow(self, objects: FrontRules, packet: Packet) -> Walk:
@@ -153,7 +151,7 @@ class _Way:
                 here = verdict is Verdict.REDIRECT or goes_here(self._header, self._rules)
                 if front or here:
                     yield from self._relay(Front(front))
-                else:  # a rule that is not ours has translated it
+                else:  # a foreign rule has translated it
                     yield self._path(target=(self._header.destination, self._header.port))
                 return
             if verdict is not None and verdict.end is not None:

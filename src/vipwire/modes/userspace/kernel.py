@@ -1,11 +1,11 @@
-"""userspace mode's backend: tells the relay what to listen for, and leads packets to it. One instance is one family.
+"""userspace mode's backend: configures the relay and leads packets to it. One instance serves one family.
 
-A commit goes in steps, so that rules never lead to nobody:
+A commit goes in steps, so that no rule leads to a missing listener:
 
-    fronts that come or change, node ports that go ▸ rules, in one run of iptables-restore ▸ fronts that go
+    new and changed fronts, deleted node ports ▸ rules, in one run of iptables-restore ▸ deleted fronts
 
-If a step is refused the ones before it are undone, and the error is raised. The relay is started when it is first
-needed, and outlives this process; should it end, `changed` and `housekeep` notice, and a new one is told everything.
+If the kernel refuses a step, vipwire undoes the earlier steps and raises the error. The relay starts with the first
+front and outlives vipwire. If the relay ends, `changed` and `housekeep` notice, and a new relay gets all fronts.
 """
 
 import logging
@@ -38,7 +38,7 @@ from vipwire.relay.messages import Listener, RelaySettings
 
 PURPOSE: Final = "userspace mode"
 LIMIT_SECONDS: Final = 60.0
-"""For the few rules of this mode; the relay's listeners wait meanwhile."""
+"""Enough for this mode's few rules; the relay's listeners wait meanwhile."""
 _LOOK_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("vipwire.relay")
 
@@ -46,7 +46,8 @@ _LOG: Final = logging.getLogger("vipwire.relay")
 class UserspaceBackend:
     """The relay and the rules of one family, in the network namespace of the calling thread.
 
-    `tool` is None where no rules are wanted; `sight` where nobody counts commits. Without `runs` no relay is started.
+    `tool` is None in settings without rules, `sight` if the engine does not count commits. Without `runs` the backend
+    starts no relay.
     """
 
     def __init__(
@@ -71,39 +72,37 @@ class UserspaceBackend:
 
     @property
     def variant(self) -> str:
-        """The rule engine of the kernel that holds the rules: `nft` or `legacy`; "" without rules."""
+        """The kernel's engine that holds the rules: `nft` or `legacy`; "" without rules."""
         return self._tool.variant.value if self._tool is not None else ""
 
     def close(self) -> None:
-        """Hang up; the relay and the rules stay."""
+        """Close the connection; the relay and the rules stay."""
         self._remote.close()
         if self._sight is not None:
             self._sight.close()
 
     def render_node(self, node: NodePlan) -> Mapping[Key, Value]:
-        """Render what belongs to no Service. Services rendered from now on are for this node."""
+        """Render the constant objects. Later calls of `render` use this node."""
         self._node = node
         return node_objects(node, self._choices)
 
     def render(self, plan: ServicePlan) -> Rendered[Key, Value]:
-        """Render one Service."""
         return render(self._node, self._choices, plan)
 
     def describe(self, key: Key) -> str:
-        """Name an object for a person."""
         return describe(self.family, key)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List what a Service asks for in vain; see `Selective`."""
+        """List the wishes of a Service that userspace mode cannot fulfil; see `Selective`."""
         return tuple(shortcomings(self._node, self._choices, plan))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of the relay, over a connection of its own, and of the rules; see `Mode`."""
+        """Read the counters of the relay, over a separate connection, and of the rules; see `Mode`."""
         saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
         return service_counts(tuple(plans), ask_counts(relay_name(self.family)), saved, endpoints=endpoints)
 
     def changed(self) -> bool:
-        """Report whether others may have changed the rules since we last read or wrote them, or the relay ended."""
+        """Report whether the rules may have changed since vipwire's last read or write, or the relay ended."""
         if self._left is None or not self._remote.alive():
             return True
         if self._sight is not None:
@@ -111,7 +110,6 @@ class UserspaceBackend:
         return self._tool is not None and self._read() != self._left
 
     def observe(self) -> dict[Key, Value]:
-        """Read the relay's listeners and the rules."""
         self._left = None
         self._seen = self._sight.look() if self._sight is not None else None
         found = self._read()
@@ -121,7 +119,7 @@ class UserspaceBackend:
         return found
 
     def commit(self, delta: Delta[Key, Value]) -> int:
-        """Apply a difference; return how many bytes of rules were written. Raise CommitError if it is refused."""
+        """Apply a difference; return the bytes of rules. Raise CommitError if the kernel or the relay refuses."""
         coming, before, going = _fronts(delta)
         was = {front: self._remote.ports.get(front, []) for front in (*before, *going)}
         left, self._left = self._left, None
@@ -148,28 +146,28 @@ class UserspaceBackend:
         return len(text)
 
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
-        """Return at which addresses and ports of this node UDP flows to these plans' frontends are answered."""
+        """Return the addresses and ports of this node that answer UDP flows to these plans' frontends."""
         ways = (each for plan in plans for each in entrances(plan) if each.frontend.key.protocol is Protocol.UDP)
         fronts = (each.front(here=here) for each in ways for here in (False, True))
         return frozenset(place for front in fronts for place in self._bound(front))
 
     def housekeeping_due(self) -> float | None:
-        """Return the seconds until the relay is to be asked for news; None where none is run."""
+        """Return the seconds until vipwire asks the relay for news; None if it starts no relay."""
         if not self._runs or self._left is None:
             return None
         return max(0.0, self._looked + _LOOK_SECONDS - self._clock())
 
     def housekeep(self) -> None:
-        """Pass on what the relay has to say. Raise OSError if it has ended."""
+        """Handle the relay's messages. Raise OSError if the relay has ended."""
         self._looked = self._clock()
         for text, times in self._remote.notes():
             _LOG.warning("%s", text, extra={"fields": {"ip_family": self.family.value, "times": times}})
 
     def delete(self) -> bool:
-        """Remove the rules of either variant and have the relay retire; tell whether there was anything.
+        """Remove the rules of both variants and retire the relay; report whether any existed.
 
-        Set to do without rules, it leaves them alone: they need a right that this process may not have.
-        Connections that are relayed go on; the relay ends with the last of them.
+        In settings without rules, leave rules alone, because their removal needs a privilege that this process may
+        lack. The relay ends with its last connection.
         """
         found = False
         tools = with_tables(self.family, PURPOSE, limit=LIMIT_SECONDS)
@@ -192,28 +190,28 @@ class UserspaceBackend:
         before = self._sight.look() if self._sight is not None else None
         self._tool.restore(text)
         if self._sight is not None:
-            # `_seen` stays: what others committed before or while we did is for the next check to see.
+            # `_seen` stays: the next check must see commits of other programs before or during this one.
             self._sight.after(before, text.count("\nCOMMIT\n"))
 
     def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
-        """Return where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""
+        """Return the addresses at which clients reach a frontend without rules, as last seen; empty with rules."""
         if self._choices.bind is Bind.RULES:
             return ()
         return tuple(format_endpoint(*place) for place in self._bound(Entrance(frontend).front()))
 
     def port_of(self, front: str) -> int:
-        """Return at which port rules find a front, as it was last seen; 0 if it is not there."""
+        """Return the port of a front for rules, as last seen; 0 if it does not exist."""
         return _first(self._remote.ports)(front)
 
     def _bound(self, front: str) -> Iterator[tuple[Address, int]]:
-        """Yield the addresses and ports of a front's sockets, as last seen; nothing where it is not there."""
+        """Yield the addresses and ports of a front's sockets, as last seen."""
         listener = (self._left or {}).get(Front(front))
         binds = listener.binds if isinstance(listener, Listener) else ()
         for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):
             yield Address(place.address), port
 
     def _log_places(self, listeners: Mapping[str, Listener]) -> None:
-        """Log where listeners are that chose their ports themselves, whenever that is new to this process."""
+        """Log the ports that listeners chose themselves, once for each port."""
         if self._choices.bind is Bind.RULES or not self._runs:
             return
         for front, listener in listeners.items():
@@ -226,7 +224,7 @@ class UserspaceBackend:
 
 
 def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
-    """Choose the fronts of a difference: those that come or change, what these were before, and those that go."""
+    """Return the fronts of a difference: the new state, the old state of changed ones, and the deleted ones."""
     before = {key: old for key, (old, _) in delta.changed.items()}
     after = {key: new for key, (_, new) in delta.changed.items()}
     return _listeners(delta.added) | _listeners(after), _listeners(before), _listeners(delta.removed)
@@ -239,11 +237,11 @@ def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
 
 
 def _first(ports: Mapping[str, list[int]]) -> Ports:
-    """Return the port of a front that rules lead to: that of its first socket."""
+    """Return the port of a front's first socket, to which rules lead."""
     return lambda front: next(iter(ports.get(front, ())), 0)
 
 
 def sights(tools: Iterable[IptablesTool | None]) -> Generations | None:
-    """Build the detectors of commits, where all rules are of the variant that counts them."""
+    """Return the commit counter of nf_tables; None if some rules are in the legacy engine."""
     tools = tuple(tools)
     return Generations() if tools and all(tool and tool.variant is Variant.NFT for tool in tools) else None

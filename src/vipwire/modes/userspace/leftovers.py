@@ -1,9 +1,8 @@
-"""Removes what userspace mode left beside its rules: tells the relay to retire, deletes entries in conntrack.
+"""Removes the relay and the conntrack entries that userspace mode left behind.
 
-The relay ends with the last connection that it relays. It still takes connections that came before its rules went.
-
-A flow keeps the translation of its first datagram as long as its client sends. The first sync of another mode has
-such flows deleted, but until the rules of userspace mode are gone a datagram may lead to the relay once more.
+The relay ends with its last connection, and still accepts connections that began before its rules went. A UDP flow
+keeps its translation while its client sends. The next mode's first sync deletes such flows, but a datagram may create
+one again until userspace mode's rules are gone.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(1
 
 
 RELAY_SECONDS: Final = 2.0
-"""How long a relay listens after its rules have gone: a handshake that had begun ends well."""
+"""Seconds for which a relay listens after its rules have gone, so that handshakes complete."""
 
 
 class RelayRemains:
@@ -36,15 +35,14 @@ class RelayRemains:
         self._retires: float | None = None
 
     def before_rules(self) -> RemovalResult:
-        """Wait: the rules still lead to the relay."""
+        """Do nothing: rules still lead to the relay."""
         return RemovalResult()
 
     def held(self) -> frozenset[ChainName]:
-        """Return nothing: this mode holds no chain."""
         return frozenset()
 
     def after_rules(self) -> RemovalResult:
-        """Tell the relay to retire, now that no rule leads to it."""
+        """Retire the relay: no rule leads to it any more."""
         remote = Remote(relay_name(self._family), RelaySettings((0, 0), 0.0), starts=False)
         try:
             if self._retires is not None and time.monotonic() >= self._retires:
@@ -59,22 +57,22 @@ class RelayRemains:
 
 
 def forget_relayed(family: Family, remote: Remote) -> None:
-    """Delete the UDP flows of a family that its relay answers: new rules decide about their next datagram.
+    """Delete the UDP flows of a family that its relay answers, so that new rules decide about the next datagram.
 
-    Without access to connection tracking, which the keeper of flows has told of, they stay. Raise OSError if the
-    relay is lost, or the kernel refuses.
+    Without access to connection tracking, which a warning has reported, the flows stay. Raise OSError if the relay is
+    lost or the kernel refuses.
     """
     places = remote.places(remote.listeners(), Protocol.UDP)
     if not places:
         return
     found: list[Flow] = []
     with contextlib.suppress(UnsupportedError), FlowTable() as table:
-        with contextlib.suppress(DumpInterruptedError):  # some may be left out: their clients wait for the timeout
+        with contextlib.suppress(DumpInterruptedError):  # an interrupted dump may miss some flows, which time out
             found.extend(flow for flow in table.flows(family, Protocol.UDP) if is_answered(flow, places))
         table.delete(found)
 
 
 def is_answered(flow: Flow, places: Collection[tuple[Address, int]]) -> bool:
-    """Report whether a flow is answered at one of these addresses and ports. Pure."""
+    """Report whether one of these places answers a flow. Pure."""
     anywhere = _ANYWHERE[Family.IPV4 if len(flow.reply_source) == 4 else Family.IPV6]
     return any((address, flow.reply_source_port) in places for address in (flow.reply_source, anywhere))

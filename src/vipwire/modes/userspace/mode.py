@@ -1,4 +1,4 @@
-"""The ModeSpec of userspace mode, and what a Service may ask for that this mode lacks."""
+"""The ModeSpec of userspace mode, with the wishes of a Service that this mode cannot fulfil."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,14 +19,14 @@ LACKS: Final = (
     *only_in_ipvs("a relay makes a connection of its own to the endpoint"),
     *(Lack(wish, _RESTS) for wish in ("eject_after", "eject_for", "eject_at_most", "eject_udp")),
 )
-"""Whatever the operator has chosen."""
+"""With any settings."""
 _WITHOUT_RULES: Final = (
     Lack("port_ranges", "needs rules, and --userspace-bind does without: only the port itself is served"),
 )
 
 
 def shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> Iterator[Problem]:
-    """Compare what a plan asks for with what listeners and rules can do."""
+    """Yield the wishes of a plan that listeners and rules cannot fulfil."""
     lacks = LACKS if choices.bind is Bind.RULES else (*LACKS, *_WITHOUT_RULES)
     yield from in_vain(plan.name, plan.wishes, lacks)
     if any(asks_in_vain(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):

@@ -1,13 +1,13 @@
-"""The kinds of this mode's objects, the words of its rules, and its chains.
+"""The kinds of userspace mode's objects, the words of its rules, and its chains.
 
-The names of chains are kube-proxy's (pkg/proxy/userspace, up to 1.25). The objects are
+The chain names are kube-proxy's (pkg/proxy/userspace, up to 1.25). The objects are
 
-    Front     -> Listener     what the relay listens for, and to whom it relays
-    Rule      -> how often    a rule of iptables; its port is that of a front, or its own
-    ChainName -> its rules    a chain whose rules never change; None for one that holds `Rule`s
+    Front     -> Listener     a listener of the relay, and its endpoints
+    Rule      -> how often    an iptables rule, with its own port or a front's
+    ChainName -> its rules    a chain of constant rules; None for a chain of `Rule`s
 
-A rule that leads to a front names it instead of its port: which port that is only the relay knows, and it differs
-from one relay to the next. So rendering is pure, and what is read is compared with what is wanted.
+A rule names its front instead of the front's port, which each relay chooses anew. So rendering is pure, and observed
+rules compare with wanted ones.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from vipwire.relay.messages import Listener
 NAT: Final = "nat"
 FILTER: Final = "filter"
 TABLES: Final = (FILTER, NAT)
-"""In the order in which they are written where something goes; see `script`."""
+"""The order of writing for a difference with removals; see `script`."""
 
 PORTALS_CONTAINER: Final = "KUBE-PORTALS-CONTAINER"
 PORTALS_HOST: Final = "KUBE-PORTALS-HOST"
@@ -38,7 +38,7 @@ NODEPORT_FILTER: Final = "KUBE-NODEPORT-FILTER"
 PORTALS_OWN: Final = "KUBE-PORTALS-OWN"
 PORTALS_OWN_DENY: Final = "KUBE-PORTALS-OWN-DENY"
 REFUSE: Final = "KUBE-PORTALS-REFUSE"
-"""The last nine are ours; kube-proxy knew neither policies nor refusals in this mode."""
+"""kube-proxy lacks the last nine: its userspace mode had neither policies nor refusals."""
 
 CHAINS: Final = {
     NAT: (
@@ -60,20 +60,20 @@ CHAINS: Final = {
         REFUSE,
     ),
 }
-"""Every chain of ours."""
+"""Every chain of this mode."""
 
 PORT: Final = "{port}"
-"""What stands in a rule for the port of its front."""
+"""Placeholder in a rule for the port of its front."""
 
 
 class Front(NamedTuple):
-    """The name of a listener. `front` is unique: Service port, protocol, address, and for whom."""
+    """The name of a listener. `front` is unique: Service port, protocol, address, and clients."""
 
     front: str
 
 
 class Rule(NamedTuple):
-    """A rule, in the words of iptables-save without `-A CHAIN`. `first`: it stands before others of its chain."""
+    """A rule, in the words of iptables-save without `-A CHAIN`. `first`: the rule precedes others of its chain."""
 
     table: str
     chain: str
@@ -93,12 +93,12 @@ OTHER_SOURCES = "from other sources"
 
 
 def named(protocol: Protocol, port: int, note: str) -> str:
-    """Match what begins a flow to a port that its client has named, whether that was translated or not."""
+    """Match the first packet of a flow by the port that its client named, before or after DNAT."""
     return f"-p {protocol.label} {comment(note)} {NEW} --ctorigdstport {port}"
 
 
 def translate(node: Address | None) -> str:
-    """Lead to a front: at the node's address, or where it has none at that of the interface."""
+    """Return the target that redirects to PORT: DNAT to the node's address, REDIRECT if the node has none."""
     if node is None:
         return f"-j REDIRECT --to-ports {PORT}"
     host = format_address(node)
@@ -106,7 +106,7 @@ def translate(node: Address | None) -> str:
 
 
 def sources(prefixes: Iterable[Prefix] | None) -> tuple[str, ...]:
-    """Match what comes from these, one alternative each; from anybody if None."""
+    """Match packets from these prefixes, one alternative each; all packets if None."""
     return ("",) if prefixes is None else tuple(f"-s {prefix}" for prefix in prefixes)
 
 

@@ -1,4 +1,4 @@
-"""Tells rules of userspace mode, ours or kube-proxy's of up to 1.25, from all others. Pure."""
+"""Recognises the rules of userspace mode, of vipwire or of kube-proxy up to 1.25. Pure."""
 
 from typing import Final
 
@@ -18,20 +18,18 @@ _KUBE_PROXY_HAD: Final = frozenset(
 
 
 class UserspaceOwner(WholeChainOwner):
-    """Knows the chains and rules of either family."""
+    """Recognises the chains and rules of either family."""
 
     trial: Final = "KUBE-PORTALS-PROBE"
     refuses = True
 
     def owns(self, table: str, chain: str) -> bool:
-        """Report whether a chain is this mode's."""
         return chain in CHAINS.get(table, ())
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Report whether a chain is none of kube-proxy's, which had this mode up to 1.25."""
+        """Report whether kube-proxy, which had this mode up to 1.25, lacks this chain."""
         return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        """Return nothing: no other mode jumps to these chains."""
         del table
         return frozenset()

@@ -1,28 +1,27 @@
-"""From a Service's plan to fronts and rules. Pure.
+"""Renders a Service's plan to fronts and rules. Pure.
 
-Each frontend has a front for clients in general, and where the plan says that clients on this node reach other
-endpoints (`short_circuit`) a second one for them. Which of them a client meets the rules decide:
+Each frontend has a front for clients in general, and a second one for clients on this node if these reach other
+endpoints (`short_circuit`). The rules choose between them:
 
     frontend               from outside               from Pods                  from this node
     VIP                    PORTALS-CONTAINER          PORTALS-POD, CONTAINER     PORTALS-HOST
     node port              the socket itself          NODEPORT-POD, the socket   NODEPORT-HOST, the socket
                of UDP      NODEPORT-CONTAINER         NODEPORT-POD, CONTAINER    NODEPORT-HOST, the socket
 
-A node port is a real socket on every address that serves it. Where only some sources may come, the rules let these
-through to a front of its own instead, and the filter drops the others: a relay could not, once it has accepted.
-Rules lead datagrams from outside past that socket: IPVS, which takes what it still knows from ipvs mode before any
-socket does, sees another port then. Nobody would masquerade such a flow, once connection tracking has forgotten it.
-Without rules (`--userspace-bind`) there is one front for all, and its clients count as those of this node.
+A node port is a real socket on every node port address. With source ranges, rules lead allowed sources to a separate
+front and the filter drops the others, because a relay cannot refuse an accepted connection. Rules lead remote
+datagrams past the socket: IPVS, left from ipvs mode, takes packets for a known port before a socket does, without
+masquerading. Without rules (`--userspace-bind`) one front serves all, with the endpoints of clients on this node.
 
-What is not served is refused or dropped:
+The filter refuses or drops other packets:
 
-    frontend     those who may come      all others
-    forwards     translated by now       dropped
+    frontend     allowed sources         other sources
+    forwards     already translated      dropped
     refuses      refused                 dropped
     drops        dropped                 dropped
 
-An address of this node may be a Service's, and serve other Services' node ports: one that nobody answers for leaves
-them alone. So there, and only there, refusals stand behind the node ports that are served.
+An address of this node may be a Service's and serve other Services' node ports. There, refusals follow the rules of
+served node ports.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,7 +59,6 @@ _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(1
 
 
 def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key, Value]:
-    """Render one Service."""
     writer = _Writer(node, choices, plan)
     for entrance in entrances(plan):
         writer.entrance(entrance)
@@ -70,14 +68,14 @@ def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key,
 
 
 class _NamedForward(NamedTuple):
-    """A front that rules lead to: its name and what it does."""
+    """A front that rules lead to: its name and its listener."""
 
     name: str
     forward: Forward
 
 
 def _group(memory: Memory) -> str:
-    """Name the listeners that share what is remembered of a client."""
+    """Name the group of listeners that share client affinity."""
     owner = memory.owner
     port = f" {owner.port} {owner.protocol.label}" if isinstance(owner, ServicePortName) else ""
     return f"{owner.service if isinstance(owner, ServicePortName) else owner}{port} {memory.policy.value}"
@@ -145,7 +143,7 @@ class _Writer:
             self._add([kept])
 
     def _open_node_port(self, side: _NamedForward, entrance: Entrance) -> None:
-        """Listen at a node port itself, and let whoever comes there, or is led past it, through the filter."""
+        """Listen at a node port itself, and accept in the filter packets to the socket or its front."""
         key, note = entrance.frontend.key, str(entrance.frontend.port_name)
         places = tuple(Place(address, key.port) for address in self._node_port_addresses())
         words = f"{served(key.protocol, key.port, note)} {NEW}"
@@ -157,7 +155,7 @@ class _Writer:
         self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
 
     def _lead(self, chain: str, entrance: Entrance, side: _NamedForward) -> None:
-        """Lead packets for a frontend to a front, from those sources that may come."""
+        """Lead packets for a frontend from allowed sources to a front."""
         frontend = entrance.frontend
         key = frontend.key
         for source in sources(frontend.allowed_sources):
@@ -180,7 +178,7 @@ class _Writer:
         return tuple(Place(address, key.port) for address in self._node_port_addresses())
 
     def _sides(self, entrance: Entrance) -> tuple[_NamedForward | None, _NamedForward | None]:
-        """Name the fronts: of clients in general, and of those on this node where they have one of their own."""
+        """Return the fronts: of clients in general, and the separate one of clients on this node."""
         action, circuit = entrance.frontend.action, entrance.frontend.short_circuit
         outside = _NamedForward(entrance.front(), action) if isinstance(action, Forward) else None
         here = _NamedForward(entrance.front(here=True), circuit) if circuit is not None else None
@@ -212,14 +210,14 @@ class _Writer:
         )
 
     def _algorithm(self, forward: Forward) -> str:
-        """Choose the algorithm. A random choice, the plan's default, is made only where the Service asks for it."""
+        """Choose the algorithm: random, the plan's default, only if the Service asks for it."""
         if forward.spread.algorithm is not Algorithm.RANDOM:
             return str(forward.spread.algorithm.value)
         asked = self._plan.wishes.balancing
         return str((asked or Algorithm.ROUND_ROBIN).value)
 
     def _own_place(self) -> Place:
-        """Choose where a front listens that rules lead to: any port of the node's address."""
+        """Return the address of a front that rules lead to: any port of the node's address."""
         return Place(self._node.address or _ANYWHERE[self._node.family], 0)
 
     def _node_port_addresses(self) -> Iterator[Address]:
@@ -236,7 +234,7 @@ _SCTP = "SCTP is not relayed"
 
 
 def denials(node: NodePlan, plan: ServicePlan, entrance: Entrance) -> Iterator[Rule]:
-    """Write what becomes of those who were not translated, or not to be accepted."""
+    """Refuse or drop packets without DNAT and packets of other sources."""
     frontend = entrance.frontend
     dropping, rejecting = _chains(node, plan, frontend)
     limited = frontend.allowed_sources is not None
@@ -253,7 +251,7 @@ def denials(node: NodePlan, plan: ServicePlan, entrance: Entrance) -> Iterator[R
 
 
 def sctp_refusal(entrance: Entrance) -> Rule:
-    """Refuse what no relay can carry."""
+    """Refuse SCTP, which no relay can carry."""
     chain = names.NODEPORT_FILTER if entrance.frontend.key.address is None else names.PORTALS_REJECT
     return _rule(entrance, chain, _SCTP, f"-j {names.REFUSE}")
 
@@ -266,7 +264,7 @@ def other_ports(plan: ServicePlan) -> Iterator[Rule]:
 
 
 def serving(frontend: Frontend) -> Rule | None:
-    """Keep refusals at addresses of this node away from a node port that is served; None for other frontends."""
+    """Pass a served node port before refusals at this node's addresses; None for other frontends."""
     if frontend.key.address is not None or not (frontend.short_circuit or isinstance(frontend.action, Forward)):
         return None
     words = served(frontend.key.protocol, frontend.key.port, str(frontend.port_name))

@@ -1,9 +1,9 @@
-"""From a difference of chains and rules to the input of `iptables-restore --noflush`, and from its output back. Pure.
+"""Turns a difference into input of `iptables-restore --noflush`, and iptables-save output into objects. Pure.
 
-A chain that is named is made or emptied; so only those whose rules never change are named when they change, and of
-all others single rules come and go. A table is committed as a whole or not at all, the filter first, so that what is
-refused is so before its translation goes. Where nothing of the nat table goes that comes first: until its rules are
-in force another mode may translate, and where that is IPVS, behind the filter, ours would refuse what it serves.
+A declared chain is created or emptied, so only chains of constant rules are declared when they change; in all others
+single rules come and go. Each table commits as a whole. The filter comes first, so that refusals precede the end of
+translation. Without removals in the nat table, nat comes first: until then another mode such as IPVS may translate,
+behind the filter, and vipwire's filter would refuse its packets.
 """
 
 import re
@@ -20,13 +20,13 @@ _LEADS: Final = re.compile(
     r"(?P<head>(?:.* )?-p (?P<protocol>tcp|udp) .*(?:--to-destination \S+:|--to-ports ))(?P<port>\d+)$"
 )
 Ports = Callable[[str], int]
-"""Tells the port of a front."""
+"""Returns the port of a front."""
 Fronts = Mapping[tuple[str, int], str]
-"""Names the front that has a port of a protocol (`tcp`, `udp`)."""
+"""The front at each port of a protocol (`tcp`, `udp`)."""
 
 
 def script(delta: Delta[Key, Value], old: Ports, new: Ports) -> str:
-    """Write a difference; nothing if it concerns no rule. `old` are the ports that rules to be removed lead to."""
+    """Write a difference; "" without rules. `old` returns the ports in removed rules."""
     return "".join(f"{line}\n" for table in _order(delta) for line in _table(table, delta, old, new))
 
 
@@ -80,9 +80,9 @@ def written(rule: Rule, ports: Ports) -> str:
 
 
 def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
-    """Collect our chains and rules from what iptables-save has printed, one table or several.
+    """Collect vipwire's chains and rules from iptables-save output of one or several tables.
 
-    Raise DecodeError for what it does not print.
+    Raise DecodeError for text that iptables-save does not print.
     """
     found: dict[Key, Value] = {}
     times: Counter[Rule] = Counter()
@@ -105,7 +105,7 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
 
 
 FIXED: Final = frozenset({names.PORTALS_FILTER, names.REFUSE})
-"""Chains whose rules never change, or all at once."""
+"""Chains whose rules are constant, or change all at once."""
 _LAST_JUMPS: Final = (names.NODEPORT_CONTAINER, names.NODEPORT_HOST)
 
 
@@ -114,7 +114,7 @@ def _jump(table: str, chain: str, words: str) -> Rule:
 
 
 def _members(key: ChainName, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
-    """Read the rules of a chain. One that should be first and is not counts as another: it is replaced."""
+    """Read the rules of a chain. A misplaced `first` rule counts as another rule, so that vipwire replaces it."""
     at_head = True
     for words in rules:
         leads = words.startswith(("-s ", "-i ")) and target(words) in CHAINS[key.table]
@@ -133,6 +133,6 @@ def _rule(key: ChainName, words: str, fronts: Fronts) -> Rule:
 
 
 def removal(saved: str) -> str:
-    """Write what removes all of ours from what iptables-save has printed; nothing where there is nothing."""
+    """Write the removal of all of vipwire's objects in iptables-save output; "" if none exist."""
     everything = read(saved, {})
     return script(Delta(removed=everything), lambda _: 0, lambda _: 0) if everything else ""

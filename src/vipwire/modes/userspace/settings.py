@@ -6,10 +6,10 @@ from vipwire.model.value import Value
 
 
 class Bind(enum.Enum):
-    """Where the relay listens; the value is that of `--userspace-bind`.
+    """The relay's addresses; the value is that of `--userspace-bind`.
 
-    RULES: at ports of its own, and rules of iptables lead there. The others use no rules: at the VIPs themselves; at
-    ports of its own, which the log tells.
+    RULES: ports of its own, to which iptables rules lead. The others use no rules: the VIPs themselves, or ports of
+    its own, which the log names.
     """
 
     RULES = ""
@@ -18,9 +18,10 @@ class Bind(enum.Enum):
 
 
 class Choices(Value, frozen=True):
-    """The settings. `ports` are [first, last] of `--proxy-port-range`, (0, 0) for any; the timeout is in seconds.
+    """The settings.
 
-    `localhost_node_ports`: node ports are served at 127.0.0.1 and ::1 as well.
+    `ports` are [first, last] of `--proxy-port-range`, (0, 0) for any; the timeout is in seconds.
+    `localhost_node_ports`: 127.0.0.1 and ::1 serve node ports, too.
     """
 
     bind: Bind = Bind.RULES

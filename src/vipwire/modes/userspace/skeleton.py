@@ -2,16 +2,16 @@
 
     nat     PREROUTING ▶ KUBE-PORTALS-CONTAINER ▶ (Pods) KUBE-PORTALS-POD
             OUTPUT     ▶ KUBE-PORTALS-HOST
-            PREROUTING ▶ KUBE-NODEPORT-CONTAINER ▶ (Pods) KUBE-NODEPORT-POD      for addresses that serve node ports
+            PREROUTING ▶ KUBE-NODEPORT-CONTAINER ▶ (Pods) KUBE-NODEPORT-POD      for node port addresses
             OUTPUT     ▶ KUBE-NODEPORT-HOST
-    filter  INPUT      ▶ KUBE-NODEPORT-NON-LOCAL    accept what comes to node ports
+    filter  INPUT      ▶ KUBE-NODEPORT-NON-LOCAL    accept packets to node ports
             INPUT      ▶ KUBE-NODEPORT-FILTER       node ports that refuse or drop
-            INPUT, FORWARD, OUTPUT ▶ KUBE-PORTALS-FILTER ▶ KUBE-PORTALS-DROP, KUBE-PORTALS-REJECT, else drop what goes
-                                     to an address of a ServiceCIDR: what is served has been translated by now
-                                     ▶ KUBE-PORTALS-OWN  addresses of this node: served node ports go back, others
+            INPUT, FORWARD, OUTPUT ▶ KUBE-PORTALS-FILTER ▶ KUBE-PORTALS-DROP, KUBE-PORTALS-REJECT, else drop packets
+                                     to a ServiceCIDR: DNAT has changed the address of served ones
+                                     ▶ KUBE-PORTALS-OWN  addresses of this node: return for served node ports, else
                                        ▶ KUBE-PORTALS-OWN-DENY
 
-The order of rules matters nowhere but between `first` ones and others.
+Only the order of `first` rules before others matters.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _FILTER_NOTE = "kubernetes service portals that answer nobody"
 
 
 def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
-    """Render everything that belongs to no Service; nothing where no rules are wanted."""
+    """Return the constant objects; empty in settings without rules."""
     if choices.bind is not Bind.RULES:
         return {}
     fixed = {names.REFUSE: _refuse(node.family), names.PORTALS_FILTER: _portals_filter(node)}
@@ -62,7 +62,7 @@ def _jumps(node: NodePlan, *, loopback: bool) -> Iterator[Rule]:
 
 
 def _refuse(family: Family) -> Rules:
-    """Refuse a client whose Service has no endpoint: TCP by a reset, at which connect() fails at once."""
+    """Refuse clients of a Service without endpoints: TCP by a reset, which fails connect() at once."""
     return tuple(f"-p {each.label} {refuse(family, each)}" for each in (Protocol.TCP, Protocol.UDP, Protocol.SCTP))
 
 
@@ -73,7 +73,7 @@ def _portals_filter(node: NodePlan) -> Rules:
 
 
 def serves_loopback(node: NodePlan, choices: Choices) -> bool:
-    """Report whether node ports are served at loopback addresses: unless nodePortAddresses leaves them out."""
+    """Report whether loopback addresses serve node ports: unless nodePortAddresses excludes them."""
     loopback = LOOPBACK[node.family]
     return choices.localhost_node_ports and any(
         loopback.network in prefix or prefix.network in loopback for prefix in node.node_port_addresses
