@@ -1,1 +1,1 @@
-"""ebpf mode: local sockets speak with endpoints directly; nftables mode's rules do all the rest."""
+"""ebpf mode: programs connect local sockets directly to endpoints; nftables mode's rules serve all other clients."""

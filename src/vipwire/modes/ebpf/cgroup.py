@@ -1,7 +1,7 @@
-"""Finds the cgroup whose sockets are translated, and the one in which kubelet keeps all Pods.
+"""Finds the cgroup whose sockets the programs translate, and kubelet's cgroup of all Pods.
 
-The machine's root of cgroup2 has no `cgroup.type`. In a container the file system shows the container's own cgroup as
-its root: programs attached there see nobody else's sockets.
+The machine's root of cgroup2 has no `cgroup.type`. A container may see its own cgroup as the root; programs attached
+there would see only the container's sockets.
 """
 
 import re
@@ -13,25 +13,25 @@ from vipwire.errors import ConfigError, UnsupportedError
 
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PODS: Final = re.compile(r"(?:.*-)?kubepods(?:\.slice)?")
-"""What kubelet calls it, by its driver and its option --cgroup-root: kubepods, kubelet-kubepods.slice."""
+"""kubelet's name of the cgroup, by driver and --cgroup-root: kubepods, kubelet-kubepods.slice."""
 _KUBELETS: Final = re.compile(r"kubelet(?:\.slice)?")
 
 
 class PodsCgroup(NamedTuple):
-    """The cgroup of all Pods: its id, which is the inode of its folder, and how deep below the root it is."""
+    """The cgroup of all Pods: its id, which is the inode of its folder, and its depth below the root."""
 
     number: int = 0
     level: int = 0
 
 
 def mounted(mounts: Path = _MOUNTS) -> list[Path]:
-    """List where cgroup2 is mounted."""
+    """List the mount points of cgroup2."""
     lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     return [Path(words[1]) for words in map(str.split, lines) if len(words) > 2 and words[2] == "cgroup2"]
 
 
 def find_cgroup(named: str, mounts: Path = _MOUNTS) -> Path:
-    """Find the cgroup to attach to: the one that is named, or the machine's root. Raise UnsupportedError."""
+    """Return the named cgroup, or else the machine's root. Raise UnsupportedError if not found."""
     if named:
         path = Path(named)
         if not (path / "cgroup.procs").exists():
@@ -53,7 +53,7 @@ def find_cgroup(named: str, mounts: Path = _MOUNTS) -> Path:
 
 
 def find_pods(cgroup: Path) -> PodsCgroup:
-    """Find the cgroup of all Pods in or below a root of cgroup2; one with the number 0 if there is none."""
+    """Find the cgroup of all Pods in or below a root of cgroup2; its id is 0 if there is none."""
     for path, depth in _candidates(cgroup):
         if _PODS.fullmatch(path.name):
             return PodsCgroup(path.stat().st_ino, depth)

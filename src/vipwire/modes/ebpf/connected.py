@@ -1,7 +1,7 @@
-"""Connected UDP sockets that programs have given an endpoint: ended when that serves no more, to connect again.
+"""Ends connected UDP sockets whose endpoint no longer serves, so that their processes connect again.
 
-Nobody asks a program again for the datagrams of a connected socket, and connection tracking knows nothing of a direct
-one. The map `peers` tells which sockets were given which endpoints; sock_diag(7) finds them, in each namespace.
+The kernel runs no program for a connected socket's datagrams, and connection tracking does not see the Service. The
+map `peers` has each socket's endpoint; sock_diag(7) finds the socket in each network namespace.
 """
 
 import errno
@@ -20,18 +20,24 @@ from vipwire.modes.ebpf.layout import read_endpoint, read_frontend_key, version
 from vipwire.modes.ebpf.pinned import NodePins
 
 Serving = Mapping[tuple[Address | None, int], frozenset[tuple[Address, int]]]
-"""The endpoints that serve, by frontend."""
+"""The serving endpoints by frontend."""
 _OWN: Final = Path("/proc/self/ns/net")
 
 
 class ConnectedSockets:
-    """Those of one family's frontends. `namespaces` are the Pods' to look into; None: those of all processes here."""
+    """The connected UDP sockets of one family's frontends.
+
+    `namespaces` are the network namespaces to search; None: those of all local processes.
+    """
 
     def __init__(self, family: Family, pinned: NodePins, namespaces: tuple[Path, ...] | None) -> None:
         self._family, self._pins, self._namespaces = family, pinned, namespaces
 
     def end(self, serving: Serving, *, whole: bool) -> int:
-        """End those whose endpoint serves no more; with `whole`, of frontends that are not named, too."""
+        """End the sockets whose endpoint no longer serves; return their number.
+
+        `whole`: also those of unnamed frontends.
+        """
         peers = self._pins.find(f"peers{version(self._family)}")
         stale = {} if peers is None else dict(self._stale(peers, serving, whole=whole))
         if peers is None or not stale:
@@ -58,7 +64,7 @@ class ConnectedSockets:
                 yield cookie, endpoint
 
     def _places(self) -> Iterable[Path]:
-        """List one path for each network namespace to look into, this one first."""
+        """List one path for each network namespace to search, this one first."""
         seen = set()
         found = self._namespaces
         for path in (_OWN, *(Path("/proc").glob("[0-9]*/ns/net") if found is None else found)):
@@ -72,7 +78,7 @@ class ConnectedSockets:
 
 
 def _end(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
-    """End the sockets of this namespace that are stale; take them out of there, and out of the map before."""
+    """End the stale sockets of this network namespace; remove them from `stale`, and before from the map."""
     ended = 0
     with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
         for found in [each for family in Family for each in _sockets(diag, family)]:
@@ -91,7 +97,7 @@ def _destroyed(diag: NetlinkSocket, found: ConnectedSocket) -> bool:
     try:
         diag.request(DESTROY, destroy(found))
     except NetlinkError as error:
-        if error.errno != errno.ENOENT:  # it has been closed meanwhile
+        if error.errno != errno.ENOENT:  # the process has closed it
             raise
         return False
     return True

@@ -1,11 +1,8 @@
-"""Connections that programs have counted: by slot in `hits`, and in `counts` those that no slot has now.
+"""Counts the connections that programs made: by slot in `hits`, and in `counts` those of former slots.
 
-A program counts a socket that it gives an endpoint; nftables' rules count what connection tracking translates, which
-a direct connection is not. So vipwire adds both: neither counts a connection of the other.
-
-Each slot has a number beside it, so that a program counts by one addition. Endpoints that stay in a pool take their
-connections along when the pool moves to other slots; those of endpoints that go are kept in the map `counts`, by
-frontend and endpoint. A connection that begins in the moment in which a pool moves may be left out.
+A program counts a socket that it connects; nftables rules count connections with DNAT. No connection is both, so
+vipwire adds them. Each slot has a number, so a program counts with one addition. When a pool moves to other slots,
+counts move along; counts of removed endpoints go to the map `counts`. A connection during a move may be missed.
 """
 
 import struct
@@ -22,13 +19,13 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
 
 NUMBER: Final = 8
-"""How large the number of a slot is."""
+"""Bytes of a slot's number."""
 Tallies = dict[bytes, int]
 """Connections by endpoint."""
 
 
 def tallies(slots: bytes, hits: bytes, size: int) -> Tallies:
-    """Add up the connections of some slots; an endpoint has the first bytes of a slot, so many as `size`."""
+    """Add up the connections of some slots; an endpoint is the first `size` bytes of a slot."""
     found: Tallies = {}
     if not any(hits):
         return found
@@ -41,7 +38,7 @@ def tallies(slots: bytes, hits: bytes, size: int) -> Tallies:
 
 
 def carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
-    """Write what the slots of a pool begin with, and take that away from what its endpoints have had."""
+    """Return the initial numbers of a pool's slots, and subtract them from `had`."""
     count = len(slots) // each
     if not had:
         return bytes(count * NUMBER)
@@ -50,14 +47,14 @@ def carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
 
 
 def later(now: Tallies, before: Tallies) -> Iterator[tuple[bytes, int]]:
-    """List what has been added since."""
+    """Return the increase since `before`."""
     return ((endpoint, number - before.get(endpoint, 0)) for endpoint, number in now.items())
 
 
 def add_connections(
     counts: Counts, family: Family, plans: Iterable[ServicePlan], pairs: Iterable[tuple[bytes, int]]
 ) -> None:
-    """Add the connections of pairs of a frontend and an endpoint to what nftables' rules have counted."""
+    """Add the connections of (frontend, endpoint) pairs to the counts of nftables' rules."""
     names = {
         place: frontend.port_name
         for plan in plans
@@ -73,20 +70,20 @@ def add_connections(
 
 
 class CountedConnections:
-    """Those of one family, by pairs of a frontend and an endpoint."""
+    """The connections of one family, by pairs of a frontend and an endpoint."""
 
     def __init__(self, family: Family, pinned: NodePins) -> None:
         self._family, self._pins, self._version = family, pinned, version(family)
 
     def read(self) -> Iterator[tuple[bytes, int]]:
-        """Read all. A pair may come twice: what it has now, and what it had in another place."""
+        """Read all pairs. A pair may come twice: with its current and its former slots."""
         for counts in self._kept():
             for pair, value in counts.items():
                 yield pair, int.from_bytes(value, "little")
         yield from self.in_slots()
 
     def in_slots(self) -> Iterator[tuple[bytes, int]]:
-        """Read what was counted of the endpoints that frontends lead to now."""
+        """Read the pairs of frontends' current slots."""
         found = [self._pins.find(name + self._version) for name in ("frontends", "slots", "hits")]
         frontends, slots, hits = found
         if frontends is None or slots is None or hits is None:
@@ -101,7 +98,7 @@ class CountedConnections:
                     yield key + endpoint, number
 
     def keep(self, pairs: Iterable[tuple[bytes, int]]) -> None:
-        """Add what slots have had that lead elsewhere now. What the map has no room for is lost."""
+        """Add the connections of former slots. A full map loses them."""
         added = {pair: number for pair, number in pairs if number > 0}
         if not added:
             return
@@ -112,7 +109,7 @@ class CountedConnections:
         )
 
     def forget(self, known: Mapping[OurKey, bytes]) -> None:
-        """Remove what was kept of frontends that are gone, once the map is half full."""
+        """Remove the counts of deleted frontends, once the map is half full."""
         for counts in self._kept():
             keys = [key for key, _ in counts.items()]
             if len(keys) > counts.shape.max_entries // 2:
@@ -120,6 +117,6 @@ class CountedConnections:
                 counts.remove(key for key in keys if (FRONTENDS, key[:size]) not in known)
 
     def _kept(self) -> list[Map]:
-        """Open what counts by pairs: what slots have had, and what programs count of clients that are remembered."""
+        """Open the maps by pairs: of former slots, and of connections with client affinity."""
         found = (self._pins.find(name + self._version) for name in ("counts", "sticky"))
         return [each for each in found if each is not None]

@@ -1,4 +1,4 @@
-"""The Driver of ebpf mode: nftables mode with programs beside it."""
+"""The Driver of ebpf mode: nftables mode plus programs."""
 
 import struct
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,6 @@ _FORTH: Final = tuple(hook for hook in HOOKS if hook.startswith(("connect", "sen
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-    """Build it; what is going to be run is tried."""
     require_architecture()
     families = tuple(families)
     cgroup = None
@@ -44,7 +43,7 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
         require_mounted(may_mount=True)
         probe(cgroup, affinity=config.ebpf.affinity)
     else:
-        with suppress(UnsupportedError):  # who only looks may be where no cgroup is to be seen
+        with suppress(UnsupportedError):  # a viewer may run where no cgroup is visible
             cgroup = find_cgroup(config.ebpf.cgroup)
     rules = RULES.build(config, families, prepare=prepare)
     pinned = NodePins(folder(), cgroup)
@@ -83,18 +82,17 @@ def _standing(config: Config) -> Iterable[Remark]:
 
 
 class ProgramRemains:
-    """What ebpf mode has left in bpffs for this node. Both families share it: the first that looks removes it.
+    """The leftovers of ebpf mode in bpffs for this node. Both families share it: the first call removes them.
 
-    Programs that send sockets to endpoints go at once. Those that tell a socket from whom a datagram came go at the
-    next look, a second later: answers may be on their way. Connections that were made so are direct, and stay as they
-    are.
+    Programs that connect sockets to endpoints go at once. Programs that map a datagram's source back go a second
+    later, for answers on their way. Direct connections stay.
     """
 
     def __init__(self, pinned: NodePins) -> None:
         self._pins = pinned
 
     def before_rules(self) -> RemovalResult:
-        """Take the programs out of force; remove everything once those that translate have been gone for a while."""
+        """Detach the programs; remove everything a second after the connecting ones went."""
         remove_gone(self._pins.folder)
         if not self._pins.exists:
             return RemovalResult()
@@ -106,11 +104,9 @@ class ProgramRemains:
         return RemovalResult(removed=("programs and maps of ebpf mode",))
 
     def held(self) -> frozenset[ChainName]:
-        """Hold nothing."""
         return frozenset()
 
     def after_rules(self) -> RemovalResult:
-        """Do nothing more."""
         return RemovalResult()
 
 
@@ -124,18 +120,18 @@ def _remains(_family: Family, running: ModeSpec) -> ProgramRemains | None:
 def _translates(_family: Family) -> bool:
     try:
         pinned = NodePins(folder(), None)
-    except UnsupportedError:  # so nobody has put programs in force
+    except UnsupportedError:  # then no program can be attached
         return False
     return pinned.exists and any(pinned.link(hook) for hook in HOOKS)
 
 
 def folder() -> Path:
-    """Name this node's folder in bpffs."""
+    """Return this node's folder in bpffs."""
     return of_node(_node())
 
 
 def _node() -> int:
-    """Tell the cookie of this network namespace. Raise UnsupportedError where the kernel has none."""
+    """Return the cookie of this network namespace. Raise UnsupportedError if the kernel has none."""
     try:
         return netns_cookie()
     except OSError as error:
@@ -146,9 +142,9 @@ def _node() -> int:
 
 
 def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
-    """Choose the hooks that a family looks after: its own, of an only one all; the first has what both share.
+    """Return the hooks that a family's backend manages: all if alone; the first family also has the shared ones.
 
-    An IPv6 socket may name an IPv4 address, and the other way round nothing is lost.
+    An IPv6 socket may name an IPv4 address, so a single family needs both families' hooks.
     """
     others = tuple(version(each) for each in Family if each is not family)
     if len(families) == 1:
@@ -176,7 +172,7 @@ def _wanted(config: Config, cgroup: Path | None) -> ProgramSetup:
 
 
 def _require_namespaces(config: Config) -> None:
-    """Raise UnsupportedError where connected UDP sockets of Pods could not be ended."""
+    """Raise UnsupportedError if this process may not end connected UDP sockets of Pods."""
     if config.ebpf.connected_udp and config.ebpf.clients != _NODE and "CAP_SYS_ADMIN" not in capabilities():
         raise UnsupportedError(
             "--ebpf-connected-udp ends sockets in the network namespaces of Pods, which needs the capability "
@@ -198,7 +194,7 @@ DRIVER: Final = Driver(
     supposed=lambda config, families: _build(config, families, prepare=False),
     attempt=_attempt,
     sysctls=lambda _: (),
-    priorities=RULES.priorities,  # the programs decide before a packet is made
+    priorities=RULES.priorities,  # the programs decide before a packet exists
     explainer=_explainer,
     remarks=_remarks,
     standing=_standing,

@@ -1,7 +1,7 @@
-"""ebpf mode for people: the programs' maps as steps before nftables mode's, and which of the two serves whom.
+"""Prints the programs' maps as steps before nftables mode's, and says which of both serves a client.
 
-Both are made of one plan, so that a packet's end is what the rules make of it. What the programs hold is compared
-with the plan, and shown; a socket that they translate sends no packet to the Service's address.
+One plan yields both, so the rules' result is the packet's. vipwire compares the programs' maps with the plan; a
+socket that a program translates sends no packet to the Service's address.
 """
 
 from collections import Counter
@@ -45,9 +45,10 @@ class Programs(NamedTuple):
 
 
 class EbpfExplainer(Explainer[Any, Any, Programs]):
-    """Explains programs and rules of one family. `rules` is nftables mode's explainer.
+    """Explains programs and rules of one family.
 
-    `pods`: the programs tell sockets of Pods from others. Where they do not, Pods meet the rules, whatever maps say.
+    `rules` is nftables mode's explainer. `pods`: the programs can tell Pods' sockets; otherwise the rules serve Pods,
+    whatever the maps contain.
     """
 
     def __init__(self, family: Family, rules: Explainer[Any, Any, Any], *, pods: bool = True) -> None:
@@ -56,7 +57,7 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         self._led = Flag.NODE | Flag.POD if pods else Flag.NODE
 
     def script(self, delta: Delta[Any, Any]) -> Iterable[str]:
-        """Write a difference: as nft's commands, and what is written into maps as comments of these."""
+        """Write a difference: nft commands, and changes of maps as comments."""
         theirs, ours = split(delta)
         yield from self._rules.script(theirs)
         for sign, part in (("+", ours.added), ("~", ours.changed), ("-", ours.removed)):
@@ -64,19 +65,16 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
                 yield f"# {sign} {describe(key)}"
 
     def remains(self) -> str:
-        """Name what remains of the rules."""
         return self._rules.remains()
 
     def removal(self) -> Iterable[str]:
-        """Remove that."""
         return self._rules.removal()
 
     def arrange(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], own: frozenset[Address]) -> Programs:
-        """Leave to the rules' explainer what is not the programs'."""
         return Programs(observed, wanted, self._rules.arrange(rules_of(observed), rules_of(wanted), own))
 
     def follow(self, objects: Programs, packet: Packet) -> Walk:
-        """Say what the programs do when a socket names this address, then follow the packet through the rules."""
+        """Describe the programs' action on a socket for this address, then follow the packet through the rules."""
         observed, wanted, rules = objects
         found = self._rules.follow(rules, packet)
         steps = (*self._programs(observed, wanted, packet), *found.steps)
@@ -87,7 +85,7 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         return PROGRAMS, f"{called}{version(self._family)}".encode()
 
     def _direct(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Direct | None:
-        """Compare where sockets are led with where they should be. One that is not led meets the rules, as it may."""
+        """Compare the observed endpoints of sockets with the planned ones; other sockets use the rules."""
         key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
         held, planned = observed.get(key), wanted.get(key)
         if held is None or self._hook(packet) not in observed:

@@ -1,8 +1,10 @@
-"""ebpf mode's backend: nftables mode's rules, and beside them what the programs know of the same plan. One family.
+"""ebpf mode's backend: nftables mode's rules, and the programs' maps for the same plan.
 
-A difference is committed as one: first the rules, which hold every Service; then the maps, in an order that is sound
-wherever it stops. What cannot be written into a map is left to the rules, which costs a connection a microsecond; it
-is told, and tried again soon.
+One instance serves one family.
+
+A commit writes first the rules, which serve every Service, then the maps, in an order that is safe to interrupt. If
+the kernel refuses a map update, the rules serve the frontend, which costs a connection a microsecond; vipwire logs
+this and retries soon.
 """
 
 import struct
@@ -38,10 +40,10 @@ _DOUBLINGS: Final = 10
 
 @dataclass(slots=True)
 class Undone:
-    """The objects that could not be written into maps, by key; None for one that should not be there.
+    """The objects that the kernel refused in maps, by key; None for a removal.
 
-    They are tried again after 0.1 s, then after twice as long each time; meanwhile the rules serve them. Objects are
-    noted as they should be, so that a try is right whatever was done before. `reason` is why the last try failed.
+    vipwire retries after 0.1 s, then after twice the time; meanwhile the rules serve them. Objects are final states,
+    so a retry is right after any partial write. `reason` is the last error.
     """
 
     objects: dict[OurKey, bytes | None] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Undone:
     _at: float = 0.0
 
     def failed(self, delta: Delta[OurKey, bytes], reason: str, now: float) -> bool:
-        """Note what was not done; tell whether that, or why, is news."""
+        """Note a failed difference; report whether it or its reason is new."""
         news = not self.objects or reason != self.reason
         self.objects.update(_wanted(delta))
         self._at = now + min(_FIRST * 2 ** min(self._tries, _DOUBLINGS), LONGEST)
@@ -58,7 +60,7 @@ class Undone:
         return news
 
     def done(self, delta: Delta[OurKey, bytes]) -> bool:
-        """Note what was done; tell whether nothing is left of what there was."""
+        """Note a successful difference; report whether it completed the last failed object."""
         if not self.objects:
             return False
         for key in _wanted(delta):
@@ -69,11 +71,11 @@ class Undone:
         return True
 
     def due(self, now: float) -> float | None:
-        """Return the seconds until the next try; None if there is nothing to try."""
+        """Return the seconds until the next retry; None if no object failed."""
         return max(0.0, self._at - now) if self.objects else None
 
     def delta(self) -> Delta[OurKey, bytes]:
-        """Return what is to be written."""
+        """Return the difference to retry."""
         return Delta(
             added={key: value for key, value in self.objects.items() if value is not None},
             removed={key: b"" for key, value in self.objects.items() if value is None},
@@ -87,10 +89,10 @@ def _wanted(delta: Delta[OurKey, bytes]) -> dict[OurKey, bytes | None]:
 
 @dataclass(slots=True)
 class ProgramSetup:
-    """What the programs of a node should be like, for both families; what only looks takes it from the kernel.
+    """The settings of a node's programs, for both families; a viewer takes them from the kernel.
 
-    `find_pods` looks for kubelet's cgroup, which may be made late, and made anew; None where it tells nobody.
-    `namespaces` are those of Pods in which there may be connected UDP sockets; None: of any process.
+    `find_pods` looks for kubelet's cgroup, which kubelet may create late or again; it is None if Pods cannot be told.
+    `namespaces` are the Pods' network namespaces with connected UDP sockets; None: those of any process.
     """
 
     settings: Settings
@@ -100,11 +102,11 @@ class ProgramSetup:
 
     @property
     def knows_pods(self) -> bool:
-        """Whether the programs can tell sockets of Pods: by kubelet's cgroup, or because they are named."""
+        """Whether the programs can tell Pods' sockets: by kubelet's cgroup, or by a list."""
         return bool(self.clients) if self.settings.listed else bool(self.settings.pods_cgroup)
 
     def look_for_pods(self) -> bool:
-        """Take in where kubelet's cgroup is now; tell whether that is another one than before."""
+        """Look for kubelet's cgroup; report whether it changed."""
         if self.find_pods is None:
             return False
         before, found = self.settings, self.find_pods()
@@ -113,7 +115,7 @@ class ProgramSetup:
 
 
 class EbpfBackend:
-    """The rules, maps and programs of one family. `hooks` are those that this family looks after."""
+    """The rules, maps and programs of one family. `hooks` are the hooks that it manages."""
 
     def __init__(
         self, family: Family, rules: Mode, pinned: NodePins, wanted: ProgramSetup, hooks: tuple[str, ...]
@@ -125,35 +127,33 @@ class EbpfBackend:
         self._undone = Undone()
 
     def close(self) -> None:
-        """Give up descriptors and sockets; what is programmed stays."""
+        """Close descriptors and sockets; rules, maps and programs stay."""
         self.rules.close()
         self.tables.close()
         self.pins.close()
 
     def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
-        """Render what belongs to no Service: nftables mode's objects, and the programs."""
+        """Return the constant objects: nftables mode's, and the programs."""
         ours: Ours = {(PROGRAMS, hook.encode()): self._program for hook in self.hooks}
         if self._keeps_clients:
             ours.update(((CLIENTS, each.to_bytes(8, "little")), b"") for each in self.wanted.clients)
         return {**self.rules.render_node(node), **ours}
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
-        """Render one Service."""
         rules = self.rules.render(plan)
         if self.wanted.settings.counting is CounterLevel.TRAFFIC:
             return rules
         return Rendered({**rules.own, **render(self.family, plan, self.wanted.settings.remembered)}, rules.shared)
 
     def describe(self, key: Any) -> str:
-        """Name an object for a person."""
         return describe(key) if is_ours(key) else self.rules.describe(key)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Say what a Service asks for in vain: what it does of nftables mode."""
+        """List the wishes of a Service that nftables mode cannot fulfil."""
         return self.rules.shortcomings(plan)
 
     def changed(self) -> bool:
-        """Report whether anybody else has changed the rules, the maps or the programs, or kubelet its cgroup."""
+        """Report whether another program changed the rules, maps or programs, or kubelet its cgroup."""
         self._look_for_pods()
         if self.rules.changed() or self._seen is None:
             return True
@@ -161,14 +161,13 @@ class EbpfBackend:
         return self._look() != self._seen
 
     def observe(self) -> dict[Any, Any]:
-        """Read rules, maps and programs."""
         self._look_for_pods()
         found = self.rules.observe()
         self._seen = self._look()
         return {**found, **self._seen}
 
     def commit(self, delta: Delta[Any, Any]) -> int:
-        """Commit the rules, then write the maps. Raise CommitError if the rules are refused."""
+        """Commit the rules, then write the maps. Raise CommitError if the kernel refuses the rules."""
         theirs, ours = split(delta)
         size = self.rules.commit(theirs) if theirs else 0
         if ours:
@@ -176,12 +175,12 @@ class EbpfBackend:
         return size + sum(len(key) + len(value) for (_, key), value in ours.added.items())
 
     def housekeeping_due(self) -> float | None:
-        """Return the seconds until what could not be written is tried again, or the rules' mode has its turn."""
+        """Return the seconds until the next retry, or the rules' next housekeeping."""
         dues = self._undone.due(time.monotonic()), self.rules.housekeeping_due()
         return min((each for each in dues if each is not None), default=None)
 
     def housekeep(self) -> None:
-        """Try again what could not be written; have the rules' mode do what is due."""
+        """Retry failed map updates; run the rules' housekeeping."""
         theirs = self.rules.housekeeping_due() == 0
         if theirs:
             self.rules.housekeep()
@@ -189,7 +188,7 @@ class EbpfBackend:
             self._try(self._undone.delta())
 
     def end_sockets(self, serving: Serving, *, whole: bool) -> int:
-        """End connected UDP sockets that were given an endpoint which serves no more; see `offers.Connecting`."""
+        """End connected UDP sockets whose endpoint no longer serves; see `offers.Connecting`."""
         if not self.wanted.settings.connected:
             return 0
         return ConnectedSockets(self.family, self.pins, self.wanted.namespaces).end(serving, whole=whole)
@@ -203,7 +202,7 @@ class EbpfBackend:
         return counts
 
     def adopt_settings(self, explicit: frozenset[str]) -> None:
-        """Take the settings of the rules and the programs in the kernel; see `AdoptsSettings`."""
+        """Take the settings of the kernel's rules and programs; see `AdoptsSettings`."""
         if isinstance(self.rules, AdoptsSettings):
             self.rules.adopt_settings(explicit)
         if explicit & COUNTER_FIELDS:
@@ -219,19 +218,19 @@ class EbpfBackend:
             self.wanted.clients = frozenset(int.from_bytes(key, "little") for key, _ in found.items())
 
     def delete(self) -> bool:
-        """Remove the rules, and what the node and gone ones have in bpffs; tell whether there was anything."""
+        """Remove the rules, and the bpffs folders of this node and of deleted ones; report whether any existed."""
         self.tables.close()
         there = remove_gone(self.pins.folder) + self.pins.remove() > 0
         return self.rules.delete() or there
 
     @property
     def _keeps_clients(self) -> bool:
-        """Whether it is this family that looks after what both share."""
+        """Whether this family manages the shared objects."""
         return "connect4" in self.hooks
 
     @property
     def _program(self) -> bytes:
-        """What a program's object is: its settings, but for kubelet's cgroup, which is looked for and not planned."""
+        """The value of a program's object: its settings without kubelet's cgroup, which is not part of the plan."""
         return self.wanted.settings._replace(pods_cgroup=0, pods_level=0).packed
 
     def _look_for_pods(self) -> None:
@@ -263,7 +262,7 @@ class EbpfBackend:
             log.info("the programs know all again", ip_family=self.family.value)
 
     def _take_in(self, delta: Delta[OurKey, bytes]) -> None:
-        """Note what was written, in place: there may be a hundred thousand objects, and this changes a few."""
+        """Note written objects in place: a change touches a few of up to 100,000."""
         if self._seen is None:
             return
         for key in delta.removed:
@@ -285,7 +284,7 @@ class EbpfBackend:
         self.pins.take_out([key.decode() for space, key in delta.removed if space == PROGRAMS])
 
     def _write_tables(self, delta: Delta[OurKey, bytes]) -> bool:
-        """Write frontends and members; tell whether that took larger maps, so that programs must be loaded anew."""
+        """Write frontends and members; report whether larger maps require loading the programs again."""
         try:
             self.tables.commit(delta)
         except FullError:
@@ -299,7 +298,7 @@ class EbpfBackend:
         return True
 
     def _leave_out(self, delta: Delta[OurKey, bytes], error: OSError) -> None:
-        """Leave to the rules what could not be written: a frontend that is in no map, or all of them."""
+        """Leave the refused frontends to the rules: remove them from the maps, or detach the programs."""
         if self._undone.failed(delta, str(error), time.monotonic()):
             log.warning(
                 "cannot write what the programs know; nftables' rules serve it until that works",
@@ -311,7 +310,7 @@ class EbpfBackend:
         forth = {hook for hook in self.hooks if hook.startswith(("connect", "sendmsg"))}
         try:
             self.tables.leave_out(delta)
-            misled = forth - self.pins.in_force().keys()  # they use maps that have been replaced
+            misled = forth - self.pins.in_force().keys()  # they use replaced maps
         except OSError:
             misled = forth
         self._take_out(misled)
@@ -319,7 +318,7 @@ class EbpfBackend:
             self._seen = self._look()
 
     def _take_out(self, hooks: Iterable[str]) -> None:
-        """Have nobody follow a map out of which nothing can be taken."""
+        """Detach programs that use a map from which no element can be removed."""
         there = [hook for hook in hooks if self.pins.link(hook) is not None]
         self.pins.take_out(there)
         wanted = {(PROGRAMS, hook.encode()): self._program for hook in there}

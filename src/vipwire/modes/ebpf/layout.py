@@ -1,13 +1,13 @@
-"""The objects of ebpf mode beside nftables mode's, as keys, and the bytes that the programs share with them. Pure.
+"""The keys of ebpf mode's objects beside nftables mode's, and the bytes that programs and vipwire share. Pure.
 
-ebpf-frontends  a frontend                 flags, and the endpoints that a socket may be given, by share
-ebpf-members    a frontend and an endpoint UDP: a socket that has this endpoint may go on with it
-ebpf-clients    a network namespace        it is a Pod's; only where they are listed
-ebpf-programs   a hook                     the settings of the program that is in force there
+ebpf-frontends  a frontend                 flags, and slots of endpoints, each endpoint as often as its share
+ebpf-members    a frontend and an endpoint UDP: a socket with this endpoint may keep it
+ebpf-clients    a network namespace        a Pod's; only if the configuration lists Pods
+ebpf-programs   a hook                     the settings of the program at the hook
 
-A key is (space, bytes); no set of nftables has the name of a space. programs/vipwire.h and family.h have the same
-bytes in C. Ports and addresses are in network order, everything else in the machine's. An endpoint is as wide as a
-slot of the array of slots lies apart, so that a pool is written as one piece.
+A key is (space, bytes); no nftables set has the name of a space. programs/vipwire.h and family.h declare the same
+bytes in C. Ports and addresses are in network byte order, other numbers in host byte order. An endpoint is padded to
+the width of a slot, so that vipwire writes a pool in one piece.
 """
 
 import enum
@@ -22,25 +22,25 @@ from vipwire.reconcile.delta import Delta
 
 
 class Flag(enum.IntFlag):
-    """For whom a frontend is translated when the socket connects."""
+    """The clients for which a program translates a frontend at connect()."""
 
     NODE = 1
     POD = 2
     AS_NODE = 4
-    """The node's own sockets must be seen with the node's address: one that has an address of its own is left out."""
+    """Endpoints must see the node's address, so sockets with another bound address are excluded."""
     HAS_LOCAL = 8
-    """An endpoint is on this node, and may be the very Pod that asks."""
+    """An endpoint is on this node, and may be the connecting Pod itself."""
     LOOSE = 16
-    """Of UDP, sockets that are connected are left out: nobody could tell whom to end when the endpoint goes."""
+    """Skips connected UDP sockets, because vipwire could not find them again when their endpoint goes."""
 
 
 FRONTEND: Final = struct.Struct("=IIQ")
-"""The first slot, how many, and the head."""
+"""The first slot, the number of slots, and the head."""
 HEAD: Final = struct.Struct("=Q")
-"""What a frontend's object begins with: its flags, and its affinity above them. Behind it stand the endpoints."""
+"""The start of a frontend's object: its flags, and above them its affinity. The endpoints follow."""
 _SECONDS: Final = 8, 17
 _SERVICE_PORT: Final = 25, 39
-"""Where both stand in the head: the lowest bit, and how many."""
+"""The lowest bit and the width of both parts in the head."""
 _PLACE: Final = struct.Struct(">HBB")
 _PORT: Final = struct.Struct(">HH")
 _SETTINGS: Final = struct.Struct("=QQIIIIIIQ")
@@ -61,26 +61,26 @@ class Settings(NamedTuple):
 
     @property
     def remembered(self) -> frozenset[Protocol]:
-        """The protocols of which programs serve session affinity: all of whose sockets they see."""
+        """The protocols for which programs serve session affinity, because they see all sockets."""
         if not self.affinity:
             return frozenset()
         return frozenset({Protocol.TCP, Protocol.UDP} if self.connected else {Protocol.TCP})
 
     @property
     def packed(self) -> bytes:
-        """As the programs have them."""
+        """The bytes of struct settings."""
         words = self.pods_level, self.listed, self.counting, self.connected, self.affinity, 0
         return _SETTINGS.pack(self.node, self.pods_cgroup, *words, self.build)
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Read them. Raise struct.error where another version has other ones."""
+        """Unpack the settings. Raise struct.error for another version's layout."""
         node, cgroup, level, listed, counting, *options, _, build = _SETTINGS.unpack(data)
         return cls(node, cgroup, level, bool(listed), CounterLevel(min(counting, 2)), build, *map(bool, options))
 
 
 class Head(NamedTuple):
-    """What a frontend is like: for whom; for how long a client is remembered, 0 if it is not, and of which port."""
+    """A frontend's clients, the seconds of client affinity (0: none), and the Service port that remembers."""
 
     flags: Flag
     seconds: int = 0
@@ -88,62 +88,62 @@ class Head(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """As the programs have it. A Service port has a number that is as large as there is room."""
+        """The bytes for the programs. The number of a Service port is cut to the free bits."""
         (seconds, _), (port, width) = _SECONDS, _SERVICE_PORT
         return HEAD.pack(self.flags | self.seconds << seconds | (self.service_port & (1 << width) - 1) << port)
 
     @classmethod
     def read(cls, value: bytes) -> Self:
-        """Read what the object of a frontend begins with."""
+        """Unpack the start of a frontend's object."""
         (head,) = HEAD.unpack_from(value)
         (seconds, width), (port, _) = _SECONDS, _SERVICE_PORT
         return cls(Flag(head & (1 << seconds) - 1), head >> seconds & (1 << width) - 1, head >> port)
 
 
 def version(family: Family) -> str:
-    """Return what the names of a family's maps and programs end with."""
+    """Return the suffix of a family's maps and programs."""
     return _VERSIONS[family]
 
 
 def slot_size(family: Family) -> int:
-    """Tell how far apart slots lie."""
+    """Return the bytes from one slot to the next."""
     return 8 if family is Family.IPV4 else 24
 
 
 def endpoint_size(family: Family) -> int:
-    """Tell how large an endpoint is."""
+    """Return the bytes of an endpoint."""
     return family.bits // 8 + _PORT.size
 
 
 def frontend_key(address: Address, protocol: Protocol, port: int) -> bytes:
-    """Pack a frontend: struct key."""
+    """Pack struct key."""
     return address + _PLACE.pack(port, protocol, 0)
 
 
 def read_frontend_key(key: bytes) -> tuple[Address, int, int]:
-    """Take a frontend apart: address, protocol, port."""
+    """Unpack struct key: address, protocol, port."""
     port, protocol, _ = _PLACE.unpack(key[-_PLACE.size :])
     return Address(key[: -_PLACE.size]), protocol, port
 
 
 def endpoint_slot(address: Address, port: int) -> bytes:
-    """Pack an endpoint as a slot: struct endpoint, filled up."""
+    """Pack struct endpoint, padded to a slot."""
     return address + _behind(port, len(address))
 
 
-@lru_cache(maxsize=4096)  # a hundred thousand endpoints have a few ports
+@lru_cache(maxsize=4096)  # 100,000 endpoints have a few ports
 def _behind(port: int, width: int) -> bytes:
     return _PORT.pack(port, 0) + (b"" if width == 4 else bytes(4))
 
 
 def read_endpoint(data: bytes) -> tuple[Address, int]:
-    """Take an endpoint apart, filled up or not."""
+    """Unpack an endpoint, padded or not."""
     size = 4 if len(data) == 8 else 16
     return Address(data[:size]), int.from_bytes(data[size : size + 2])
 
 
 def endpoints(family: Family, value: bytes) -> list[bytes]:
-    """Take the endpoints of a frontend's object apart, without what fills them up."""
+    """Return the endpoints of a frontend's object, without padding."""
     each, size = slot_size(family), endpoint_size(family)
     return [value[at : at + size] for at in range(HEAD.size, len(value), each)]
 
@@ -160,18 +160,18 @@ V = TypeVar("V")
 
 
 def is_ours(key: Hashable) -> bool:
-    """Report whether an object is this mode's own, and not one of nftables mode."""
+    """Report whether an object belongs to ebpf mode itself, not to nftables mode."""
     return isinstance(key, tuple) and key[0] in _SPACES
 
 
 def split(delta: Delta[Any, Any]) -> tuple[Delta[Any, Any], Delta[OurKey, bytes]]:
-    """Take a difference apart: what nftables mode commits, and what is written into maps."""
+    """Split a difference: for nftables mode, and for the maps."""
     parts = [_split(each) for each in (delta.added, delta.changed, delta.removed)]
     return Delta(*(theirs for theirs, _ in parts)), Delta(*(ours for _, ours in parts))
 
 
 def rules_of(objects: Mapping[Any, V]) -> dict[Any, V]:
-    """Leave out what is this mode's own."""
+    """Return nftables mode's objects."""
     return {key: value for key, value in objects.items() if key[0] not in _SPACES}
 
 
@@ -183,7 +183,6 @@ def _split(objects: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
 
 
 def describe(key: OurKey) -> str:
-    """Name an object for a person."""
     space, data = key
     match space:
         case "ebpf-programs":
@@ -197,7 +196,7 @@ def describe(key: OurKey) -> str:
 
 
 def for_whom(flags: Flag) -> str:
-    """Say of whom sockets are meant."""
+    """Describe the clients in words."""
     who = [word for flag, word in ((Flag.NODE, "the node"), (Flag.POD, "its Pods")) if flag in flags]
     return " and ".join(who) or "nobody"
 

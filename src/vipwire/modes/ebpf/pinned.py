@@ -1,13 +1,13 @@
-"""The maps, programs and links of one node, by their names in bpffs, which outlive the process.
+"""The maps, programs and links of one node, pinned in bpffs, so that they outlive vipwire.
 
-    /sys/fs/bpf/vipwire/<node>/maps/frontends4 ...      what is in them is this mode's state
+    /sys/fs/bpf/vipwire/<node>/maps/frontends4 ...      their contents are this mode's state
                               /maps/settings            the constants of the programs
-                              /programs/connect4 ...    what is in force, so that a new process can look at it
-                              /links/connect4 ...       a new process replaces their programs, each in one step
-                              /netns/4026531840         the inode number of the network namespace, as a folder's name
+                              /programs/connect4 ...    the attached programs, for the next process to inspect
+                              /links/connect4 ...       the next process replaces each link's program atomically
+                              /netns/4026531840         the inode number of the network namespace
 
-A node is a network namespace, called by its cookie, which no other has until the machine is started anew. Its
-programs stay in force when it is gone: `remove_gone` removes them.
+A node is a network namespace, named by its cookie, unique until a reboot. Its programs stay attached when it is
+deleted: `remove_gone` removes them.
 """
 
 import os
@@ -48,15 +48,15 @@ ORDER: Final = (
     "connect4",
     "connect6",
 )
-"""Who comes back must be known before anybody is sent away. They go the other way round."""
+"""Programs that map sources back are attached before those that connect sockets, and detached after them."""
 _SETTINGS: Final = "settings"
 _OF_AFFINITY: Final = frozenset({"affinity4", "affinity6", "sticky4", "sticky6"})
 _REMEMBERED: Final = 65536
-"""The room of these, where programs serve session affinity; else they have none."""
+"""The size of the affinity maps if programs serve session affinity; else 0."""
 
 
 class NodePins:
-    """What a node has in bpffs. Opened when it is asked for; what is made, is made under these names."""
+    """A node's pins in bpffs. Opens each on demand, and pins new objects under these names."""
 
     def __init__(self, folder: Path, cgroup: Path | None) -> None:
         self.folder, self._cgroup = folder, cgroup
@@ -65,18 +65,17 @@ class NodePins:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything."""
         return self.folder.exists()
 
     def close(self) -> None:
-        """Let go of everything. What is pinned stays."""
+        """Close all descriptors; pins stay."""
         for each in self._maps.values():
             each.close()
         self._maps.clear()
         self._forget_programs()
 
     def find(self, name: str) -> Map | None:
-        """Open a map, unless it is not there or has another layout."""
+        """Open a map; None if it is missing or has another layout."""
         descriptor = pins.opened(self.folder / "maps" / name)
         if descriptor is None:
             self._drop(name)
@@ -94,11 +93,11 @@ class NodePins:
         return found
 
     def held(self, name: str) -> Map:
-        """Return the map of the last look, without another one: what was changed meanwhile is found by the next."""
+        """Return the map of the last look, without another one; the next look finds foreign changes."""
         return self._maps.get(name) or self.take(name)
 
     def take(self, name: str, at_least: int = 0) -> Map:
-        """Open a map or make it, with room for so many elements."""
+        """Open or create a map with room for `at_least` elements."""
         found = self.find(name)
         if found is not None and found.shape.max_entries >= at_least:
             return found
@@ -113,7 +112,7 @@ class NodePins:
         return made
 
     def settings(self) -> bytes | None:
-        """Read the constants of the programs in force; None if there are none."""
+        """Read the constants of the attached programs; None if there are none."""
         descriptor = pins.opened(self.folder / "maps" / _SETTINGS)
         if descriptor is None:
             return None
@@ -124,7 +123,7 @@ class NodePins:
             found.close()
 
     def in_force(self) -> dict[str, bytes]:
-        """Tell with which settings programs are in force at each hook, if they use the maps of these names."""
+        """Return the settings of the program at each hook, if it uses the maps under these names."""
         settings, numbers = self.settings(), self._numbers()
         found = {}
         for hook in HOOKS if settings is not None else ():
@@ -138,7 +137,7 @@ class NodePins:
         return found
 
     def link(self, hook: str) -> BpfLink | None:
-        """Look at a hook's link."""
+        """Return a hook's link; None if missing."""
         descriptor = pins.opened(self.folder / "links" / hook)
         if descriptor is None:
             return None
@@ -148,7 +147,7 @@ class NodePins:
             os.close(descriptor)
 
     def put_in_force(self, hooks: Iterable[str], settings: bytes) -> None:
-        """Have programs with these settings at these hooks, and at those that have any already. Raise OSError."""
+        """Attach programs with these settings to these hooks, and to hooks that have one already. Raise OSError."""
         if self._cgroup is None:
             raise ValueError("nothing is put in force by who only looks")
         (self.folder / "netns" / str(netns_inode())).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,7 +164,7 @@ class NodePins:
         pins.pin(loaded[_SETTINGS], self.folder / "maps" / _SETTINGS)
 
     def take_out(self, hooks: Iterable[str]) -> None:
-        """Put programs out of force."""
+        """Detach programs."""
         wanted = set(hooks)
         for hook in reversed(ORDER):
             if hook not in wanted:
@@ -173,20 +172,20 @@ class NodePins:
             path = self.folder / "links" / hook
             descriptor = pins.opened(path)
             if descriptor is not None:
-                with suppress(OSError):  # its cgroup has gone, and it with it
+                with suppress(OSError):  # its cgroup is gone, and the link with it
                     detach(descriptor)
                 os.close(descriptor)
             for each in (path, self.folder / "programs" / hook):
                 each.unlink(missing_ok=True)
 
     def remove(self) -> bool:
-        """Remove everything; tell whether there was anything."""
+        """Remove all pins of the node; report whether any existed."""
         if not self.exists:
             return False
         self.take_out(HOOKS)
         self.close()
         shutil.rmtree(self.folder)
-        with suppress(OSError):  # others are in it
+        with suppress(OSError):  # other nodes have folders in it
             self.folder.parent.rmdir()
         return True
 
@@ -254,19 +253,19 @@ class NodePins:
         return found
 
     def _cgroup_number(self) -> int:
-        """Tell the id of the cgroup to attach to: the number of its folder. 0: not known."""
+        """Return the id of the cgroup to attach to, its folder's inode; 0 if unknown."""
         return self._cgroup.stat().st_ino if self._cgroup is not None else 0
 
 
 class OtherNodes(NamedTuple):
-    """What other network namespaces have in bpffs: of those that are gone; how many others there are."""
+    """The bpffs folders of deleted network namespaces, and the number of other nodes."""
 
     gone: tuple[NodePins, ...]
     others: int
 
 
 def find_others(own: Path, ours: Path = pins.OURS) -> OtherNodes:
-    """Tell the folders of network namespaces that are gone from all others. Raises nothing."""
+    """Distinguish deleted network namespaces' folders from the others. Raises no error."""
     folders: dict[Path, tuple[int, int] | None] = {}
     with suppress(OSError):
         folders = {folder: _namespace_of(folder) for folder in ours.iterdir() if folder != own}
@@ -276,7 +275,7 @@ def find_others(own: Path, ours: Path = pins.OURS) -> OtherNodes:
 
 
 def _namespace_of(folder: Path) -> tuple[int, int] | None:
-    """Read the cookie and the inode number of a namespace from its folder's names; None where they tell none."""
+    """Read a network namespace's cookie and inode from its folder's names; None if the names have none."""
     inode = next(folder.glob("netns/[0-9]*"), None)
     try:
         return None if inode is None else (int(folder.name, 16), int(inode.name))
@@ -285,7 +284,7 @@ def _namespace_of(folder: Path) -> tuple[int, int] | None:
 
 
 def remove_gone(own: Path) -> int:
-    """Remove what network namespaces that are gone have left in bpffs; return how many."""
+    """Remove the pins of deleted network namespaces; return their number."""
     removed = 0
     for each in find_others(own).gone:
         try:

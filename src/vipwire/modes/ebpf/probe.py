@@ -1,7 +1,6 @@
-"""Finds out by trying whether the programs can be loaded and attached here.
+"""Tries whether the kernel loads and attaches the programs, for a moment and with empty maps.
 
-All are loaded, with maps of their own that are empty, and attached to the cgroup for a moment: they translate
-nothing. What is missing is said in words, with what to do.
+The error names the missing feature and the remedy.
 """
 
 import errno
@@ -23,9 +22,9 @@ _FEW: Final = 16
 
 
 def probe(cgroup: Path, *, affinity: bool = False) -> None:
-    """Raise UnsupportedError if this process cannot have the programs in force for this cgroup.
+    """Raise UnsupportedError if this process cannot attach the programs to this cgroup.
 
-    What serves session affinity is tried where that is asked for: the verifier looks at nothing that is switched off.
+    `affinity` also tries that part: the verifier skips code that a constant turns off.
     """
     opened: list[int] = []
     try:
@@ -86,7 +85,7 @@ def _attach(hook: str, program: int, target: int, cgroup: Path) -> int:
 
 
 def exclusive(cgroup: Path, hook: str) -> Path | None:
-    """Find the cgroup, this one or one above it, whose program at a hook lets no other be beside it."""
+    """Find a program, at this cgroup or an ancestor, that excludes other programs from a hook; return its cgroup."""
     for path in (cgroup, *cgroup.parents):
         if not (path / "cgroup.procs").exists():
             return None
@@ -116,7 +115,7 @@ def _not_allowed(error: OSError, what: str) -> UnsupportedError:
 
 
 def why_refused(proc: Path = Path("/proc")) -> str:
-    """Say why the kernel does not let this process do it, as far as the process can know."""
+    """Explain the kernel's refusal, as far as this process can know the reason."""
     held = capabilities(proc)
     held |= {"CAP_BPF"} if "CAP_SYS_ADMIN" in held else set()
     if missing := [each for each in _NEEDED if each not in held]:

@@ -1,4 +1,4 @@
-"""What `check` and `status` say of ebpf mode: is it in force, or can it be; who else is there; how full maps are."""
+"""Remarks of `check` and `status` about ebpf mode: its state or obstacles, other programs, and the fill of maps."""
 
 import os
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ _MESHES: Final = {
     "linkerd2-proxy": "Linkerd",
     "kuma-dp": "Kuma",
 }
-"""Processes of service meshes, by the name that the kernel shows of them."""
+"""Processes of service meshes, by their name in /proc."""
 
 
 def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterator[Remark]:
-    """Look at this machine. The programs are tried: attached with empty maps, for a moment."""
+    """Examine this machine; attach the programs with empty maps for a moment."""
     try:
         cgroup = find_cgroup(config.ebpf.cgroup)
         require_mounted(may_mount=False)
@@ -49,7 +49,7 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
 
 
 def standing(config: Config, folder: Path) -> Iterator[Remark]:
-    """Say how programs and maps stand. Nothing is tried."""
+    """Report the state of programs and maps. Tries nothing."""
     try:
         cgroup = find_cgroup(config.ebpf.cgroup)
     except (VipwireError, OSError) as error:
@@ -90,7 +90,7 @@ def _pods(cgroup: Path) -> Remark:
 
 
 def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
-    """Name hooks at which programs of others are called for this cgroup, too."""
+    """Name the hooks at which this cgroup has foreign programs, too."""
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:
         ours = {hook: link.program for hook in HOOKS if (link := pinned.link(hook)) is not None}

@@ -1,24 +1,22 @@
-"""Which frontends the programs translate, for whom, and to which endpoints. Pure.
+"""Chooses the frontends that the programs translate, for which clients, and to which endpoints. Pure.
 
-No policy is decided here. A frontend is translated for a client where a direct connection to the endpoint looks the
-same as one by way of nftables mode's rules; all others are left to these:
+The plan decides all policy. Programs translate a frontend for a client if a direct connection looks the same to the
+endpoint as one by the rules of nftables mode:
 
-    Pods           where their address is kept, and nftables would not masquerade
-    the node       always: a direct connection has the node's address, unless the socket was bound to another one
-    nobody         endpoints whose address and port some Service claims, source ranges, algorithms that see the
-                   client's address or take turns, SCTP, and whatever is refused or dropped: at connect() neither
-                   address nor port is chosen yet; and Services whose endpoints are ejected when they do not answer
+    Pods           if the rules would keep the Pod's address, without masquerading
+    the node       always, unless the socket is bound to another than the node's address
+    no client      if a Service claims an endpoint's address and port; with source ranges, source-hash or round robin,
+                   SCTP, refusals or drops (at connect() the socket has neither address nor port), or ejection
 
-A node port is a frontend at each address of this node that serves it. Where some Service claims one of these by the
-address, with that port, rules decide: who answers depends on the endpoints of both, and a Service is rendered alone.
+A node port is a frontend at each node port address. If a Service claims one of these addresses with that port, rules
+serve it, because the answer depends on both Services and rendering sees one.
 
-Session affinity is the rules', which remember addresses; programs know network namespaces. Where that is asked for
-they serve Pods, at Service ports of which they see all that a Pod sends. The node has several addresses: it is left
-out.
+Rules remember addresses, programs network namespaces. So with session affinity programs serve only Pods, at Service
+ports where they see all of a Pod's sockets.
 
-A Pod that may meet itself is left to nftables by the program, which sees its sockets. It looks for one that listens
-at the port that it drew: so a pool with several ports is not for Pods. Any endpoint may be the Pod that asks, for
-a slice need not name its node.
+A program leaves a Pod that may reach itself to the rules: it looks for a socket of the Pod that listens at the chosen
+port, so pools with several ports are not for Pods. Any endpoint may be the asking Pod, because a slice need not name
+its node.
 """
 
 import hashlib
@@ -43,7 +41,7 @@ from vipwire.plan.plan import Forward, Frontend, FrontendKey, FrontendKind, Masq
 
 _SERVED: Final = frozenset({Protocol.TCP, Protocol.UDP})
 _LARGEST_POOL: Final = 65534
-"""As nftables mode's, so that shares are rounded alike."""
+"""The limit of nftables mode, so that both round shares alike."""
 _OF_PODS: Final = Flag.POD | Flag.HAS_LOCAL
 _FOR: Final = {
     Masquerade.NEVER: Flag.NODE | Flag.POD,
@@ -53,7 +51,7 @@ _FOR: Final = {
 
 
 def render(family: Family, plan: ServicePlan, remembered: frozenset[Protocol] = frozenset()) -> Ours:
-    """Render one Service: only objects of its own. `remembered`: of which protocols programs serve affinity."""
+    """Render one Service: only its own objects. `remembered`: protocols for which programs serve affinity."""
     objects: Ours = {}
     for frontend, action in _translated(plan):
         flags = _flags(plan, frontend, action)
@@ -71,7 +69,7 @@ def render(family: Family, plan: ServicePlan, remembered: frozenset[Protocol] = 
 
 
 def places(plan: ServicePlan, key: FrontendKey) -> tuple[bytes, ...]:
-    """Name a frontend as the maps do: a node port at each address that serves it, and that nobody else claims."""
+    """Return a frontend's keys in the maps: a node port at each address that serves it and that no Service claims."""
     address, protocol, port = key
     if address is not None:
         return (frontend_key(address, protocol, port),)
@@ -82,9 +80,9 @@ def places(plan: ServicePlan, key: FrontendKey) -> tuple[bytes, ...]:
 
 
 def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
-    """Choose what has one answer for all clients of this node.
+    """Yield the frontends with one action for all clients of this node.
 
-    Whether an endpoint answers is learned from what connection tracking translates: so ejection is the rules'.
+    Ejection stays with the rules, because it learns from connection tracking whether an endpoint answers.
     """
     for frontend in plan.frontends if plan.wishes.eject_after is None else ():
         action = frontend.short_circuit or frontend.action
@@ -113,7 +111,7 @@ def _flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:
 
 
 def _tells_pods(plan: ServicePlan) -> bool:
-    """Report whether Pods are told from others for certain: without that they are taken for the outside (S42)."""
+    """Report whether vipwire can tell Pods for certain; otherwise Pods count as clients outside (S42)."""
     return any(
         isinstance(each.action, Forward) and each.action.masquerade is Masquerade.UNLESS_POD
         for each in plan.frontends
@@ -122,9 +120,9 @@ def _tells_pods(plan: ServicePlan) -> bool:
 
 
 def _is_remembered(plan: ServicePlan, port: ServicePortName, remembered: frozenset[Protocol]) -> bool:
-    """Report whether programs lead Pods at all frontends of a Service port, and to the same endpoints (S73).
+    """Report whether programs serve Pods at all frontends of a Service port, with the same endpoints (S73).
 
-    Rules lead some of UDP's sockets to a node port, and those to one that is claimed by its address.
+    Rules serve some UDP sockets at a node port, and a node port that a Service claims by address.
     """
     if port.protocol not in remembered:
         return False
@@ -142,7 +140,7 @@ def _is_remembered(plan: ServicePlan, port: ServicePortName, remembered: frozens
 
 
 def _number(port: ServicePortName) -> int:
-    """Return the number by which programs tell Service ports apart: always the same."""
+    """Return the constant number of a Service port in the programs."""
     name = f"{port.service}:{port.port}/{port.protocol.label}"
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=5).digest())
 

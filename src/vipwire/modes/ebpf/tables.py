@@ -1,10 +1,9 @@
-"""One family's frontends in the kernel's maps: reads them, and writes a difference in an order that is always sound.
+"""Reads one family's frontends from the kernel's maps, and writes a difference in an order that is always safe.
 
-    members that join  ▸  endpoints into a free stretch of slots  ▸  the frontend leads there  ▸  what goes, goes
+    new members  ▸  endpoints into a free stretch of slots  ▸  the frontend refers to the stretch  ▸  removals
 
-The third step is one update: a connection meets the old endpoints or the new ones. A commit that stops anywhere has
-led nobody wrong, and what is not there yet is nftables'. Where in `slots` a frontend's endpoints lie does not matter;
-what was counted there is carried along.
+The third step is one update: a connection gets old or new endpoints. A commit may stop anywhere; rules serve missing
+frontends. The place of endpoints in `slots` is free; counts move along.
 """
 
 import errno
@@ -36,14 +35,14 @@ COOLING_SECONDS: Final = 1.0
 
 
 class FullError(Exception):
-    """There is no stretch so long: a larger array is needed."""
+    """The array of slots has no free stretch of this length: a larger one is needed."""
 
 
 class Stretches:
-    """The free stretches of an array of so many places; `taken` are (first, length).
+    """The free stretches of an array of slots; `taken` are (first, length).
 
-    Those of one length are kept together, for most pools are alike. A stretch that was given back is left alone for a
-    second: a program that has just read where it lies may be there still.
+    Stretches are grouped by length, because most pools have few lengths. A returned stretch rests for a second,
+    because a program may still read it.
     """
 
     def __init__(self, size: int, taken: Iterable[tuple[int, int]] = ()) -> None:
@@ -56,7 +55,7 @@ class Stretches:
             self.end = max(self.end, first + length)
 
     def take(self, length: int, now: float) -> int:
-        """Take a stretch; return where it begins. Raise FullError if there is none."""
+        """Take a stretch; return its first slot. Raise FullError if none is free."""
         while self._cooling and self._cooling[0][0] <= now:
             _, first, free = self._cooling.popleft()
             self._free.setdefault(free, []).append(first)
@@ -72,31 +71,30 @@ class Stretches:
         raise FullError(length)
 
     def give(self, first: int, length: int, now: float) -> None:
-        """Give a stretch back."""
+        """Return a stretch."""
         if length:
             self._cooling.append((now + COOLING_SECONDS, first, length))
 
 
 _LOOKED_UP: Final = ("frontends", "slots", "members")
 _ROOM: Final = 2
-"""A map that has become too small is replaced by one with so many times the room that is needed."""
+"""A larger map gets this multiple of the needed room."""
 
 
 class _Memory(NamedTuple):
-    """Slots and their numbers, as memory, and the numbers of the maps."""
+    """The memory of the slots and of their numbers, and the ids of their maps."""
 
     maps: tuple[int, int]
     slots: mmap.mmap
     hits: mmap.mmap
 
     def close(self) -> None:
-        """Let go of it."""
         self.slots.close()
         self.hits.close()
 
 
 class _Outgrown(NamedTuple):
-    """Where frontends have led in maps that have become too small, and what was counted there before."""
+    """The stretches of frontends in replaced maps, and the counts so far."""
 
     memory: _Memory
     where: dict[bytes, tuple[int, int]]
@@ -118,14 +116,14 @@ class Tables:
         self._outgrown: _Outgrown | None = None
 
     def close(self) -> None:
-        """Let go of the slots' memory."""
+        """Unmap the slots' memory."""
         for each in (self._memory, self._outgrown and self._outgrown.memory):
             if each is not None:
                 each.close()
         self._memory = self._outgrown = None
 
     def observe(self) -> Ours:
-        """Read all; nothing where the maps are not there."""
+        """Read all objects; empty without maps."""
         found: Ours = {}
         frontends, slots, members = (self._pins.find(self._names[name]) for name in _LOOKED_UP)
         if frontends is None or slots is None or members is None:
@@ -144,7 +142,7 @@ class Tables:
         return found
 
     def commit(self, delta: Delta[OurKey, bytes]) -> None:
-        """Write a difference. Raise FullError, with nothing in force yet, where larger maps are needed."""
+        """Write a difference. Raise FullError, before any change, if larger maps are needed."""
         frontends, slots, members = (self._pins.held(self._names[name]) for name in _LOOKED_UP)
         if slots.number != self._of:
             self.observe()
@@ -161,7 +159,7 @@ class Tables:
         self._members += len(joining) - len(leaving)
 
     def grow(self, wanted: Ours) -> None:
-        """Put larger maps in the place of these, with this in them. Programs that run go on with the old ones."""
+        """Replace these maps by larger ones with `wanted` in them. Attached programs continue with the old ones."""
         frontends, members = _of(FRONTENDS, wanted), _of(MEMBERS, wanted)
         needed = sum(max(1, (len(value) - HEAD.size) // self._each) for value in frontends.values())
         rooms = {"frontends": len(frontends), "slots": needed, "members": len(members)}
@@ -174,7 +172,7 @@ class Tables:
         self.commit(Delta(added=wanted))
 
     def settle(self) -> None:
-        """Keep what was counted in maps that have become too small, once no program uses them."""
+        """Keep the counts of replaced maps, once no program uses them."""
         found, self._outgrown = self._outgrown, None
         if found is not None:
             for key, stretch in found.where.items():
@@ -183,7 +181,7 @@ class Tables:
             found.memory.close()
 
     def leave_out(self, delta: Delta[OurKey, bytes]) -> None:
-        """Remove what a commit that failed was about: nftables has it. As far as that is possible."""
+        """Remove the objects of a failed commit as far as possible: the rules serve them."""
         frontends = self._pins.find(self._names["frontends"])
         if frontends is not None:
             keys = {
@@ -196,7 +194,7 @@ class Tables:
         self._of = 0
 
     def fill(self) -> dict[str, tuple[int, int]]:
-        """Tell how full each map is: elements, and room."""
+        """Return each map's number of elements, and its room."""
         found = {}
         for name, pinned_name in self._names.items():
             if (each := self._pins.find(pinned_name)) is not None and each.shape.max_entries > 1:
@@ -206,7 +204,7 @@ class Tables:
         return found
 
     def _take_note(self, where: dict[bytes, tuple[int, int]], slots: Map) -> None:
-        """Note where frontends lead. What was counted where somebody else has led one away, or lost it, is kept."""
+        """Note the slots of frontends; keep counts of slots that a foreign program took from a frontend."""
         if (memory := self._memory) is not None:
             same = memory.maps[0] == slots.number
             for key, stretch in self._where.items():
@@ -246,7 +244,7 @@ class Tables:
             del self._where[key]
 
     def _give_up(self, key: bytes, had: Tallies, gone: Tallies, now: float) -> None:
-        """Give the slots of a frontend back that leads elsewhere; keep what those had that are gone, or came late."""
+        """Free the former slots of a frontend; keep the counts of removed endpoints and of late connections."""
         stretch = self._where[key]
         if self._memory is not None:
             self._keep(key, (*gone.items(), *later(self._tallies(self._memory, stretch), had)))
@@ -261,7 +259,7 @@ class Tables:
         return tallies(memory.slots[first * self._each : (first + count) * self._each], hits, self._size)
 
     def _outgrow(self) -> None:
-        """Keep what was counted so far; `settle` keeps what programs count here until they have the larger maps."""
+        """Keep the counts so far; `settle` keeps the rest, which programs count until they use the larger maps."""
         self.settle()
         if (slots := self._pins.find(self._names["slots"])) is None:
             return
@@ -272,7 +270,7 @@ class Tables:
         self._outgrown = _Outgrown(memory, self._where, counted)
 
     def _held(self, slots: Map) -> _Memory:
-        """Return the slots as memory, which is kept: the kernel maps all pages at once, and a change is quicker."""
+        """Return the slots as memory, mapped once: the kernel maps all pages at once, and later changes are fast."""
         hits = self._pins.held(self._names["hits"])
         if hits.shape.max_entries < slots.shape.max_entries:
             hits = self._pins.take(self._names["hits"], slots.shape.max_entries)
@@ -285,7 +283,7 @@ class Tables:
 
 
 def takes_nothing(error: OSError) -> bool:
-    """Report whether a map refused an element for want of room, or because somebody has frozen it."""
+    """Report whether a map refused an element because it is full or frozen."""
     return error.errno in (errno.E2BIG, errno.EPERM)
 
 

@@ -1,4 +1,4 @@
-"""The programs: their source in C, and the object that is made of it by the Makefile beside it."""
+"""The programs: their source in C, and the object file that the Makefile beside it builds."""
 
 import hashlib
 from functools import cache
@@ -9,7 +9,7 @@ from vipwire.linux.bpf.elf import ObjectFile, read_object
 
 
 class Build(NamedTuple):
-    """An object of the programs, and a number that no other has."""
+    """An object file of the programs, and its unique number."""
 
     object: ObjectFile
     number: int
@@ -17,6 +17,5 @@ class Build(NamedTuple):
 
 @cache
 def build() -> Build:
-    """Read the object."""
     data = (files(__name__) / "vipwire.o").read_bytes()
     return Build(read_object(data), int.from_bytes(hashlib.sha256(data).digest()[:7]))
