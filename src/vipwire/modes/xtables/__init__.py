@@ -1,1 +1,1 @@
-"""iptables as every mode that writes its rules meets it: their words, what they do to a packet, and the programs."""
+"""iptables for all modes that write its rules: the rules' words, their effect on a packet, and the programs."""

@@ -1,7 +1,7 @@
-"""The tables of iptables-legacy, asked of the kernel without a program.
+"""Reads the tables of iptables-legacy from the kernel, without a program.
 
-Structs as in linux/netfilter_ipv4/ip_tables.h; IPv6 has the same numbers and, but for entries, the same structs. A
-table that nobody has used yet is made by asking for it: see `tool.legacy_tables`.
+Structs as in linux/netfilter_ipv4/ip_tables.h; IPv6 has the same numbers and, except entries, the same structs.
+Reading an unused table creates it: see `tool.legacy_tables`.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ _NAME_SIZE: Final = 32
 _INFO: Final = struct.Struct("=32s I 5I 5I I I")
 _ASK: Final = struct.Struct("=32s I 4x")
 _CHAIN: Final = re.compile(rb"\x40\0ERROR\0{25}([^\0]{1,29})\0")
-"""What begins a chain that somebody made: a target ERROR of 64 bytes, with the name (struct xt_error_target)."""
+"""The first bytes of a user-defined chain: a target ERROR of 64 bytes, with the name (struct xt_error_target)."""
 _HEAD_AND_END: Final = 2
 
 
 class Info(NamedTuple):
-    """What the kernel says of a table: `raw` is all of it."""
+    """The kernel's description of a table; `raw` is all of it."""
 
     raw: bytes
     hooks: int
@@ -32,14 +32,14 @@ class Info(NamedTuple):
 
 
 class Census(NamedTuple):
-    """The chains that somebody made, and the number of rules."""
+    """The user-defined chains, and the number of rules."""
 
     chains: frozenset[str]
     rules: int
 
 
 class LegacySocket:
-    """A socket of the network namespace in which it was opened, by which the tables of a family are asked for."""
+    """A socket for a family's tables, in the network namespace of its creation."""
 
     def __init__(self, family: Family) -> None:
         ipv4 = family is Family.IPV4
@@ -48,18 +48,17 @@ class LegacySocket:
         self._getsockopt = ctypes.CDLL(None, use_errno=True).getsockopt
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def info(self, table: str) -> Info:
-        """Ask for a table's hooks and size."""
+        """Read a table's hooks and size."""
         buffer = ctypes.create_string_buffer(table.encode(), _INFO.size)
         self._ask(table, _GET_INFO, buffer)
         found = _INFO.unpack(buffer.raw)
         return Info(buffer.raw, found[1], found[-2], found[-1])
 
     def entries(self, table: str) -> memoryview:
-        """Read a table as the kernel keeps it. It may grow in between: then it is asked for again."""
+        """Read a table in the kernel's form; retry if it grows meanwhile."""
         while True:
             size = self.info(table).size
             buffer = ctypes.create_string_buffer(_ASK.size + size)
@@ -71,7 +70,7 @@ class LegacySocket:
             return memoryview(buffer).cast("B")[_ASK.size :]
 
     def census(self, table: str) -> Census:
-        """Count a table's rules: of its entries each chain has one that ends it, and those of others one before."""
+        """Count a table's rules: all entries but the end of each chain and the beginning of user-defined ones."""
         info, block = self.info(table), self.entries(table)
         names = [found[1] for found in _CHAIN.finditer(block)]
         chains = frozenset(name.decode("utf-8", "replace") for name in names if name != b"ERROR")
@@ -79,7 +78,7 @@ class LegacySocket:
         return Census(chains, max(0, info.entries - overhead))
 
     def _ask(self, table: str, what: int, buffer: "ctypes.Array[ctypes.c_char]") -> None:
-        """Call getsockopt(2) with a buffer that holds the question, which socket.getsockopt cannot."""
+        """Call getsockopt(2) with the question in its buffer; socket.getsockopt cannot pass one."""
         length = ctypes.c_uint32(len(buffer))
         if self._getsockopt(self._socket.fileno(), self._level, what, buffer, ctypes.byref(length)):
             code = ctypes.get_errno()

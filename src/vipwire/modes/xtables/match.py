@@ -1,7 +1,7 @@
-"""Whether a packet meets a rule's conditions: yes, no, or that it cannot be told. Pure.
+"""Decides whether a packet meets a rule's conditions: yes, no, or unknown. Pure.
 
-What the packet itself does not say (addresses of the node, sets, lists, chance) its surroundings are asked for; those
-that do not know say None, and so does whatever a condition holds that is not understood.
+`Surroundings` answer for facts outside of the packet (node addresses, sets, lists, chance), or return None. An
+unknown condition yields None, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from vipwire.plan.resolve import Packet
 from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict
 
 _SCALE: Final = 1 << 31
-"""The kernel keeps chances in 31 bits."""
+"""The kernel stores probabilities in 31 bits."""
 _STATES: Final = frozenset({"NEW", "RELATED", "ESTABLISHED", "INVALID", "UNTRACKED", "SNAT", "DNAT"})
 _FLAGS: Final = frozenset({"FIN", "SYN", "RST", "PSH", "ACK", "URG"})
 _LARGEST_PORT: Final = 0xFFFF
@@ -23,7 +23,7 @@ _LARGEST_PORT: Final = 0xFFFF
 
 @dataclass(slots=True)
 class PacketHeader:
-    """The first packet of a connection as rules see it now. `translated`: DNAT has sent it where it goes."""
+    """The first packet of a connection in its current form. `translated`: a DNAT rule has changed its destination."""
 
     packet: Packet
     source: Address
@@ -34,12 +34,12 @@ class PacketHeader:
 
     @classmethod
     def of(cls, packet: Packet) -> "PacketHeader":
-        """Begin with a packet as it arrives, or as a process sends it."""
+        """Return the header of a packet at its arrival, or as a local process sends it."""
         return cls(packet, packet.source, packet.destination, packet.port)
 
 
 class Lookup(NamedTuple):
-    """The result of a look into a set: whether the packet is in it, the mark of its element, and what to tell."""
+    """The result of a set look-up: whether the packet is in it, the element's mark, and a step for the reader."""
 
     found: bool
     mark: int = 0
@@ -47,9 +47,9 @@ class Lookup(NamedTuple):
 
 
 class ListedRule(NamedTuple):
-    """A rule of a chain, in the words of iptables-save, and how it compares with the plan. No text: the chain itself.
+    """A rule of a chain, in the words of iptables-save, compared with the plan.
 
-    `shown` is what a person is shown of it, where that is not the text. `detail` is what the mode knows of the rule.
+    An empty text is the chain itself. `shown` replaces the text in output. `detail` is data of the mode.
     """
 
     text: str
@@ -61,9 +61,9 @@ class ListedRule(NamedTuple):
 def compare_rules(
     seen: Sequence[str] | None, planned: Sequence[str], strange: ObjectState = ObjectState.DIFFERENT
 ) -> Iterator[ListedRule]:
-    """Compare a chain's rules, in their order, with the planned ones; those that are missing come last.
+    """Compare a chain's rules, in their order, with the planned ones; the missing ones come last.
 
-    `seen` is None where the chain does not exist. `strange` is the state of rules that are not in the plan.
+    `seen` is None if the chain does not exist. `strange` is the state of unplanned rules.
     """
     if seen is None:
         if planned:
@@ -78,14 +78,13 @@ def compare_rules(
 
 
 class Surroundings:
-    """Answers what rules ask beside the packet; None for what cannot be told. Each mode overrides its part."""
+    """Answers rules' questions outside of the packet; None for unknown. Each mode overrides its part."""
 
     def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
-        """List the rules of a chain that the packet may match, missing ones last; None if there is no such chain."""
+        """List the rules of a chain that the packet may match, missing ones last; None without the chain."""
         raise NotImplementedError
 
     def owns(self, address: Address) -> bool:
-        """Report whether an address is one of this node."""
         raise NotImplementedError
 
     def look_up(self, name: str, fields: str, header: PacketHeader) -> Lookup | None:
@@ -94,24 +93,24 @@ class Surroundings:
         return None
 
     def draw(self, chance: Fraction, *, in_turn: bool) -> bool | None:
-        """Decide a rule that depends on chance or on whose turn it is."""
+        """Decide a `statistic` match: by chance, or in turn."""
         del chance, in_turn
         return None
 
     def recall(self, name: str, seconds: int) -> bool | None:
-        """Report whether the client is in a list of `-m recent` and was seen so recently."""
+        """Report whether a list of `-m recent` saw the client in the last `seconds`."""
         del name, seconds
         return None
 
     def run_program(self, code: str, source: Address) -> bool | None:
-        """Run a program of `-m bpf` on a packet of a client; raise ValueError where that cannot be done."""
+        """Run a program of `-m bpf` on a client's packet; raise ValueError if that fails."""
         del code, source
         return None
 
 
 @dataclass(slots=True)
 class Judgement:
-    """The result of conditions: `holds` is None where it is uncertain. `steps` and `effects` are for people."""
+    """The result of conditions: `holds` is None if unknown. `steps` and `effects` are output for the reader."""
 
     holds: bool | None = True
     steps: list[Step] = field(default_factory=list)
@@ -119,9 +118,9 @@ class Judgement:
 
 
 def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> Judgement:
-    """Judge a packet by all conditions, in their order, until one does not hold.
+    """Judge a packet by all conditions in order, until one fails.
 
-    Behind one that cannot be told nothing is left to chance: what is drawn must be what the kernel would draw.
+    After an unknown condition no match draws a random number, because the draws must equal the kernel's.
     """
     judgement = Judgement()
     judging = _Judging(header, surroundings, judgement)
@@ -138,19 +137,19 @@ def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings:
 
 
 def would_hold(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> bool:
-    """Report whether a packet would meet a rule that is not there, whatever chance and memory say."""
+    """Report whether a packet would match a missing rule, whatever chance and lists say."""
     plain = tuple(each for each in conditions if each.option not in _WITH_EFFECT)
     return judge(plain, header, surroundings).holds is True
 
 
 def goes_here(header: PacketHeader, surroundings: Surroundings) -> bool:
-    """Report whether the packet is now for this node itself, by the packet or by what is around it."""
+    """Report whether the packet's destination is now this node."""
     packet = header.packet
     return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
 
 
 def masked(text: str) -> tuple[int, int]:
-    """Read `VALUE/MASK`, the mask of all bits where there is none."""
+    """Parse `VALUE/MASK`; the default mask has all bits."""
     value, slash, mask = text.partition("/")
     return int(value, 0), int(mask, 0) if slash else 0xFFFFFFFF
 
@@ -204,7 +203,7 @@ class _Judging:
         return "NEW" in states or ("DNAT" in states and self._header.translated)
 
     def direction(self, condition: Condition) -> bool | None:
-        """Match `--ctdir ORIGINAL`: the packet begins a flow."""
+        """Match `--ctdir ORIGINAL`: true for a connection's first packet."""
         return condition.words[0] == "ORIGINAL"
 
     def mark(self, condition: Condition) -> bool | None:
@@ -212,7 +211,7 @@ class _Judging:
         return self._header.mark & mask == value
 
     def local_source(self, condition: Condition) -> bool | None:
-        """Match `--src-type LOCAL`; what arrives with an address of this node the kernel has dropped before."""
+        """Match `--src-type LOCAL`: the kernel has dropped incoming packets with an address of this node."""
         return self._header.packet.from_node if condition.words[0] == "LOCAL" else None
 
     def local_destination(self, condition: Condition) -> bool | None:
@@ -248,13 +247,12 @@ class _Judging:
         return self._around.recall(self._list(condition), int(condition.detail("--seconds")))
 
     def remembered(self, condition: Condition) -> bool | None:
-        """Match `-m recent --set`, always."""
         client, name = format_address(self._header.source), self._list(condition)
         self._judgement.effects.append(Effect(Verdict.REMEMBER, f"{client} in {name}"))
         return True
 
     def _list(self, condition: Condition) -> str:
-        """Name a list of clients by their whole address; raise ValueError for any other."""
+        """Return the name of a list of whole addresses; raise ValueError for any other list."""
         condition.detail("--rsource")
         mask = parse_address(condition.detail("--mask"))
         if len(mask) != len(self._header.source) or any(byte != 0xFF for byte in mask):
@@ -266,7 +264,7 @@ class _Judging:
 
 
 def _within(address: Address, text: str) -> bool:
-    """Report whether an address is in a network: `10.0.0.0/8`, `::1`, or with any mask, `0.0.0.1/0.0.0.3`."""
+    """Report whether an address is in a network: `10.0.0.0/8`, `::1`, or any mask, `0.0.0.1/0.0.0.3`."""
     network, slash, size = text.partition("/")
     wanted, bits = parse_address(network), len(address) * 8
     if len(wanted) != len(address):
@@ -311,4 +309,4 @@ _CONDITIONS: Final[Mapping[str, Callable[[_Judging, Condition], bool | None]]] =
     "--bytecode": _Judging.program,
 }
 _WITH_EFFECT: Final = frozenset({"--mode", "--rcheck", "--set"})
-"""What counts or remembers the packets that come so far."""
+"""Options that count or remember every packet that reaches them."""

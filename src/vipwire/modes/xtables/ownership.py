@@ -1,11 +1,10 @@
-"""Tells whose chains and rules these are, and writes the text that removes those of some modes only. Pure.
+"""Recognises the modes' chains and rules, and writes the removal of some modes' rules. Pure.
 
-Three modes write into the same tables, and two share names (KUBE-SERVICES, KUBE-MARK-MASQ: kube-proxy's, so not ours
-to change). A chain that only one mode has tells whose leftovers these are; chains with shared names alone say nothing
-and are left alone: older kubelets make some of them. What the running mode has in the same engine is never touched.
+Three modes write into the same tables, and two share kube-proxy's names (KUBE-SERVICES, KUBE-MARK-MASQ). A chain that
+only one mode has identifies its leftovers; shared names alone do not, because older kubelets create some. vipwire
+never touches the running mode's objects in the same engine.
 
-The filter tables go first. As long as the nat table of both modes is in force, all connections are translated; what
-refuses the untranslated must not outlive what translates.
+The filter tables go first: refusals of untranslated packets must not outlive the translation.
 """
 
 from abc import ABC, abstractmethod
@@ -17,10 +16,10 @@ from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
 from vipwire.modes.xtables.variant import KUBELETS
 
 TABLES: Final = ("filter", "nat", "mangle")
-"""In the order in which they are emptied."""
+"""In the order of removal."""
 
 Tables = Mapping[str, Chains]
-"""What iptables-save shows, by table."""
+"""The output of iptables-save, by table."""
 
 
 class ChainRule(NamedTuple):
@@ -31,81 +30,75 @@ class ChainRule(NamedTuple):
 
 
 class RuleOwner(Protocol):
-    """Knows a mode's chains and rules, in one family. All of it is pure."""
+    """Recognises a mode's chains and rules, in one family. All of it is pure."""
 
     @property
     def trial(self) -> str:
-        """A chain that nobody jumps to, made for a moment to try a kernel: who is killed in that moment leaves it."""
+        """A chain without jumps to it that tries a kernel; a killed process may leave it."""
 
     @property
     def refuses(self) -> bool:
-        """Whether its filter table drops what the mode has not translated itself."""
+        """Whether its filter table drops packets that this mode has not translated."""
 
     def owns(self, table: str, chain: str) -> bool:
-        """Report whether a chain has a name of this mode's; others may have it too."""
+        """Report whether this mode has a chain of this name; other modes may have one, too."""
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Report whether a chain has a name that vipwire alone gives: kube-proxy makes no such chain in this mode."""
+        """Report whether only vipwire, not kube-proxy, has a chain of this name in this mode."""
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
-        """Choose the chains of a table that go with this mode. `kubelet`: it has made its own in this engine."""
+        """Return the chains of a table that go with this mode. `kubelet`: kubelet has its chains in this engine."""
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        """Yield the rules that go with this mode from chains that stay, each as often as it is there."""
+        """Yield the rules that go with this mode from chains that stay, each as often as it occurs."""
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        """Return the very words of such rules, where another mode's may be the same."""
+        """Return the words of such rules that may equal another mode's."""
 
 
 class WholeChainOwner(ABC):
-    """Owns the chains that have its names, and the jumps to them from the kernel's own chains."""
+    """Owns the chains of its names, and the jumps to them from built-in chains."""
 
     refuses: bool = False
 
     @abstractmethod
-    def owns(self, table: str, chain: str) -> bool:
-        """Report whether a chain has a name of this mode's."""
+    def owns(self, table: str, chain: str) -> bool: ...
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
-        """Choose the chains that have its names."""
         del kubelet
         return frozenset(chain for chain in chains if self.owns(table, chain))
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        """Yield all jumps from the kernel's own chains to these."""
         del kubelet
         for chain in BUILT_IN & chains.keys():
             yield from (ChainRule(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
 
 
 class VipwireOnlyOwner(WholeChainOwner):
-    """Owns what only vipwire writes in a mode: this can go while kube-proxy runs in the same mode."""
+    """Owns the objects that only vipwire writes in a mode: these can go while kube-proxy runs in that mode."""
 
     def __init__(self, owner: RuleOwner) -> None:
         self._owner, self.trial = owner, owner.trial
 
     def owns(self, table: str, chain: str) -> bool:
-        """Report whether a chain has a name of vipwire's own."""
         return self.vipwires(table, chain)
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Return the same."""
         return self._owner.vipwires(table, chain)
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        """Yield the rules that jump to these from chains that stay: whoever wrote them, it was not kube-proxy."""
+        """Yield the rules that jump to these from chains that stay; kube-proxy did not write them."""
         del kubelet
         for chain, rules in chains.items():
             if chain in BUILT_IN or self._owner.owns(table, chain):
                 yield from (ChainRule(chain, rule) for rule in rules if self.vipwires(table, target(rule)))
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        """Return the words of such rules."""
         return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
 
 
 class _KubeProxyOwner(WholeChainOwner):
-    """Owns what kube-proxy writes too, in any of several modes."""
+    """Owns the objects that kube-proxy writes, too, in any of several modes."""
 
     trial: Final = ""
 
@@ -130,7 +123,7 @@ class _KubeProxyOwner(WholeChainOwner):
 
 
 def all_of(owners: Collection[RuleOwner]) -> RuleOwner | None:
-    """Return what knows the chains and rules that kube-proxy may have in the modes of these; None for no mode."""
+    """Return the owner of kube-proxy's objects in these owners' modes; None without owners."""
     return _KubeProxyOwner(owners) if owners else None
 
 
@@ -141,7 +134,7 @@ Owners = Mapping[str, RuleOwner]
 def census(
     owners: Owners, tables: Mapping[str, Collection[str]], held: Collection[ChainName] = frozenset()
 ) -> dict[str, int]:
-    """Count the chains by the mode that alone has such; modes without any are left out. Those `held` do not count."""
+    """Count the chains that identify each mode, without `held` ones; leave out modes without any."""
     counts: Counter[str] = Counter()
     for table, chains in tables.items():
         for chain in chains:
@@ -158,9 +151,9 @@ def removals(
     running: RuleOwner | None = None,
     held: Collection[ChainName] = frozenset(),
 ) -> Iterator[str]:
-    """Write what removes modes from an engine, one text for each table that has something of theirs.
+    """Write the removal of modes from an engine, one text for each table with leftovers.
 
-    What is `running`'s in this engine stays, and the chains that are `held` with the rules that jump there.
+    `running`'s objects in this engine stay, and so do the chains `held` with the jumps to them.
     """
     kubelet = has_kubelets(tables)
     for table in TABLES:
@@ -178,7 +171,7 @@ def removals(
 
 
 def removal(table: str, chains: Chains, gone: Collection[str], links: Collection[ChainRule]) -> str:
-    """Write what removes chains of a table, and rules of other chains; nothing where there is nothing.
+    """Write the removal of chains of a table, and of rules in other chains; "" if there are none.
 
     A chain that other rules jump to is only emptied.
     """
@@ -195,5 +188,5 @@ def removal(table: str, chains: Chains, gone: Collection[str], links: Collection
 
 
 def has_kubelets(tables: Tables) -> bool:
-    """Report whether kubelet has made its chains in an engine."""
+    """Report whether kubelet has its chains in an engine."""
     return any(chain in chains for chains in tables.values() for chain in KUBELETS)

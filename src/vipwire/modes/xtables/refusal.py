@@ -1,6 +1,6 @@
 """Turns a refusal of iptables-restore into an error that names the line, its rule and the Service.
 
-iptables-legacy has one lock for the whole machine; who waits for it in vain wants to know who holds it.
+iptables-legacy has one lock for the whole machine; after a timeout the error names its holder.
 """
 
 import os
@@ -15,11 +15,11 @@ _SERVICE: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ \"]
 
 
 class LockedError(CommitError):
-    """Another program holds the xtables lock: the same may be accepted a moment later."""
+    """Another program holds the xtables lock; a retry may succeed."""
 
 
 def refusal(name: str, said: str, text: str, *, waited: int) -> CommitError:
-    """Turn what iptables-restore said of a text into an error; `waited` are the seconds it had for the lock."""
+    """Turn the output of iptables-restore into an error; `waited` are the seconds of its wait for the lock."""
     reason = " ".join(line.strip() for line in said.splitlines() if not line.startswith("Try `")).strip()
     if "xtables lock" in reason:
         return LockedError(f"{name}-restore waited {waited} s for the xtables lock, held by {lock_holder()}")
@@ -38,7 +38,7 @@ def refusal(name: str, said: str, text: str, *, waited: int) -> CommitError:
 def lock_holder(lock: Path | None = None, proc: Path = Path("/proc")) -> str:
     """Name the process that holds the xtables lock, as far as /proc tells.
 
-    Without `lock` it is the file that iptables-legacy takes: the environment may name another than the usual one.
+    Without `lock`, this checks the file that iptables-legacy uses, which the environment may set.
     """
     lock = lock or Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
     try:

@@ -1,7 +1,7 @@
-"""A rule of iptables as data, from the text that iptables-save prints. Pure.
+"""Parses an iptables rule as iptables-save prints it. Pure.
 
-Options whose meaning `match` and `traversal` know are read; the first word that is none of them is kept in `unknown`,
-and nothing behind it is read: who judges a packet by such a rule cannot tell what it does.
+The parser stops at the first option that `match` and `traversal` do not know, and stores it in `unknown`: the effect
+of such a rule is unknown.
 """
 
 import shlex
@@ -44,15 +44,15 @@ _OPTIONS: Final = {
     "--set": _of("recent", 0, _RECENT),
     "--bytecode": _of("bpf"),
 }
-"""The options by which a packet is judged."""
+"""The options that decide about a packet."""
 _JUDGES_NOTHING: Final = frozenset({"--comment", "--nfacct-name"})
-"""Words for people, and what only counts; one word follows."""
+"""Options for readers or counters only; one word follows."""
 
 
 class Condition(NamedTuple):
-    """One match: its option with the words that follow, and its further options, words joined by blanks.
+    """One match: its option with the following words, and its further options, words joined by spaces.
 
-    `wanted` False: it must not hold.
+    `wanted` False: inverted.
     """
 
     option: str
@@ -61,7 +61,7 @@ class Condition(NamedTuple):
     details: tuple[tuple[str, str], ...] = ()
 
     def detail(self, name: str) -> str:
-        """Find what an option says; raise ValueError if it is not there."""
+        """Return the words of a further option; raise ValueError if missing."""
         for option, text in self.details:
             if option == name:
                 return text
@@ -69,9 +69,9 @@ class Condition(NamedTuple):
 
 
 class ParsedRule(NamedTuple):
-    """The conditions of a rule, its target's name and the target's options; no target if it only counts.
+    """The conditions of a rule, its target's name and the target's options; a rule without target only counts.
 
-    `goto`: the target is a chain that is not come back from. `unknown` is the first word that is not understood.
+    `goto`: the packet does not return from the target chain. `unknown` is the first unknown word.
     """
 
     conditions: tuple[Condition, ...]
@@ -81,7 +81,7 @@ class ParsedRule(NamedTuple):
     unknown: str = ""
 
     def option(self, name: str) -> str:
-        """Find the word that follows one of the target's options; raise ValueError if there is none."""
+        """Return the word behind one of the target's options; raise ValueError if missing."""
         try:
             return self.options[self.options.index(name) + 1]
         except (ValueError, IndexError):
@@ -90,7 +90,7 @@ class ParsedRule(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def parse_rule(text: str) -> ParsedRule:
-    """Read a rule without its `-A CHAIN`; raise DecodeError where its quotes do not end."""
+    """Parse a rule without its `-A CHAIN`; raise DecodeError for an open quote."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -99,13 +99,13 @@ def parse_rule(text: str) -> ParsedRule:
 
 
 class _Reader:
-    """The words of a rule, one after the other. `_module` is the match whose options are read."""
+    """The words of a rule in order. `_module` is the current match, whose options follow."""
 
     def __init__(self, words: list[str]) -> None:
         self._words, self._at, self._module = words, 0, ""
 
     def rule(self) -> ParsedRule:
-        """Read all of it, up to the first word that is not understood."""
+        """Parse up to the first unknown word."""
         conditions: list[Condition] = []
         while self._at < len(self._words):
             word, first = self._words[self._at], self._at
@@ -129,7 +129,7 @@ class _Reader:
         return ParsedRule(conditions, rest[0], tuple(rest[1:]), word == "-g")
 
     def _condition(self) -> Condition | None:
-        """Read one match; None where it is not understood."""
+        """Parse one match; None if unknown."""
         wanted = self._words[self._at] != "!"
         self._at += not wanted
         name = self._words[self._at] if self._at < len(self._words) else ""
@@ -149,7 +149,7 @@ class _Reader:
         return None if words is None else Condition(name, words, wanted, tuple(details))
 
     def _follow(self, count: int) -> tuple[str, ...] | None:
-        """Consume an option and the words that follow it; None, and stay, if there are too few."""
+        """Consume an option and `count` words; None, without consuming any, if too few follow."""
         end = self._at + 1 + count
         if end > len(self._words):
             return None

@@ -1,4 +1,4 @@
-"""From the text of iptables-save to chains and their rules. Pure; a line that does not parse raises DecodeError."""
+"""Parses the output of iptables-save into chains and rules. Pure; a line that does not parse raises DecodeError."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,14 +18,14 @@ class ChainName(NamedTuple):
 
 
 BUILT_IN: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
-"""The chains that the kernel calls, in whichever table: nobody owns them."""
+"""The built-in chains of all tables."""
 
 _TARGET: Final = re.compile(r"(?:^| )-[jg] (\S+)")
 _COMMENT: Final = re.compile(r'--comment (?:"(?:[^"\\]|\\.)*"|\S+)')
 
 
 def read_tables(text: str) -> dict[str, dict[str, list[str]]]:
-    """Read one table or several, without counters."""
+    """Parse one or several tables, without counters."""
     tables: dict[str, dict[str, list[str]]] = {}
     chains: dict[str, list[str]] = {}
     rules: list[str] = []
@@ -49,27 +49,27 @@ def read_tables(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def rule_of(printed: str) -> str:
-    """Return a rule as the tool reads it: it prints two blanks in one place (libxt_nfacct.c), and reads one."""
+    """Return a rule as the tool reads it: libxt_nfacct.c prints two spaces in one place, and reads one."""
     return printed.replace("--nfacct-name  ", "--nfacct-name ") if "nfacct" in printed else printed
 
 
 def undeclared(chain: str, line: str) -> DecodeError:
-    """Say that a rule is of no chain."""
+    """Return the error for a rule of an undeclared chain."""
     return DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
 
 
 def unknown_line(line: str) -> DecodeError:
-    """Say that a line is nothing that the tool is known to print."""
+    """Return the error for a line that iptables-save does not print."""
     return DecodeError(f"iptables-save: neither a chain nor a rule of a table: {line!r}")
 
 
 def read_table(text: str) -> dict[str, list[str]]:
-    """Read the part of one table: its chains, none if there is no such table."""
+    """Parse one table; empty if there is none."""
     return next(iter(read_tables(text).values()), {})
 
 
 class CountedRule(NamedTuple):
-    """A rule of a chain, and how many packets it has met."""
+    """A rule of a chain, and its number of packets."""
 
     packets: int
     chain: str
@@ -77,7 +77,7 @@ class CountedRule(NamedTuple):
 
 
 def counted_rules(text: str) -> Iterator[CountedRule]:
-    """Yield the rules of what `iptables-save -c` prints; pass over all else."""
+    """Yield the rules of `iptables-save -c` output; skip other lines."""
     for line in text.splitlines():
         counters, said, rest = line.partition("] -A ")
         packets = counters[1:].partition(":")[0]
@@ -87,22 +87,22 @@ def counted_rules(text: str) -> Iterator[CountedRule]:
 
 
 def target(rule: str) -> str:
-    """Name what a rule jumps or goes to; "" if it only counts."""
+    """Return the target of a jump or goto; "" if the rule only counts."""
     found = _TARGET.search(_COMMENT.sub("", rule) if "--comment" in rule else rule)
     return found[1] if found else ""
 
 
 _AHEAD: Final = 1 << 16
-"""So much text is looked at from a line on; a chain whose known rules are longer is read line by line."""
+"""Characters of text kept ahead of a line; a chain with longer known rules is read line by line."""
 _NO_RULES: Final[tuple[str, ...]] = ()
 
 
 def read_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> Chains:
-    """Read one table, printed without counters, where it is known what most chains should hold. Raise DecodeError.
+    """Parse one table without counters, given the expected rules of most chains. Raise DecodeError.
 
-    A table of 5,000 Services with ten endpoints is 180,000 lines. Those of a chain that holds what it should are one
-    comparison, and its rules are the very objects that were known: neither the text nor a second copy of the rules is
-    ever in memory as a whole. Whatever differs is read line by line.
+    A table of 5,000 Services with ten endpoints has 180,000 lines. A chain with its expected rules costs one
+    comparison and reuses the known rule objects, so memory never holds the whole text or a second copy. Other chains
+    are read line by line.
     """
     chains: dict[str, Sequence[str]] = {}
     source, more, text, at, inside = iter(pieces), True, "", 0, False
@@ -128,12 +128,12 @@ def read_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> 
 
 
 def _is_beside(line: str) -> bool:
-    """Report whether a line is none of a chain or a rule, and may be there."""
+    """Report whether a line holds neither a chain nor a rule, but belongs to the format."""
     return not line or line.startswith(("#", "*")) or line == "COMMIT"
 
 
 def _passed(chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int) -> int:
-    """Take a chain's rules if they begin here and are those that are known; return where they end, or 0."""
+    """Take a chain's rules if the expected ones begin here; return the position behind them, or 0."""
     chain = text[at + 3 : text.find(" ", at + 3)]
     rules = known.get(chain)
     if not rules or chains.get(chain) is not _NO_RULES:

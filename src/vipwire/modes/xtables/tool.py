@@ -1,7 +1,4 @@
-"""The programs iptables-save and iptables-restore of one family and variant.
-
-They run in the network namespace of the calling thread.
-"""
+"""Runs iptables-save and iptables-restore of one family and variant, in the calling thread's network namespace."""
 
 import codecs
 import fcntl
@@ -25,7 +22,7 @@ from vipwire.modes.xtables.save import read_tables
 from vipwire.modes.xtables.variant import Variant, by_use
 
 WAIT_SECONDS: Final = 5
-"""How long the lock is waited for that all users of iptables-legacy share."""
+"""Seconds to wait for the xtables lock, which all users of iptables-legacy share."""
 PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 _PROC_NET: Final = Path("/proc/thread-self/net")
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
@@ -41,13 +38,13 @@ class RuleTool(Protocol):
     name: str
 
     def save(self, table: str) -> str:
-        """Print one table as iptables-save does; raise CommitError if it cannot be read."""
+        """Print one table like iptables-save; raise CommitError if that fails."""
 
     def pieces(self, table: str) -> Iterator[str]:
-        """Print one table piece by piece, so that nobody holds it as a whole; raise CommitError as `save` does."""
+        """Print one table in pieces, to save memory; raise CommitError like `save`."""
 
     def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
-        """Write tables without flushing what the text does not name; raise CommitError if that is refused.
+        """Write tables without flushing unnamed chains; raise CommitError if refused.
 
         The text may come in pieces.
         """
@@ -56,7 +53,7 @@ class RuleTool(Protocol):
 class IptablesTool:
     """The programs of one family and variant. Raise UnsupportedError if they are not installed.
 
-    `purpose` is what needs them, in words. A run that takes longer than `limit` seconds is ended; None for no limit.
+    `purpose` describes the user for the error. A run ends after `limit` seconds; None for no limit.
     """
 
     def __init__(self, family: Family, variant: Variant, purpose: str, *, limit: float | None = None) -> None:
@@ -67,16 +64,16 @@ class IptablesTool:
         self._plain = _find(family, variant, "")
 
     def save(self, *tables: str, counted: bool = False) -> str:
-        """Print these tables, or all that there are; `counted`: each rule behind its `[packets:bytes]`.
+        """Print these tables, or all; `counted`: each rule behind its `[packets:bytes]`.
 
-        To ask the legacy engine for a table by its name makes that table. Raise CommitError if one cannot be read.
+        Naming a missing table of the legacy engine creates it. Raise CommitError if reading fails.
         """
         return "".join(self._saved(table, counted=counted) for table in tables or ("",))
 
     def pieces(self, table: str) -> Iterator[str]:
-        """Print a table of the legacy variant as the tool prints it, and one of the other as a whole.
+        """Print a table: in the legacy variant piece by piece, in the other as a whole.
 
-        Raise CommitError if it cannot be read.
+        Raise CommitError if reading fails.
         """
         if self.variant is not Variant.LEGACY:
             yield self.save(table)
@@ -92,7 +89,7 @@ class IptablesTool:
                 raise CommitError(f"{self.name}: {error}") from error
             with process:
                 assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-                with suppress(OSError):  # others have many already: a smaller one works as well
+                with suppress(OSError):  # unprivileged users have a limit; a smaller pipe works as well
                     fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIECE)
                 while piece := os.read(process.stdout.fileno(), _PIECE):
                     yield decoder.decode(piece)
@@ -103,9 +100,9 @@ class IptablesTool:
                 raise CommitError(f"{self.name}-save -t {table}: {said or process.returncode}")
 
     def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
-        """Write tables, without flushing what the text does not name. Raise CommitError if that is refused.
+        """Write tables without flushing unnamed chains. Raise CommitError if refused.
 
-        The text may come in pieces. Raise LockedError if others held the xtables lock for `wait` seconds.
+        The text may come in pieces. Raise LockedError if other programs held the xtables lock for `wait` seconds.
         """
         with _given(text) as given:
             done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], given)
@@ -113,26 +110,26 @@ class IptablesTool:
                 raise refusal(self.name, done.stderr.decode(errors="replace"), _again(given), waited=wait)
 
     def chain(self, table: str, chain: str) -> list[str]:
-        """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if it cannot be read."""
+        """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if reading fails."""
         done = self._run([self._plain or "", "-t", table, "-S", chain])
         if done.returncode:
             raise CommitError(f"{self.name} -t {table} -S {chain}: {done.stderr.decode(errors='replace').strip()}")
         return next(iter(read_tables(f"*{table}\n:{chain} -\n{_rules_of(done.stdout)}").values()))[chain]
 
     def chains(self, table: str) -> frozenset[str]:
-        """Name the chains that somebody made in a table, without reading a rule; none if there is no such table.
+        """List the user-defined chains of a table, without reading rules; empty if the table does not exist.
 
-        Raise OSError if the kernel does not tell.
+        Raise OSError if the kernel refuses.
         """
         if self.variant is Variant.LEGACY:
-            if table not in legacy_tables(self.family):  # to ask for it would make it
+            if table not in legacy_tables(self.family):  # reading the table would create it
                 return frozenset()
             with closing(LegacySocket(self.family)) as opened:
                 return opened.census(table).chains
         return self.chains_by_table((table,))[table]
 
     def chains_by_table(self, tables: Iterable[str]) -> dict[str, frozenset[str]]:
-        """Name the chains of several tables, as `chains` does: nf_tables lists those of all tables at once."""
+        """List the chains of several tables like `chains`; nf_tables lists all tables at once."""
         if self.variant is Variant.LEGACY:
             return {table: self.chains(table) for table in tables}
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
@@ -165,7 +162,7 @@ class IptablesTool:
 
 
 def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
-    """Yield the tools of a family that are installed."""
+    """Yield the installed tools of a family."""
     for variant in Variant:
         try:
             tool = IptablesTool(family, variant, purpose, limit=limit)
@@ -175,9 +172,9 @@ def installed(family: Family, purpose: str, *, limit: float | None = None) -> It
 
 
 def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
-    """Yield the tools of a family that can have rules here.
+    """Yield the tools of a family whose engine can hold rules here.
 
-    Asking the legacy one by a table's name would make it, and the other one fails on a kernel without its engine.
+    iptables-legacy would create a table that it names, and iptables-nft fails on a kernel without nf_tables.
     """
     for tool in installed(family, purpose, limit=limit):
         if legacy_tables(family) if tool.variant is Variant.LEGACY else nft_engine():
@@ -185,7 +182,7 @@ def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> 
 
 
 def nft_engine() -> bool:
-    """Report whether this kernel has nf_tables, or lets nobody like us know."""
+    """Report whether this kernel has nf_tables, or refuses the question to this process."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
             sock.request(MessageType.GETGEN, encode.ask_generation())
@@ -195,7 +192,7 @@ def nft_engine() -> bool:
 
 
 def legacy_tables(family: Family) -> tuple[str, ...]:
-    """List the tables that the legacy engine has of a family in this network namespace."""
+    """List the legacy engine's tables of a family in this network namespace."""
     try:
         return tuple((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").split())
     except OSError:
@@ -203,9 +200,9 @@ def legacy_tables(family: Family) -> tuple[str, ...]:
 
 
 def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[IptablesTool], list[str]]:
-    """Order the tools that are installed by how surely this node uses each.
+    """Order the installed tools by the evidence that this node uses them.
 
-    Those that cannot be read are left out; the second result says why.
+    Unreadable ones are left out; the second result has the reasons.
     """
     saved: dict[IptablesTool, str] = {}
     errors: list[str] = []
@@ -218,13 +215,13 @@ def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple
 
 
 def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
-    """Return which variants are installed, by the version that each prints."""
+    """Return the version output of each installed variant."""
     paths = ((variant, _find(family, variant, "")) for variant in Variant)
     return {variant: _version(path) for variant, path in paths if path is not None}
 
 
 def preferred() -> Variant | None:
-    """Return which variant the plain name `iptables` is on this machine; None without such a program."""
+    """Return the variant of the plain name `iptables`; None without such a program."""
     path = _which("iptables")
     if path is None:
         return None
@@ -242,7 +239,7 @@ def _require(family: Family, variant: Variant, suffix: str, purpose: str) -> str
 
 
 def _find(family: Family, variant: Variant, suffix: str) -> str | None:
-    """Find a program; where its name does not tell the variant, the plain name may be of that variant."""
+    """Find a program by the variant's name, else by the plain name if that is of the variant."""
     path = _which(f"{PROGRAM[family]}-{variant.value}{suffix}")
     if path is None and preferred() is variant:
         return _which(f"{PROGRAM[family]}{suffix}")
@@ -264,10 +261,10 @@ def _version(path: str) -> str:
 
 @contextmanager
 def _given(text: Iterable[str]) -> Iterator[BinaryIO]:
-    """Put a text into a file of memory, at whose beginning a program reads.
+    """Write a text into a memory file for a program's stdin.
 
-    A pipe would do, but for iptables-legacy: the alarm that ends its wait for the lock goes off even when it has got
-    the lock, and a read of a pipe that waits for more just then ends the text ("COMMIT expected").
+    A pipe would fail with iptables-legacy: the alarm of its wait for the lock fires even after it has the lock, and
+    interrupts a blocked read, which ends the text ("COMMIT expected").
     """
     with os.fdopen(os.memfd_create("rules"), "w+b", _PIECE) as given:
         for piece in (text,) if isinstance(text, str) else text:

@@ -1,7 +1,7 @@
-"""A packet's way through chains: rules in their order, jumps, what targets do to the packet, verdicts. Pure.
+"""Follows a packet through chains: rules in order, jumps, effects of targets, verdicts. Pure.
 
-What takes effect is noted, and what is missing of what the packet would have met. A rule that is not understood is
-noted and passed over, and the way is uncertain from there on.
+The traversal notes effects, and missing rules that the packet would match. It notes and skips a rule that it cannot
+parse; the result is uncertain from there on.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,18 +24,18 @@ from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict
 
 _DEEPEST: Final = 16
 _MOST_RULES: Final = 20_000
-"""Rules that are tried at most: chains that jump to each other in every way would take for ever."""
+"""Limit of tried rules: chains with many jumps between them would take forever."""
 _VERDICTS: Final = {each.name: each for each in (Verdict.ACCEPT, Verdict.DROP, Verdict.REJECT, Verdict.RETURN)}
 _ENDS: Final = frozenset(
     {Verdict.ACCEPT, Verdict.DROP, Verdict.REJECT, Verdict.DNAT, Verdict.REDIRECT, Verdict.MASQUERADE}
 )
 """The verdicts that end a built-in chain."""
 _Outcome = tuple[Verdict | None, list[Effect]]
-"""The verdict of a rule, None to go on, and its effects, if anything happens."""
+"""The verdict of a rule, None to continue, and its effects."""
 
 
 class UnclearRuleError(ValueError):
-    """A rule's effect cannot be told."""
+    """The effect of a rule is unknown."""
 
 
 class Traversal:
@@ -50,7 +50,7 @@ class Traversal:
         self._where, self._depth, self._tried = "", 0, 0
 
     def pass_hooks(self) -> Iterator[Verdict | None]:
-        """Pass the built-in chains of nat and filter that the packet meets; yield the verdict of each.
+        """Pass the built-in chains of nat and filter for the packet; yield the verdict of each.
 
         The next hook depends on the packet's destination, which a verdict may have translated.
         """
@@ -67,7 +67,7 @@ class Traversal:
             yield self.hook("nat", "POSTROUTING")
 
     def hook(self, table: str, chain: str) -> Verdict | None:
-        """Pass a built-in chain; return the verdict that ended it, None if none did."""
+        """Pass a built-in chain; return the verdict that ended it, None if no rule did."""
         self._where, self.ended = f"{table} {chain}", None
         verdict = self._chain(table, chain, self._surroundings.rules(table, chain, self.header) or ())
         return None if verdict is Verdict.RETURN else verdict
@@ -75,11 +75,11 @@ class Traversal:
     def note(
         self, name: str, text: str = "", state: ObjectState = ObjectState.MISSING, effect: Effect | None = None
     ) -> None:
-        """Note an object on the way that is no rule; without an effect: that it is missing."""
+        """Note an object that is no rule; without an effect, as missing."""
         self.steps.append(Step("", name, text, state, (effect,) if effect else ()))
 
     def _chain(self, table: str, name: str, rules: Iterable[ListedRule]) -> Verdict | None:
-        """Evaluate a chain; return the verdict that ended all, RETURN behind a goto, None to go on."""
+        """Evaluate a chain; return the final verdict, RETURN behind a goto, None to continue."""
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
@@ -94,12 +94,12 @@ class Traversal:
         return None
 
     def _missing(self, chain: str, listed: ListedRule) -> None:
-        """Note a rule, or the chain itself, that is not there although the packet would meet it."""
+        """Note a missing rule, or the missing chain, that the packet would match."""
         if not listed.text or would_hold(parse_rule(listed.text).conditions, self.header, self._surroundings):
             self.steps.append(self._step(chain, listed))
 
     def _rule(self, table: str, chain: str, listed: ListedRule) -> Verdict | None:
-        """Try a rule; return its verdict, None to go on."""
+        """Try a rule; return its verdict, None to continue."""
         at = len(self.steps)
         try:
             judgement, verdict, effects = self._tried_on(table, listed)
@@ -112,7 +112,7 @@ class Traversal:
         return verdict
 
     def _tried_on(self, table: str, listed: ListedRule) -> tuple[Judgement, Verdict | None, list[Effect]]:
-        """Judge the packet by a rule, and do what it says; raise an error if it is not understood."""
+        """Judge the packet by a rule, and apply its target; raise an error for an unknown target."""
         self._tried += 1
         if self._tried > _MOST_RULES:
             raise UnclearRuleError(listed.text)
@@ -141,7 +141,7 @@ class Traversal:
         return self._jump(table, rule)
 
     def _jump(self, table: str, rule: ParsedRule) -> _Outcome:
-        """Evaluate the chain of a jump; without steps in it there is nothing to tell."""
+        """Evaluate the chain of a jump; omit a chain without steps."""
         rules = self._surroundings.rules(table, rule.target, self.header)
         if rules is None or rule.options:
             raise UnclearRuleError(rule.target)

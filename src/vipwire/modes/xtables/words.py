@@ -1,7 +1,7 @@
-"""The words of rules, exactly as iptables-save prints them: what is written and what is read is then the same text.
+"""The words of rules as iptables-save prints them, so that written and observed text are equal.
 
-iptables-save puts `! -s -d ! -i -p` first, then the matches in the order in which they were given, then the target;
-addresses have their length, marks are hexadecimal.
+iptables-save puts `! -s -d ! -i -p` first, then the matches in the order of insertion, then the target; addresses
+have a prefix length, marks are hexadecimal.
 """
 
 from typing import Final
@@ -13,22 +13,22 @@ LOCAL_DESTINATION: Final = "-m addrtype --dst-type LOCAL"
 LOCAL_SOURCE: Final = "-m addrtype --src-type LOCAL"
 NEW: Final = "-m conntrack --ctstate NEW"
 ASKING: Final = "-m conntrack --ctdir ORIGINAL"
-"""What the side sends that began the flow."""
+"""Matches packets of the connection's original direction."""
 ANSWERING: Final = "-m conntrack --ctdir REPLY"
 UNTRANSLATED: Final = "-m conntrack ! --ctstate DNAT"
 LOOPBACK: Final = {Family.IPV4: Prefix.parse("127.0.0.0/8"), Family.IPV6: Prefix.parse("::1/128")}
 RESTORE: Final = {Family.IPV4: "iptables-restore --noflush", Family.IPV6: "ip6tables-restore --noflush"}
-"""What takes rules as text, and leaves alone what the text does not name."""
+"""The program that reads rules as text and leaves unnamed chains alone."""
 _UNREACHABLE: Final = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
 
 
 def rule(*words: str) -> str:
-    """Join the words of a rule that are there."""
+    """Join the non-empty words of a rule."""
     return " ".join(word for word in words if word)
 
 
 def comment(text: str) -> str:
-    """Write a comment; it holds a blank or a slash, so that iptables-save quotes it."""
+    """Write a comment; it must hold a space or a slash, so that iptables-save quotes it."""
     return f'-m comment --comment "{text}"'
 
 
@@ -38,17 +38,17 @@ def host(address: Address) -> str:
 
 
 def to(address: Address | None) -> str:
-    """Match a destination; any if None."""
+    """Match a destination; "" if None."""
     return "" if address is None else f"-d {host(address)}"
 
 
 def in_prefix(prefix: Prefix) -> str:
-    """Match destinations in a prefix; nothing where that is everywhere."""
+    """Match destinations in a prefix; "" for all destinations."""
     return f"-d {prefix}" if prefix.length else ""
 
 
 def ports(first: int, last: int) -> str:
-    """Write a range of ports for `--dport`, `last` in it."""
+    """Write a range of ports for `--dport`, `last` included."""
     return str(first) if first == last else f"{first}:{last}"
 
 
@@ -64,7 +64,7 @@ def served(
 
 
 def from_pod(traffic: PodTraffic | None) -> tuple[str, ...]:
-    """Match what comes from a Pod, one alternative each; none if Pods cannot be told."""
+    """Match packets from Pods, one alternative each; empty if vipwire cannot tell Pods."""
     match traffic:
         case PodPrefixes(prefixes):
             return tuple(f"-s {prefix}" for prefix in prefixes)
@@ -83,6 +83,6 @@ def own_mask(mark: int) -> str:
 def refuse(family: Family, protocol: Protocol | None) -> str:
     """Refuse the client; for TCP the rule must match `-p tcp`.
 
-    kube-proxy answers TCP with ICMP too, which Linux ignores inside connect(): its clients hear of it a second later.
+    kube-proxy answers TCP with ICMP, which Linux ignores inside connect(), so its clients fail a second later.
     """
     return f"-j REJECT --reject-with {'tcp-reset' if protocol is Protocol.TCP else _UNREACHABLE[family]}"

@@ -1,1 +1,1 @@
-"""Rules as the kernel keeps them: structs of matches and targets, expressions of nf_tables, legacy entries."""
+"""Rules in the kernel's form: structs of matches and targets, expressions of nf_tables, legacy entries."""

@@ -1,10 +1,9 @@
-"""A rule as iptables-nft writes it into nf_tables: native expressions where it has them, else xtables' own. Pure.
+"""Encodes a rule like iptables-nft: native nf_tables expressions if these exist, else xtables' structs. Pure.
 
     [-p: meta l4proto] [-i: meta iifname] [-s, -d: payload] matches… counter target
 
 The order is that of nft_ipv4_add and nft_ipv6_add (iptables/nft-ipv4.c, version 1.8.9). Marks and the ports of TCP
-and UDP are native; all other matches, and the targets that are no verdicts, are expressions `match` and `target`,
-which hold xtables' structs.
+and UDP are native; expressions `match` and `target` hold the structs of all others.
 """
 
 import re
@@ -43,7 +42,7 @@ COUNTER_NUMBERS: Final = COUNTER[len(COUNTER) - 28 :]
 
 
 def uncounted(expressions: bytes) -> bytes:
-    """Return a rule's expressions as they were before it counted."""
+    """Return a rule's expressions with its counter at 0."""
     at = expressions.rfind(COUNTER_DATA)
     if at < 0:
         return expressions
@@ -52,14 +51,14 @@ def uncounted(expressions: bytes) -> bytes:
 
 
 class Encoded(NamedTuple):
-    """A rule's expressions, and the protocol that xtables' matches may ask for (NFTA_RULE_COMPAT); 0 for any."""
+    """A rule's expressions, and the protocol for xtables' matches (NFTA_RULE_COMPAT); 0 for any."""
 
     expressions: bytes
     protocol: int
 
 
 class Halves(NamedTuple):
-    """A rule's expressions before the numbers of its counter and behind them, and its protocol as in `Encoded`."""
+    """A rule's expressions before and behind the counter's values, and its protocol as in `Encoded`."""
 
     before: bytes
     after: bytes
@@ -67,9 +66,9 @@ class Halves(NamedTuple):
 
 
 class Encoder:
-    """Encodes the rules of one family. What rules have in common is encoded once.
+    """Encodes the rules of one family; caches their common parts.
 
-    There may be a hundred thousand rules, nearly all of a few shapes: those are told by how their words begin.
+    100,000 rules have few shapes, which the first words of a rule tell.
     """
 
     def __init__(self, family: Family) -> None:
@@ -85,12 +84,12 @@ class Encoder:
         self._target: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_target)
 
     def __call__(self, rule: str) -> Encoded:
-        """Encode a rule. Raise UnknownRuleError for one that is not ours."""
+        """Encode a rule. Raise UnknownRuleError for a rule that vipwire does not write."""
         before, after, protocol = self.halves(rule)
         return Encoded(b"".join((before, COUNTER_NUMBERS, after)), protocol)
 
     def halves(self, rule: str) -> Halves:
-        """Encode a rule in two halves. Raise UnknownRuleError for one that is not ours."""
+        """Encode a rule in two halves. Raise UnknownRuleError for a rule that vipwire does not write."""
         matches, verb, target = f" {rule}".rpartition(" -j ")
         if verb:
             after = self._to_endpoint(target) or self._target(target)
@@ -101,7 +100,7 @@ class Encoder:
         return Halves(before, after, protocol)
 
     def _to_endpoint(self, target: str) -> bytes:
-        """Encode what every endpoint has a target of its own of: the jump to its chain, and where that one leads."""
+        """Encode a target that differs for each endpoint: the jump to its chain, or its DNAT."""
         if target.startswith(_TO_ENDPOINT):
             return jump(Code.JUMP, target)
         if target.startswith(_DNAT):
@@ -119,7 +118,7 @@ class Encoder:
         return b"".join((first, *map(self._match, matches), COUNTER_DATA)), protocol
 
     def _encode_addresses(self, words: str) -> tuple[bytes, int]:
-        """Encode what stands before the matches. One destination comes last, and what is before it is common."""
+        """Encode the words before the matches. A single destination comes last, behind a common part."""
         found = self._to_one.search(words)
         if not found or words.count(" -d ") > 1:
             return self._head(words)
@@ -170,7 +169,7 @@ def _addresses(family: Family, found: RuleHead) -> list[bytes]:
 
 
 def _address(each: Range, offset: int) -> list[bytes]:
-    """Compare as few whole bytes as a mask has, if it has whole bytes only."""
+    """Compare whole bytes only, if the mask consists of whole bytes."""
     operation = nft.CMP_NEQ if each.inverted else nft.CMP_EQ
     whole = each.mask.rstrip(b"\0")
     if whole == b"\xff" * len(whole):
@@ -185,7 +184,7 @@ def _address(each: Range, offset: int) -> list[bytes]:
 
 @lru_cache
 def compared(offset: int, size: int, operation: int) -> bytes:
-    """Return what compares bytes of the network header, up to the value."""
+    """Return the expressions that compare bytes of the network header, without the value."""
     whole = nft.payload(_WORD, nft.NETWORK_HEADER, offset, size) + nft.cmp(_WORD, operation, bytes(size))
     return whole[: -(size + 3 & ~3)]
 
@@ -204,7 +203,7 @@ def _mark(value: int, mask: int, inverted: bool) -> bytes:  # noqa: FBT001 - a f
 
 
 def jump(code: Code, chain: str) -> bytes:
-    """Encode what leads to a chain of ours."""
+    """Encode a jump or goto to a chain."""
     if not _CHAIN.fullmatch(chain):
         raise UnknownRuleError(f"not a chain: {chain!r}")
     name = chain.encode() + b"\0"
@@ -213,7 +212,7 @@ def jump(code: Code, chain: str) -> bytes:
 
 @lru_cache
 def _leading(code: Code, size: int) -> bytes:
-    """Return what leads to a chain, up to its name of that size with its NUL."""
+    """Return the bytes before a chain's name; `size` is the name's length with its NUL."""
     whole = nft.verdict(VerdictData(code, "x" * (size - 1)))
     return whole[: -(size + 3 & ~3)]
 
@@ -224,5 +223,5 @@ def _wrapped(kind: str, found: Extension) -> bytes:
 
 @lru_cache
 def opened(kind: str, name: str, revision: int, size: int) -> bytes:
-    """Return an expression of xtables up to its struct."""
+    """Return an xtables expression up to its struct."""
     return nft.expression(kind, string(1, name), u32be(2, revision), attribute(3, bytes(size)))[:-size]

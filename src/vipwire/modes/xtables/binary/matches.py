@@ -1,6 +1,6 @@
-"""The matches of xtables that iptables mode writes: from words to the kernel's structs, and back. Pure.
+"""The xtables matches that iptables mode writes: words to the kernel's structs, and back. Pure.
 
-Numbers are in host order.
+Numbers are in host byte order.
 """
 
 import re
@@ -42,11 +42,11 @@ def _comment_words(_: Family, data: bytes) -> str:
 
 
 _QUOTED: Final = re.compile(r"(?=.*[^\w-])[ !#-&(-\[\]-~]*", re.ASCII)
-"""What iptables-save puts into quotes as it is (xtables_save_string of xtables.c)."""
+"""Comments that iptables-save quotes without escapes (xtables_save_string of xtables.c)."""
 
 
 def ports(words: str) -> tuple[int, int]:
-    """Read which destination ports `--dport` matches; any without it."""
+    """Parse the destination ports of `--dport`; all without it."""
     if not words:
         return _ANY_PORT
     found = _PORTS.fullmatch(words)
@@ -56,7 +56,6 @@ def ports(words: str) -> tuple[int, int]:
 
 
 def port_words(first: int, last: int) -> str:
-    """Write which destination ports match."""
     if (first, last) == _ANY_PORT:
         return ""
     return f"--dport {first}" if first == last else f"--dport {first}:{last}"
@@ -68,7 +67,7 @@ _NO_CHUNKS: Final = b"\xff\0\0" * 4
 
 
 def _ported(size: int, layout: str) -> Codec:
-    """Return the codec of a match of which rules of ours use the destination ports alone."""
+    """Return the codec of a match with destination ports only."""
     fields = struct.Struct(layout)
     unused = (0,) * (len(fields.unpack(bytes(fields.size))) - 4)
 
@@ -82,7 +81,7 @@ def _ported(size: int, layout: str) -> Codec:
 
 
 def _sctp(_: Family, words: str) -> bytes:
-    # Without a port libxt_sctp.c leaves zeros and does not look at them.
+    # Without a port libxt_sctp.c writes zeros and ignores them.
     both = ports(words) if words else (0, 0)
     return _SCTP.pack(*both, 0, 0, _NO_CHUNKS, 0, _SCTP_DESTINATION_PORTS * bool(words), 0)
 
@@ -97,7 +96,7 @@ _MARK_WORDS: Final = re.compile(r"(! )?--mark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
 
 
 def mark(words: str) -> tuple[int, int, bool]:
-    """Read a match of marks: value, mask, and whether all others match."""
+    """Parse a match of marks: value, mask, and inversion."""
     found = _MARK_WORDS.fullmatch(words)
     if not found:
         raise UnknownRuleError(f"not a mark of ours: {words!r}")
@@ -105,7 +104,6 @@ def mark(words: str) -> tuple[int, int, bool]:
 
 
 def mark_words(value: int, mask: int, *, inverted: bool) -> str:
-    """Write a match of marks."""
     return f"{'! ' * inverted}--mark {value:#x}/{mask:#x}"
 
 
@@ -148,7 +146,7 @@ _NTH_WORDS: Final = re.compile(r"--mode nth --every (\d+) --packet 0")
 
 
 def _statistic(_: Family, words: str) -> bytes:
-    # The last number is where the counter of `nth` begins: at its end, so that the first packet matches.
+    # The last number is the start of the counter of `nth`: at its end, so that the first packet matches.
     if found := _RANDOM_WORDS.fullmatch(words):
         mode, number = _RANDOM, round(float(found[1]) * _ALWAYS)
     elif found := _NTH_WORDS.fullmatch(words):
@@ -261,7 +259,7 @@ MATCHES: Final[Mapping[str, Codec]] = {
 
 
 def match(family: Family, words: str) -> Extension:
-    """Read a match, without its `-m`."""
+    """Encode a match, without its `-m`."""
     name, _, options = words.partition(" ")
     codec = MATCHES.get(name)
     if codec is None:
@@ -270,7 +268,7 @@ def match(family: Family, words: str) -> Extension:
 
 
 def match_words(family: Family, found: Extension) -> str:
-    """Write a match, without its `-m`."""
+    """Decode a match, without its `-m`."""
     codec = MATCHES.get(found.name)
     if codec is None or (codec.revision, codec.size) != (found.revision, len(found.data)):
         raise UnknownRuleError(f"unknown match: {found.name!r}")

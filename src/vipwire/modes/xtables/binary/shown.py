@@ -1,7 +1,7 @@
-"""From a rule's expressions in nf_tables to the words in which iptables-nft-save shows it. Pure.
+"""Decodes a rule's nf_tables expressions to the words of iptables-nft-save. Pure.
 
-The way back of `expressions`, for rules that read as ours do: what has other expressions, or more than the words say,
-raises UnknownRuleError. Rules have much in common; what does is decoded once.
+The inverse of `expressions`, for rules of vipwire: other or additional expressions raise UnknownRuleError. Common
+parts of rules are cached.
 """
 
 import re
@@ -40,7 +40,7 @@ _INTERFACE: Final = re.compile(r"[\w.@:-]{1,15}", re.ASCII)
 
 
 class RuleReader:
-    """Reads the rules of one family."""
+    """Decodes the rules of one family."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
@@ -52,7 +52,7 @@ class RuleReader:
         self._natives: Callable[[bytes, int], tuple[RuleHead, str]] = lru_cache(_KEPT)(self._read_natives)
 
     def __call__(self, expressions: bytes) -> str:
-        """Write a rule in words, without `-A CHAIN`."""
+        """Return a rule's words, without `-A CHAIN`."""
         first, target, protocol = "", "", 0
         matches: list[str] = []
         run: list[bytes] = []
@@ -81,7 +81,7 @@ class RuleReader:
         )
 
     def _run(self, run: bytes, protocol: int, *, alone: bool) -> tuple[str, list[str], int]:
-        """Read native expressions that follow each other; return head, matches and the protocol."""
+        """Decode consecutive native expressions; return head, matches and protocol."""
         if alone and len(run) == self._one_source and run.startswith(self._source):
             address = Address(run[len(self._source) :])
             return f"-s {format_address(address)}/{self._family.bits}", [], 0
@@ -152,7 +152,7 @@ class RuleReader:
         return match_words(self._family, self._extension_of(element))
 
     def _extension_of(self, element: bytes) -> Extension:
-        """Take an expression of xtables apart: at once if it begins as ours do."""
+        """Decode an xtables expression; a known beginning is a dictionary look-up."""
         for name, revision, begin in self._begins.get(len(element), ()):
             if element.startswith(begin):
                 return Extension(name, revision, element[len(begin) :])
@@ -171,7 +171,7 @@ class RuleReader:
 
 
 def _begins(family: Family) -> dict[int, list[tuple[str, int, bytes]]]:
-    """Return how the expressions of our matches and targets begin, by their length: name, revision, bytes."""
+    """Return the first bytes of vipwire's matches and targets, by their length: name, revision, bytes."""
     known = [("match", name, codec.revision, codec.size) for name, codec in MATCHES.items()]
     known += [("target", name, codec.revision, size_of(family, name)) for name, codec in TARGETS.items()]
     found: dict[int, list[tuple[str, int, bytes]]] = {}

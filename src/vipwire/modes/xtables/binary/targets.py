@@ -1,6 +1,6 @@
-"""The targets of xtables that iptables mode writes: from words to the kernel's structs, and back. Pure.
+"""The xtables targets that iptables mode writes: words to the kernel's structs, and back. Pure.
 
-Numbers are in host order but for DNAT's ports.
+Numbers are in host byte order, except DNAT's ports.
 """
 
 import re
@@ -65,7 +65,7 @@ _TO: Final = re.compile(r"--to-destination (?:\[([^]\s]+)\]:([0-9]+)|([0-9.]+)(?
 
 
 def dnat(family: Family, words: str) -> bytes:
-    """Read a destination, as the whole struct."""
+    """Encode a DNAT destination as the whole struct."""
     found = _TO.fullmatch(words)
     if not found:
         raise UnknownRuleError(f"not a destination of ours: {words!r}")
@@ -102,7 +102,7 @@ _LONGER: Final = {("MASQUERADE", Family.IPV6): 40}
 
 
 def target(family: Family, words: str) -> Extension:
-    """Read a target that is not a verdict, without its `-j`."""
+    """Encode a target that is not a verdict, without its `-j`."""
     name, _, options = words.partition(" ")
     codec = TARGETS.get(name)
     if codec is None:
@@ -111,7 +111,7 @@ def target(family: Family, words: str) -> Extension:
 
 
 def target_words(family: Family, found: Extension) -> str:
-    """Write a target, without its `-j`."""
+    """Decode a target, without its `-j`."""
     codec = TARGETS.get(found.name)
     if codec is None or (codec.revision, size_of(family, found.name)) != (found.revision, len(found.data)):
         raise UnknownRuleError(f"unknown target: {found.name!r}")

@@ -1,14 +1,11 @@
-"""Takes a rule apart into the pieces that the kernel keeps apart, and puts it together. Pure.
+"""Splits a rule into the kernel's parts, and joins them. Pure.
 
     -s 10.0.0.1/32 -p tcp  -m comment --comment "a/b"  -m tcp --dport 80  -j DNAT --to-destination 10.1.0.1:8080
     head                   match                       match              target
 
-Only the words that iptables mode writes are known; whatever else a rule says raises UnknownRuleError, and is left to
-the tools.
-
-Each match and target is a name, a revision and a struct (include/uapi/linux/netfilter/xt_*.h and nf_nat.h), filled up
-to a multiple of 8 bytes. The revisions are the newest that the kernel has, as iptables takes them. What another
-revision wrote raises UnknownRuleError, and so does all else that is not ours.
+Words that iptables mode does not write raise UnknownRuleError; the tools handle such rules. A match or target is a
+name, a revision and a struct (include/uapi/linux/netfilter/xt_*.h, nf_nat.h), padded to 8 bytes. Only the kernel's
+newest revisions, which iptables uses, are known.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +17,11 @@ from vipwire.model.net import Address, Family, Protocol, format_address, parse_a
 
 
 class UnknownRuleError(VipwireError):
-    """A rule, or a part of one, that is not written here: a tool must read or write it."""
+    """vipwire cannot encode or decode this rule: a tool must read or write it."""
 
 
 class Range(NamedTuple):
-    """Addresses that agree with `address` in the bits of `mask`; `inverted`: all others."""
+    """Addresses that equal `address` in the bits of `mask`; `inverted`: all others."""
 
     address: Address
     mask: Address
@@ -32,7 +29,7 @@ class Range(NamedTuple):
 
 
 class RuleHead(NamedTuple):
-    """What stands before the matches; `protocol` is 0 and `interface` empty where any will do."""
+    """The words before the matches; `protocol` is 0 and `interface` empty for any."""
 
     source: Range | None = None
     destination: Range | None = None
@@ -46,7 +43,7 @@ LABELS: Final = {number: label for label, number in PROTOCOLS.items()}
 
 
 def head(family: Family, words: str) -> RuleHead:
-    """Read what stands before the matches."""
+    """Parse the words before the matches."""
     found: dict[str, tuple[str, bool]] = {}
     inverted = False
     parts = iter(words.split())
@@ -66,7 +63,7 @@ def head(family: Family, words: str) -> RuleHead:
 
 
 def write_head(head: RuleHead) -> str:
-    """Write what stands before the matches, as iptables-save orders it."""
+    """Write the words before the matches, in the order of iptables-save."""
     words: list[str] = []
     for option, found in (("-s", head.source), ("-d", head.destination)):
         if found is not None:
@@ -81,7 +78,6 @@ def write_head(head: RuleHead) -> str:
 
 
 def prefix_mask(family: Family, length: int) -> Address:
-    """Return the mask of a prefix's length."""
     bits = family.bits
     return Address(((1 << bits) - (1 << bits - length)).to_bytes(bits // 8))
 
@@ -92,7 +88,7 @@ def _parsed(text: str) -> Address:
 
 
 def address_of(family: Family, text: str) -> Address:
-    """Read an address of a family."""
+    """Parse an address of a family; raise UnknownRuleError for any other text."""
     try:
         address = parse_address(text) if family is Family.IPV4 else _parsed(text)
     except ValueError as error:
@@ -124,7 +120,7 @@ LARGEST_PORT: Final = 0xFFFF
 
 
 class Extension(NamedTuple):
-    """A match or a target as the kernel keeps it."""
+    """A match or a target in the kernel's form."""
 
     name: str
     revision: int
@@ -132,7 +128,7 @@ class Extension(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """The struct of one match or target: `read` takes its words and returns it, `write` is the way back."""
+    """The struct of one match or target: `read` encodes its words, `write` decodes the struct."""
 
     revision: int
     size: int
@@ -141,19 +137,19 @@ class Codec(NamedTuple):
 
 
 def checked(read: Callable[[Family, str], bytes], family: Family, words: str, data: bytes) -> str:
-    """Return words if they mean just these data."""
+    """Return `words` if they encode to exactly this data; else raise UnknownRuleError."""
     if read(family, words).ljust(len(data), b"\0") != data:
         raise UnknownRuleError(f"more than these words say: {words!r}")
     return words
 
 
 def known(words: Mapping[bytes, str], data: bytes) -> str:
-    """Find the words of data; raise UnknownRuleError if there are none."""
+    """Return the words of data; raise UnknownRuleError if unknown."""
     if data not in words:
         raise UnknownRuleError(f"nothing of ours: {data.hex()}")
     return words[data]
 
 
 def text_of(data: bytes) -> str:
-    """Read a text that fills its place with NULs."""
+    """Decode a text with NULs at its end."""
     return data.partition(b"\0")[0].decode("ascii", errors="replace")
