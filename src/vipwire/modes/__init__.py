@@ -1,1 +1,1 @@
-"""The modes: each translates plans into what its part of the kernel understands. No mode imports another."""
+"""The modes: each translates plans into objects of its part of the kernel. No mode imports another."""

@@ -1,4 +1,4 @@
-"""Lists the annotations that one mode alone takes, for the `LACKS` of the others. Pure."""
+"""Lists the annotations that only one mode supports, for the `LACKS` of the others. Pure."""
 
 from typing import Final
 
@@ -8,7 +8,10 @@ ONLY_IN_USERSPACE: Final = Lack("proxy_protocol", "is in userspace mode only: en
 
 
 def only_in_ipvs(instead_of_forwarding: str) -> tuple[Lack, ...]:
-    """List what ipvs mode alone takes; the argument says how another mode brings packets to endpoints."""
+    """List the annotations that only ipvs mode supports.
+
+    The argument describes how another mode brings packets to endpoints.
+    """
     return (
         Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
         Lack("scheduler_flags", "is in ipvs mode only"),

@@ -1,4 +1,4 @@
-"""The modes as everybody else finds them. Which there are stands in `config.modes`, one line each."""
+"""Finds modes by name; `config.modes` lists them, one line each."""
 
 from functools import cache
 from importlib import import_module
@@ -9,7 +9,7 @@ from vipwire.modes.spec import Driver, ModeSpec
 
 
 def spec_of(name: str) -> ModeSpec:
-    """Find what a mode says of itself. Raise KeyError for a mode that is not registered."""
+    """Return a mode's ModeSpec. Raise KeyError for a mode that is not registered."""
     found = registered(name)
     if not isinstance(found, ModeSpec):
         raise TypeError(f"what is registered as mode {name} is no ModeSpec")
@@ -17,17 +17,17 @@ def spec_of(name: str) -> ModeSpec:
 
 
 def selected(config: Config) -> ModeSpec:
-    """Find the mode that a validated configuration selects."""
+    """Return the mode of a validated configuration."""
     return spec_of(config.proxy_mode)
 
 
 def every_spec() -> tuple[ModeSpec, ...]:
-    """Find all modes, the default first."""
+    """Return all modes, the default first."""
     return tuple(map(spec_of, mode_names()))
 
 
 def driver_of(spec: ModeSpec) -> Driver:
-    """Import what a mode does."""
+    """Import a mode's Driver."""
     return _driver(spec.driver)
 
 

@@ -3,7 +3,7 @@
     ModeSpec    values only, in modes/<mode>/mode.py: cheap to import, so that all modes can be compared
     Driver      what acts, in the module that `ModeSpec.driver` names: imported when the mode is used
 
-No mode knows another. What it must know of others, such as whose rules are in force, it is told in these words.
+No mode knows another. vipwire passes facts about other modes in these types.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,55 +31,51 @@ if TYPE_CHECKING:
 
 
 class Supposed(Protocol):
-    """What a mode would write: a mode that runs, or less than that where this machine cannot run it."""
+    """Renders a mode's objects, also on a machine that cannot run the mode."""
 
-    def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
-        """Render what belongs to no Service."""
+    def render_node(self, node: NodePlan) -> Mapping[Any, Any]: ...
 
-    def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
-        """Render one Service."""
+    def render(self, plan: ServicePlan) -> Rendered[Any, Any]: ...
 
-    def close(self) -> None:
-        """Close what it has opened."""
+    def close(self) -> None: ...
 
 
 class Mode(Backend[Any, Any], Protocol):
-    """A mode for one family, as it runs: every mode implements all of this; `reconcile.backend` has what some add."""
+    """A running mode for one family. Every mode implements all of this; `reconcile.backend` has optional parts."""
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List what a Service asks for in vain in this mode, and what is done instead. Pure."""
+        """List the wishes of a Service that this mode cannot fulfil, with the substitute. Pure."""
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what the kernel has counted for the Services of these plans; `endpoints` as in `Counts`.
+        """Read the kernel's counts for these plans' Services; `endpoints` as in `Counts`.
 
-        The kernel's objects were rendered from these plans; `vipwire status` may ask for one Service only. Runs in a
-        thread of its own, also while the mode observes or commits, so that a scrape delays no sync: the mode opens a
-        socket (or process) for it, and touches nothing of its own that changes. It writes nothing to the kernel, and
-        needs no right to write. Raise OSError or CommitError if the kernel cannot be read; return empty counts if
-        none of this mode's objects exist.
+        The plans are those of the kernel's objects; `vipwire status` may pass one Service only.
+
+        A separate thread calls this, also during observe or commit, so that a scrape delays no sync: the mode opens a
+        separate socket or process and touches no mutable state. Reading needs no write privilege. Raise OSError or
+        CommitError if the kernel cannot be read; return empty counts if no object of the mode exists.
         """
 
     def housekeeping_due(self) -> float | None:
-        """Return the seconds until there is something to do between syncs; None if there is nothing."""
+        """Return the seconds until the next `housekeep`; None if none is due."""
 
     def housekeep(self) -> None:
-        """Run what is due, such as to remove what has drained. Raise OSError or VipwireError."""
+        """Run due work between syncs, such as removing drained objects. Raise OSError or VipwireError."""
 
-    def describe(self, key: Any) -> str:
-        """Name one object for a person."""
+    def describe(self, key: Any) -> str: ...
 
     def close(self) -> None:
-        """Close its sockets; what is programmed stays."""
+        """Close the sockets; the kernel's objects stay."""
 
     def delete(self) -> bool:
-        """Remove everything of this mode and family; tell whether there was anything."""
+        """Remove all objects of this mode and family; report whether any existed."""
 
 
 class Difference(NamedTuple):
-    """Something that other modes do and this one does not.
+    """A behaviour of other modes that this one lacks.
 
-    `sentences` are those of docs/semantics.md that do not hold; `what` says what users see here instead, `why` gives
-    the reason: whole sentences, which the page of modes prints.
+    `sentences` are those of docs/semantics.md that do not hold; `what` describes the users' view, `why` the reason:
+    whole sentences, which the page of modes prints.
     """
 
     sentences: tuple[str, ...]
@@ -88,7 +84,7 @@ class Difference(NamedTuple):
 
 
 class Tool(NamedTuple):
-    """A program that belongs to a mode: what for, and whether the mode cannot do without it."""
+    """A program of a mode: its purpose, and whether the mode needs it."""
 
     name: str
     purpose: str
@@ -96,7 +92,7 @@ class Tool(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """Something that a mode says of this machine: what it is about, and what to do if it is not as it should be."""
+    """A mode's remark about this machine: the subject, and the remedy for a fault."""
 
     what: str
     said: str
@@ -105,10 +101,10 @@ class Remark(NamedTuple):
 
 
 class NatPriorities(NamedTuple):
-    """The priorities of a mode's nat chains at prerouting and output, and its own table of nftables.
+    """The priorities of a mode's nat chains at prerouting and output, and its nftables table.
 
-    Nat chains of others with these priorities, or smaller ones, decide before it. The default is iptables'.
-    `source` is that of the chains at input and postrouting, which masquerade.
+    Foreign nat chains with equal or smaller priorities decide first. The default is iptables'. `source` is the
+    priority of the masquerading chains at input and postrouting.
     """
 
     prerouting: int = -100
@@ -118,7 +114,7 @@ class NatPriorities(NamedTuple):
 
 
 BEHIND_ALL: Final = 1 << 31
-"""The priority of what sees packets only behind all nat chains of a hook."""
+"""The priority of a mode that acts after all nat chains of a hook."""
 MASQUERADES_NOTHING: Final = -BEHIND_ALL
 """The priority `source` of a mode that changes no source address."""
 
@@ -128,46 +124,45 @@ def _always_writes_rules(_: Config) -> bool:
 
 
 class RemovalResult(Value, frozen=True):
-    """What one look has removed, and what waits for its connections to end. In words."""
+    """The removed leftovers of one look, and those that wait for their connections to end. In words."""
 
     removed: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
 
 
 class Remains(Protocol):
-    """The leftovers of one mode in one family, beside rules of iptables; see `proxy.handover.leftovers`.
+    """The leftovers of one mode in one family, except iptables rules; see `proxy.handover.leftovers`.
 
-    It is asked again as long as something waits.
+    vipwire asks again while a leftover waits.
     """
 
     def before_rules(self) -> RemovalResult:
-        """Find leftovers, and remove what must go before the rules of other modes do.
+        """Find leftovers, and remove those that must go before other modes' rules.
 
-        Raise CommitError, OSError or UnsupportedError if the kernel does not let us.
+        Raise CommitError, OSError or UnsupportedError if the kernel refuses.
         """
 
     def held(self) -> "frozenset[ChainName]":
-        """Name the chains of this mode that must stay as long as what `before_rules` has found is in use."""
+        """Return the chains of this mode that must stay while the leftovers of `before_rules` are in use."""
 
     def after_rules(self) -> RemovalResult:
-        """Remove what can go once the rules are gone. Raise as `before_rules` does."""
+        """Remove the leftovers that can go after the rules. Raise the errors of `before_rules`."""
 
 
 class ModeSpec(Value, frozen=True):
     """The description of a mode.
 
-    `driver` names the module with its DRIVER. `fallback` lists the modes to try in its place, in that order.
-    `for_whom` and `page` are for the page that compares modes. `differences` is what of docs/semantics.md does not
-    hold in it, `lacks` what annotations ask for in vain. `metrics` are those that not every mode has. `tools` are
-    programs that people or the mode use. The addresses of `vip_devices` are VIPs, not the machine's own.
+    `driver` names the module with its DRIVER. `fallback` lists the modes to try instead, in order. `for_whom` and
+    `page` are for the page that compares modes. `differences` lists sentences of docs/semantics.md that do not hold,
+    `lacks` unsupported annotations, `metrics` those that not every mode has, `tools` programs of people or the mode.
+    Addresses of `vip_devices` are VIPs, not the machine's own. `includes` names modes whose rules are part of this
+    one.
 
-    `includes` names modes whose rules are a part of it. `direct`: connections of this node's clients may go to
-    endpoints as they are, and connection tracking sees no Service in them. `port_ranges`: it serves the annotation
-    port-range. `per_address`: it has an object for each of the node's addresses, and must be told them. `relays`: the
-    proxy itself is the endpoint's client, and node ports are sockets. `terse`: where there are very many endpoints,
-    it says less about each.
-    `without_rules` tells whether a configuration makes it do without rules, and so without CAP_NET_ADMIN; `way_out`
-    says how to have that.
+    `direct`: local clients may connect to endpoints directly, unseen by connection tracking. `port_ranges`: the mode
+    supports the annotation port-range. `per_address`: the mode has objects for each node address. `relays`: the proxy
+    is the endpoint's client, and node ports are sockets. `terse`: with very many endpoints, the mode writes less
+    about each. `without_rules` tells whether a configuration needs no rules, and so no CAP_NET_ADMIN; `way_out` says
+    how to get there.
     """
 
     name: str
@@ -195,52 +190,55 @@ class ModeBuilder(Protocol):
     """Builds a mode for each family."""
 
     def __call__(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-        """Build it. With `prepare` it may make the machine ready, without it only looks.
+        """Build the mode. With `prepare` it may change the machine, without it only reads.
 
-        Raise UnsupportedError, which says what is missing, where this machine cannot run it.
+        Raise UnsupportedError with the missing feature if this machine cannot run the mode.
         """
 
 
 class Cleaners(Protocol):
-    """Builds what removes all that a mode has left on this machine, whatever the mode was set to."""
+    """Builds the removers of a mode's leftovers on this machine, for any former settings."""
 
     def __call__(self, families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
-        """Build it; without `rules` only what needs no right. Nothing where this machine cannot run the mode."""
+        """Build the removers; without `rules`, only those that need no privilege.
+
+        Empty if this machine cannot run the mode.
+        """
 
 
 class Driver(Value, frozen=True):
-    """The actions of a mode. No field has a default: each mode says what it does, or that it does nothing."""
+    """The actions of a mode. No field has a default, so each mode decides about every action."""
 
     build: ModeBuilder
     supposed: Callable[[Config, Iterable[Family]], Mapping[Family, Supposed]]
-    """Builds what only renders. Raises UnsupportedError where not even that can be done here."""
+    """Builds the renderer. Raises UnsupportedError if this machine cannot even render."""
     attempt: Callable[[Config, Iterable[Family]], None]
-    """Tries on the kernel what can be taken back at once. Raises UnsupportedError, as `build`, if it is refused."""
+    """Tries changes on the kernel and takes them back. Raises UnsupportedError, like `build`, if refused."""
     sysctls: Callable[[Config], tuple[Sysctl, ...]]
-    """Lists the kernel settings that the mode wants."""
+    """Lists the sysctls of the mode."""
     priorities: NatPriorities
-    """Where the mode decides about a connection, if it writes rules."""
+    """The hooks' priorities at which the mode decides about a connection, if it writes rules."""
     explainer: "Callable[[Family, Any], Explainer[Any, Any, Any] | None]"
-    """Builds what explains the mode's objects, as the Mode given to it sees them."""
+    """Builds the explainer of a Mode's objects."""
     remarks: Callable[[Config], Iterable[Remark]]
-    """Lists what an operator should know of this machine, beside whether the mode can be built here."""
+    """Lists facts about this machine for an operator, beside whether the mode can be built."""
     standing: Callable[[Config], Iterable[Remark]]
-    """Describes for `vipwire status` what the mode has beside rules: reads only, and tries nothing."""
+    """Describes the mode's state beside rules for `vipwire status`; reads only."""
     kernel_counters: Mapping[str, Callable[[], float | None]]
-    """Reads the counters that the kernel keeps for the mode, by the name of the metric."""
+    """Reads the kernel's counters for the mode, by the name of the metric."""
     cleaners: Cleaners
     owner: "Callable[[Family], RuleOwner | None]"
-    """Returns what knows the mode's chains among the rules of iptables; None where it writes none."""
+    """Returns the owner of the mode's iptables chains; None if it writes none."""
     remains: Callable[[Family, ModeSpec], Remains | None]
-    """Returns what finds and removes what the mode has left beside rules of iptables, while another mode runs."""
+    """Returns the finder of the mode's leftovers beside iptables rules, while another mode runs."""
     translates: Callable[[Family], bool]
-    """Reports whether anything of the mode beside rules of iptables translates now. Raises OSError if unknown."""
+    """Reports whether an object of the mode beside iptables rules translates now. Raises OSError if unknown."""
     before_first_commit: "Callable[[Backend[Any, Any], Others], Backend[Any, Any]]"
-    """Returns the backend to commit to: the given one, or one whose first commit leaves no gap beside the others."""
+    """Returns the backend for the first commit: the given one, or one that leaves no gap beside the others."""
 
 
 def clean_by(build: ModeBuilder) -> Cleaners:
-    """Make the cleaners of a mode that leaves nothing but the objects of its Modes."""
+    """Return the cleaners of a mode whose leftovers are only its Modes' objects."""
 
     def cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
         if not rules:
@@ -254,10 +252,10 @@ def clean_by(build: ModeBuilder) -> Cleaners:
 
 
 class Others(Protocol):
-    """The other modes on this node, for one that arrives."""
+    """The other modes on this node, for a mode that starts."""
 
     def translating(self) -> frozenset[ModeSpec]:
-        """Find those that translate now. Raise CommitError or OSError if nobody can tell."""
+        """Return the modes that translate now. Raise CommitError or OSError if unknown."""
 
     def disarm(self) -> None:
-        """Remove what drops whatever is not translated in its own way."""
+        """Remove the rules of other modes that drop packets without their own translation."""
