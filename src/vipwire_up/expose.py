@@ -1,8 +1,8 @@
-"""`vipwire expose`: a Service and its endpoints in one line, against the API server of a running `vipwire up`.
+"""`vipwire expose`: a Service and its endpoints in one command, against the API server of a running `vipwire up`.
 
-The endpoints are EndpointSlices that belong to the Service by label, one for each family and port; or, with a check,
-Pods with a readiness probe, that the Service selects. Everything is applied: the same line again changes nothing, and
-another one changes what is other. An endpoint on a machine of the cluster names its Node: if that is lost, it leaves.
+The endpoints are EndpointSlices with the Service's label, one for each family and port; or, with a check, Pods with a
+readiness probe that the Service selects. vipwire applies all objects: the same command again changes nothing. An
+endpoint on a machine of the cluster has its Node's name: if that Node is lost, the endpoint is removed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MANAGER: Final = "vipwire-expose"
 TIMEOUT: Final = 30.0
 LABEL: Final = "vipwire.io/exposed"
 _LOOKS, _PAUSE = 20, 0.1
-"""How often, and after how many seconds each, a Service is looked at for the address of a load balancer."""
+"""Number of looks for the Service's load balancer address, and the seconds between them."""
 _INVALID: Final = 422
 _AT_ONCE: Final = (("gracePeriodSeconds", "0"),)
 _NAME: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -57,7 +57,7 @@ class Wanted:
 
 
 def read_targets(text: str) -> tuple[Target, ...]:
-    """Read `10.0.0.5:8080,[fd00::5]:8080`; raise ConfigError."""
+    """Parse `10.0.0.5:8080,[fd00::5]:8080`; raise ConfigError."""
     return tuple(_target(part.strip()) for part in text.split(","))
 
 
@@ -77,7 +77,7 @@ def _target(text: str) -> Target:
 
 
 def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, Object]]:
-    """Write the objects with their paths; `nodes` has the Nodes' names by address. Raise ConfigError."""
+    """Yield the objects with their API paths; `nodes` has the Nodes' names by address. Raise ConfigError."""
     if not _NAME.fullmatch(wanted.name):
         raise ConfigError(f"{wanted.name!r} is not a name for a Service (allowed: lower-case letters, digits and -)")
     families = tuple(dict.fromkeys(_family(target) for target in wanted.targets))
@@ -91,12 +91,12 @@ def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> 
     for number, target in enumerate(wanted.targets, 1):
         pod = _pod(wanted, target, f"{wanted.name}-{number}")
         if placed := _placed(target.address, nodes):
-            pod["spec"] |= placed | {"terminationGracePeriodSeconds": 0}  # nothing ends there when it is deleted
+            pod["spec"] |= placed | {"terminationGracePeriodSeconds": 0}  # no process ends with the Pod
         yield f"{base}/pods/{wanted.name}-{number}", pod
 
 
 def nodes_by_address(found: Iterable[Object]) -> dict[str, str]:
-    """Read from Nodes which of them has an address."""
+    """Map the addresses of Nodes to their names."""
     nodes: dict[str, str] = {}
     for node in found:
         name = node["metadata"]["name"]
@@ -172,9 +172,9 @@ def _pod(wanted: Wanted, target: Target, name: str) -> Object:
 
 
 def reached(said: Path | None, tell: Callable[[str], object]) -> Access:
-    """Find out how to reach the API server: by the kubeconfig that a flag says, or kubectl's, or this machine's.
+    """Return the access to the API server: by the flag's kubeconfig, or kubectl's, or this machine's.
 
-    `tell` is told which it is where no flag has said so. Raise ConfigError.
+    Without the flag, `tell` is called with a text about the choice. Raise ConfigError.
     """
     if said is not None:
         return load_access(said)
@@ -186,11 +186,11 @@ def reached(said: Path | None, tell: Callable[[str], object]) -> Access:
 
 
 async def expose(access: Access, wanted: Wanted) -> Object:
-    """Apply all objects, and delete those of an earlier line that are wanted no more; give the Service.
+    """Apply all objects, delete those of an earlier command that are no longer wanted; return the Service.
 
-    A load balancer is given a moment to have an address for it. Raise VipwireError with the server's words.
+    vipwire waits a moment for a load balancer's address. Raise VipwireError with the API server's message.
     """
-    dict(objects(wanted))  # what cannot be is told before anybody is asked
+    dict(objects(wanted))  # raises for invalid flags before the first request
     try:
         async with ObjectClient(access, MANAGER, timeout=TIMEOUT) as client:
             return await _expose(client, wanted)
@@ -208,7 +208,7 @@ async def _expose(client: ObjectClient, wanted: Wanted) -> Object:
     (home, value), *others = made.items()
     service = await client.apply(home, value)
     for path, value in others:
-        value["metadata"]["ownerReferences"] = [_reference(service)]  # they go with it
+        value["metadata"]["ownerReferences"] = [_reference(service)]  # deleted with the Service
         await _apply(client, path, value)
     for folder in _folders(wanted.namespace):
         for item in await client.list(folder, (("labelSelector", f"{LABEL}={wanted.name}"),)):
@@ -229,7 +229,7 @@ def _reference(service: Object) -> Object:
 
 
 def _given(service: Object) -> list[str]:
-    """List where a load balancer has the Service."""
+    """Return the Service's load balancer addresses."""
     balancer = (service.get("status") or {}).get("loadBalancer") or {}
     return [entry.get("ip") or entry.get("hostname") or "" for entry in balancer.get("ingress") or ()]
 
@@ -261,5 +261,5 @@ async def _apply(client: ObjectClient, path: str, value: Object) -> None:
     except ApiError as error:
         if error.code != _INVALID or value["kind"] != "Pod":
             raise
-        await client.delete(path, _AT_ONCE)  # what a Pod is cannot be changed: its check, its Node
+        await client.delete(path, _AT_ONCE)  # a Pod's probe and Node are immutable
         await client.apply(path, value)

@@ -1,4 +1,4 @@
-"""Reports an error that an object causes in a part of `vipwire up`: an Event about the object, once per new error."""
+"""Reports an exception about an object in a part of `vipwire up`: an Event on the object, once per new error."""
 
 import asyncio
 from collections import deque
@@ -15,11 +15,11 @@ from vipwire_up.store_watch.events import warn
 
 REASON: Final = "PartFailed"
 _MOST: Final = 1000
-"""Complaints that wait to be written; what comes beyond is in the log only."""
+"""Failures that wait to become Events; further ones are only logged."""
 
 
 class Complaints:
-    """Hears of failures, and writes Events while `run` runs. What is wrong with Events is not told in Events."""
+    """Queues failures, and writes Events while `run` runs. Failures about Events only go to the log."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -27,7 +27,6 @@ class Complaints:
         self._heard = asyncio.Event()
 
     def hear(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
-        """Queue a failure."""
         known = isinstance(thing, Key) and thing.resource in BY_ID and thing.resource != EVENTS.id
         if known and not again and len(self._waiting) < _MOST:
             assert isinstance(thing, Key)  # noqa: S101  # as above
@@ -35,7 +34,6 @@ class Complaints:
             self._heard.set()
 
     async def run(self) -> None:
-        """Write until cancelled."""
         while True:
             await self._heard.wait()
             self._heard.clear()

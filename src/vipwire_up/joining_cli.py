@@ -36,14 +36,14 @@ _KUBECONFIG: Final = click.option(
 
 
 def _commands() -> ModuleType:
-    """Import the work of the commands, which `--help` and completion have no use for."""
+    """Import the commands' work late: `--help` and completion do not need it."""
     from vipwire_up import joining_commands  # noqa: PLC0415
 
     return joining_commands
 
 
 def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """Take a token out of /proc/PID/cmdline, and out of the environment of what this process starts."""
+    """Hide a token in /proc/PID/cmdline, and from the environment of child processes."""
     os.environ.pop(_TOKEN, None)
     if value and not hide_argument(value):
         warn("other users of this machine can read the token in the command line: use --token-file")
@@ -163,7 +163,7 @@ def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where
 
 
 def _kubeconfig(context: click.Context, where: dict[str, Any]) -> Path | None:
-    """Choose the kubeconfig: of --kubeconfig, or of --data-dir if it is given; None for the one of kubectl."""
+    """Return the kubeconfig of --kubeconfig, or of --data-dir if given; None for kubectl's."""
     kubeconfig: Path | None = where["kubeconfig"]
     if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
         return kubeconfig or where["data_dir"] / "admin.kubeconfig"

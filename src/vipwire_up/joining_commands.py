@@ -36,12 +36,12 @@ _OF_SERVERS: Final = frozenset({"data_dir", "url", "token", "token_file", "ca_ha
 def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
     """Join the cluster unless this machine is in it already, and serve its Services until a signal.
 
-    `given` are the parameters that the command line or the environment has.
+    `given` are the parameters from the command line or the environment.
     """
     log.configure(Logging())
     if flags["proxy"] and not flags["server"]:
         with plain_errors():
-            require_net_admin("vipwire join")  # before the cluster knows of a machine that cannot serve
+            require_net_admin("vipwire join")  # before the cluster has a Node that cannot serve
     with plain_errors(MISUSED):
         if flags["server"] and (
             unused := sorted(set(given) - _OF_SERVERS - ({"proxy"} if not flags["proxy"] else set()))
@@ -51,7 +51,7 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
         member = _member(flags)
         if member is None:
             return
-        Folder(flags["data_dir"]).pin()  # what an earlier version wrote may hold more than one authority
+        Folder(flags["data_dir"]).pin()  # an earlier version's file may hold more than one authority
         setting = _setting(flags, member.node)
 
     def ready(url: str) -> None:
@@ -62,7 +62,7 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
 
 
 def _member(flags: dict[str, Any]) -> Member | None:
-    """Find who this machine is; join the cluster first if it is nobody yet."""
+    """Return this machine's identity; join the cluster first if it has none."""
     folder = Folder(flags["data_dir"])
     found, url = folder.member(), read_server(flags["url"]) if flags["url"] else ""
     if found is not None and not flags["server"]:
@@ -71,7 +71,7 @@ def _member(flags: dict[str, Any]) -> Member | None:
 
 
 def _new_member(folder: Folder, flags: dict[str, Any], url: str, node: str) -> Member | None:
-    """Join the cluster, or fetch what an API server of it needs."""
+    """Join the cluster, or fetch the files of an API server."""
     token, pinned = _token(flags), flags["ca_hash"]
     for name, value in (("URL", url), ("--token or --token-file", token), ("--ca-hash", pinned)):
         if not value:
@@ -87,10 +87,10 @@ def _new_member(folder: Folder, flags: dict[str, Any], url: str, node: str) -> M
 
 
 def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str) -> Member | None:
-    """Compare the flags with the cluster that this machine is in; learn of a further API server of it.
+    """Compare the flags with this machine's cluster; add a further API server.
 
-    A machine that was off for so long that its certificate has ended joins again, if there is a token. Raise
-    ConfigError for what names another cluster or Node.
+    A machine whose certificate expired while it was off joins again, if there is a token. Raise ConfigError if the
+    flags name another cluster or Node.
     """
     if flags["node_name"] not in ("", found.node):
         raise ConfigError(f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first")
@@ -111,7 +111,7 @@ def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str
 
 
 def _token(flags: dict[str, Any]) -> str:
-    """Read the token: that of --token, or of --token-file."""
+    """Return the token of --token or --token-file."""
     path: Path | None = flags["token_file"]
     if path is None:
         return str(flags["token"])
@@ -143,7 +143,6 @@ def _setting(flags: dict[str, Any], node: str) -> Setting:
 
 
 def leave_cluster(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
-    """Take this machine out of its cluster: its Node, its rules and its credentials."""
     with plain_errors():
         folder = Folder(data_dir)
         member = folder.member()
@@ -168,14 +167,12 @@ def _remove_rules() -> None:
 
 
 def dismiss(kubeconfig: Path | None, node: str) -> None:
-    """Take another machine out of the cluster."""
     with plain_errors():
         asyncio.run(manage.dismiss(expose.reached(kubeconfig, note), node))
         say(f"Node {node} is out: its certificates are refused")
 
 
 def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server: bool) -> None:
-    """Make a token, and print the command with which a machine joins."""
     with plain_errors(MISUSED):
         try:
             seconds = parse_duration(ttl)
@@ -189,21 +186,18 @@ def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server:
 
 
 def list_tokens(kubeconfig: Path | None) -> None:
-    """Print the tokens, without their secrets."""
     with plain_errors():
         for line in asyncio.run(manage.list_tokens(expose.reached(kubeconfig, note))):
             say(line)
 
 
 def list_certificates(kubeconfig: Path | None) -> None:
-    """Print the certificates of machines."""
     with plain_errors():
         for line in asyncio.run(manage.list_certificates(expose.reached(kubeconfig, note))):
             say(line)
 
 
 def delete_token(kubeconfig: Path | None, name: str, *, keep_machines: bool) -> None:
-    """Delete a token, and say what ended with it."""
     with plain_errors():
         access = expose.reached(kubeconfig, note)
         for line in asyncio.run(manage.delete_token(access, name, keep_machines=keep_machines)):

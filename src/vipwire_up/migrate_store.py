@@ -1,11 +1,11 @@
-"""Moves all objects from the file of a data directory to etcd, or back. No API server may run meanwhile.
+"""Moves all objects from the file of a data directory to etcd, or back, while no API server runs.
 
-    to etcd     the prefix is empty, or holds a migration that was interrupted: that begins anew. etcd's revision is
-                raised beyond the file's first, so that no client takes an old state for a newer one
-    to sqlite   revisions go on from etcd's, so that all clients list again
+    to etcd     the prefix must be empty, or hold an interrupted migration, which starts again. vipwire raises etcd's
+                revision beyond the file's, so that no client takes an old state for a newer one
+    to sqlite   revisions continue from etcd's, so that all clients list again
 
-What was left keeps its objects, under another name (`store.db.migrated`), or marked as moved: nobody goes on there by
-mistake.
+The source keeps its objects under another name (`store.db.migrated`) or marked as moved, so that no API server
+continues on them by mistake.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ _BATCH: Final = 500
 
 
 async def migrate(target: str, folder: Path, settings: EtcdSettings) -> int:
-    """Move all objects to `target`, etcd or sqlite; return how many there are. Raise StoreError."""
+    """Move all objects to `target`, etcd or sqlite; return their number. Raise StoreError."""
     return await (to_etcd if target == "etcd" else to_sqlite)(folder, settings, now)
 
 
 async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
-    """Move the objects of a data directory to etcd; return how many there are. Raise StoreError."""
+    """Move the objects of a data directory to etcd; return their number. Raise StoreError."""
     path = folder / FILE_NAME
     if not path.exists():
         raise StoreError(f"{path}: no such store")
@@ -63,7 +63,7 @@ async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], date
 
 
 async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
-    """Move the objects of etcd into a data directory; return how many there are. Raise StoreError."""
+    """Move the objects of etcd into a data directory; return their number. Raise StoreError."""
     path = folder / FILE_NAME
     client = Client(settings, clock)
     try:
@@ -84,7 +84,7 @@ async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], da
 
 
 async def _check_nobody_serves(transfer: Transfer, records: Iterable[Record]) -> None:
-    """Raise StoreError if the Lease of a server is renewed."""
+    """Raise StoreError if a server renews its Lease."""
     before = {record.key.name: record.revision for record in _held(records)}
     if not before:
         return
@@ -105,7 +105,7 @@ def _held(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _renumbered(records: Iterable[Record], revision: int) -> list[RecordChange]:
-    """Give each record a number of its own, after a revision: in etcd a transaction's records share one."""
+    """Give each record a revision of its own: in etcd a transaction's records share one."""
     ordered = sorted(records, key=lambda record: (record.revision, record.key))
     return [
         RecordChange(Record(record.key, number, at_revision(record.value, number)), None)
@@ -114,7 +114,7 @@ def _renumbered(records: Iterable[Record], revision: int) -> list[RecordChange]:
 
 
 def _write(folder: Path, path: Path, changes: list[RecordChange]) -> None:
-    """Write a store file beside its place, and put it there when it is whole."""
+    """Write a store file under another name, and rename it when it is complete."""
     building = folder / "store.migrating"
     shutil.rmtree(building, ignore_errors=True)
     database = Database(building)

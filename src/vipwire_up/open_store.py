@@ -1,7 +1,7 @@
 """Opens the store of `vipwire up`: the file in the data directory, or etcd, if the prefix there is this cluster's.
 
-A cluster is its certificate authority: who trusts it trusts every API server over one store. The key of the authority
-is noted in etcd; a data directory with another one belongs to another cluster, and must not write there.
+A cluster is its certificate authority: its clients trust every API server over one store. etcd holds the hash of the
+authority's key; a data directory with another authority belongs to another cluster, and must not write there.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from vipwire_up.store.store import Store
 from vipwire_up.supervision.server_identity import FILE
 
 _NOTE: Final = "etcd-cluster"
-"""In the data directory: at which prefix the objects are, and in which cluster of etcd, as of the last start."""
+"""In the data directory: the prefix of the objects and the ID of the etcd cluster, as of the last start."""
 
 if TYPE_CHECKING:
     from vipwire_up.store.etcd.store import EtcdStore  # not at run time: its packages are optional
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def needs_etcd() -> Iterator[None]:
-    """Import what an optional dependency is needed for; raise ConfigError, with the remedy, if it is missing."""
+    """Guard the import of an optional dependency; raise ConfigError, with the remedy, if it is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -46,7 +46,7 @@ def needs_etcd() -> Iterator[None]:
 
 
 async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock: Callable[[], datetime]) -> Store:
-    """Open it. Raise StoreError, ConfigError."""
+    """Open the store. Raise StoreError, ConfigError."""
     if etcd is None:
         return EmbeddedStore(Database(folder, limit=limit), is_readable)
     with needs_etcd():
@@ -83,7 +83,7 @@ async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, n
 
 
 def _noted(note: Path) -> tuple[str, int]:
-    """Read at which prefix a directory's cluster is, and the number of its cluster of etcd; "" and 0 at first."""
+    """Read a directory's prefix and etcd cluster ID; "" and 0 at first."""
     try:
         prefix, _, number = note.read_text(encoding="utf-8").strip().rpartition(" ")
         return prefix, int(number, 16)
@@ -100,7 +100,7 @@ def _write_note(note: Path, text: str) -> None:
 
 
 def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
-    """Raise StoreError unless a prefix is that of the authority in a folder."""
+    """Raise StoreError unless a prefix belongs to the authority in a folder."""
     if owner == b"migrating":
         raise StoreError(f"a migration to etcd's prefix {prefix} was interrupted: run vipwire store migrate again")
     if owner.startswith(b"moved"):
@@ -111,7 +111,7 @@ def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
 
 
 def fingerprint(folder: Path, now: datetime) -> bytes:
-    """Name the authority of a folder, made if there is none, by its key: it keeps that when it is renewed."""
+    """Return the hash of the key of a folder's authority, created if missing. Renewal keeps the key."""
     path = Authority(folder, now).pair.certificate
     key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest().encode()

@@ -1,8 +1,8 @@
-"""`vipwire up`: the parts of a cluster on one machine, wired. Each part is named once, here.
+"""`vipwire up`: connects the parts of a cluster on one machine, and lists them all.
 
-A part is something that runs until it is cancelled, supervised by itself: if it fails it is told and run again, and
-all others go on. What is in the store cannot keep any from starting. Only what an operator has chosen and this
-machine cannot do (a port that is taken, an interface that is not there) ends the command, at the start.
+A part runs until cancelled and is supervised by itself: a failed part is logged and restarted, and all others go on.
+No content of the store can stop a start. Only an impossible choice of the operator (a port in use, a missing
+interface) ends the command, at the start.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
 from vipwire_up.supervision.server_identity import server_identity
 
 _ENDING_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 1.0  # for requests that are being answered in the end
+_GRACE_SECONDS: Final = 1.0  # for requests in flight at the end
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -76,9 +76,9 @@ _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system"
 class Setting:
     """The data directory and the API server's addresses. `names` are further ones for its certificate.
 
-    `proxy` and `dns` are what runs beside it, None for not; `node` is the name of this machine's Node. `prober` is
-    how this machine probes, and `probes` whether it does so for its own Pods, elected or not. `life` is for how long
-    the certificates of servers and machines are good.
+    `proxy` and `dns` are parts beside it, None for not; `node` is the name of this machine's Node. `prober` is how
+    this machine probes, `probes` whether it probes its own Pods even if not elected. `life` is the validity of
+    certificates of servers and machines.
     """
 
     folder: Path
@@ -108,7 +108,7 @@ class Setting:
 
 
 async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
-    """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
+    """Run a cluster until SIGTERM or SIGINT. `ready` is called with the URL and the admin's kubeconfig."""
     tell_loose_modes(setting.folder)
     store = await open_store(setting.folder, setting.store_limit, setting.etcd, now)
     for record in store.damaged():
@@ -116,19 +116,19 @@ async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))
     async with asyncio.TaskGroup() as tasks:
         storing = tasks.create_task(store.run())
-        await asyncio.sleep(0)  # a store that has not begun to run does not close its file
+        await asyncio.sleep(0)  # the store closes its file only if its task has begun
         try:
             await cluster.serve(tasks, ready)
         finally:
             for task in cluster.parts.working:
                 task.cancel()
-            if cluster.parts.working:  # they give back what others wait for
+            if cluster.parts.working:  # they free Leases and addresses for other machines
                 await asyncio.wait(cluster.parts.working, timeout=_ENDING_SECONDS)
             storing.cancel()
 
 
 class _Cluster:
-    """The parts over one registry, and what holds them."""
+    """The parts over one registry."""
 
     def __init__(self, setting: Setting, registry: Registry) -> None:
         self._setting, self._registry = setting, registry
@@ -138,7 +138,7 @@ class _Cluster:
         self._own = OwnAddresses(setting.node, probes=setting.probes)
         objects = LocalObjects(registry, "vipwire-node")
         shared = registry.store.shared
-        # Who has the file of objects is the only server, whatever became of the machine meanwhile.
+        # A store in a file has one server, even after a reboot or in another network namespace.
         identity = server_identity(setting.folder, setting.node) if shared else f"{setting.node}_store"
         self._name = name = NameClaim(setting.node, setting.node_seconds, identity)
         self._heartbeat = Heartbeat(objects, setting.node, [], now, claim=name, look=self._own.describe)
@@ -186,14 +186,14 @@ class _Cluster:
             await served.serving.close(_GRACE_SECONDS)
 
     async def _begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Try to make the first objects; what cannot be made yet, on a full disk, is tried again beside the rest."""
+        """Create the first objects; on a full disk, try again beside the other parts."""
         tried = asyncio.Event()
 
         async def make(_: Begun) -> None:
             try:
                 await _make_first_objects(self._registry, self._setting, self._heartbeat)
                 if self._server is not None:
-                    await self._server.renew()  # before there is anything that would end without it
+                    await self._server.renew()  # before objects that end with this Lease
             finally:
                 tried.set()
 
@@ -201,7 +201,7 @@ class _Cluster:
         await tried.wait()
 
     def _parts(self) -> Iterator[Part]:
-        """Name what runs beside the API server."""
+        """Yield the parts beside the API server."""
         setting, registry = self._setting, self._registry
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("systemd", simply(systemd.keep_alive))
@@ -230,7 +230,7 @@ class _Cluster:
             yield Part("DNS", partial(self._serve_names, setting.dns), opens=True)
 
     async def _lead(self, registry: FencedRegistry) -> None:
-        """Run what one of several servers runs."""
+        """Run the controllers of the elected server."""
         parts = (*self._controllers(registry), *self._shared_controllers(registry))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -241,7 +241,7 @@ class _Cluster:
                 self._supervisor.forget(part.name)
 
     def _controllers(self, registry: Registry) -> Iterator[Part]:
-        """Name what runs once, however many API servers there are."""
+        """Yield the parts that run once per cluster."""
         setting, guard = self._setting, self._supervisor.guard
         yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
         yield Part("Node readiness", simply(partial(self._readiness.run, registry)))
@@ -258,7 +258,7 @@ class _Cluster:
             yield Part("Gateways' Services", simply(gateways.run))
 
     def _shared_controllers(self, registry: FencedRegistry) -> Iterator[Part]:
-        """Name what runs once where several API servers share a store."""
+        """Yield the parts that run once per cluster with several API servers."""
         guard = self._supervisor.guard
         yield Part("node ports", simply(PortNoteRepair(registry, guard("node ports")).run))
         yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
@@ -286,14 +286,13 @@ async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: H
     await make_first_cidr(registry, setting.ranges)
     try:
         await declare_pool(registry, setting.balancers)
-        with contextlib.suppress(NameAwaitedError):  # its own part decides that
+        with contextlib.suppress(NameAwaitedError):  # the heartbeat decides that
             await heartbeat.beat()
     except ApiError as error:
         raise StoreError(error.message) from error
 
 
 def now() -> datetime:
-    """Return the time."""
     return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
 
 
@@ -303,6 +302,6 @@ async def _make_namespaces(registry: Registry) -> None:
             try:
                 await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
             except ApiError as error:
-                if error.reason == "AlreadyExists":  # another server was first
+                if error.reason == "AlreadyExists":  # another server created it first
                     continue
                 raise StoreError(error.message) from error

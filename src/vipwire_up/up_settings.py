@@ -1,4 +1,4 @@
-"""From the flags of `vipwire up` to a setting; what is wrong is a ConfigError that names the flag."""
+"""From the flags of `vipwire up` to a Setting; errors are ConfigErrors that name the flag."""
 
 import ipaddress
 import socket
@@ -27,9 +27,9 @@ _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests",
 
 
 def read_setting(flags: Mapping[str, Any]) -> Setting:
-    """Read the flags; raise ConfigError."""
+    """Parse the flags; raise ConfigError."""
     node = flags["node_name"] or socket.gethostname().lower()
-    dns = _dns(flags)  # what is wrong is told, whether DNS runs or not
+    dns = _dns(flags)  # raises for invalid flags even without DNS
     ranges = Ranges(read_cidrs(flags["service_cluster_ip_range"]), read_ports(flags["service_node_port_range"]))
     return Setting(
         folder=flags["data_dir"],
@@ -75,7 +75,6 @@ def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:
 
 
 def read_prober(flags: Mapping[str, Any], node: str) -> Prober:
-    """Read how this machine probes."""
     name = flags["exec_probes_user"]
     if name and not flags["exec_probes"]:
         raise ConfigError(f"--exec-probes-user {name}: no commands are run without --exec-probes")
@@ -83,12 +82,12 @@ def read_prober(flags: Mapping[str, Any], node: str) -> Prober:
 
 
 def read_bgp(flags: Mapping[str, Any]) -> BgpSettings | None:
-    """Read the flags of BGP; None where it is not asked for."""
+    """Parse the flags of BGP; None if BGP is off."""
     return read_bgp_settings(flags["bgp_as"], flags["bgp_peers"], flags["bgp_kinds"], flags["bgp_router_id"])
 
 
 def read_cidrs(text: str) -> tuple[str, ...]:
-    """Read CIDRs, one or one of each family."""
+    """Parse CIDRs, one or one of each family."""
     flag = "--service-cluster-ip-range"
     found = [_network(part, flag) for part in text.split(",")]
     if len({network.version for network in found}) < len(found):
@@ -104,7 +103,7 @@ def _network(text: str, flag: str) -> Network:
 
 
 def read_ports(text: str) -> Range:
-    """Read a range of ports, `first-last`."""
+    """Parse a range of ports, `first-last`."""
     first, last = (port_number(each) for each in text.partition("-")[::2])
     if first is not None and last is not None and first <= last:
         return port_range(first, last)
@@ -112,9 +111,9 @@ def read_ports(text: str) -> Range:
 
 
 def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config | None:
-    """Read the proxy's own flags. Where its objects come from, and its node's name, are not theirs to say.
+    """Parse the proxy's own flags, without its source of objects and its node's name.
 
-    `kubeconfig` is for commands that look: the proxy itself is given its source.
+    `kubeconfig` is for other commands: the proxy gets its source directly.
     """
     given, mode = parse_flags(flags["proxy_flags"]), flags["proxy_mode"]
     everywhere = {name: value for name, value in environment_flags().items() if name not in _OURS_TO_SAY}

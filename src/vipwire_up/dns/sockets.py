@@ -1,11 +1,11 @@
-"""The sockets that DNS answers at: TCP and UDP of one port, at each address.
+"""The sockets of DNS: TCP and UDP of one port, at each address.
 
-Where any port will do, the kernel gives one that TCP has free, and UDP or a further address may not have it: then it
-is asked again. What did not fit stays open until the end, so that no port is offered twice.
+For port 0 the kernel chooses a port that TCP has free; if UDP or a further address does not have it, vipwire tries
+again. Unsuitable sockets stay open until the end, so that the kernel does not offer a port twice.
 
-A machine's packets to itself come in at its loopback device, whatever their addresses. SO_BINDTODEVICE does not tell
-them: a socket's device is compared with the one that the address belongs to (ip_route_output_key_hash_rcu). A classic
-BPF filter sees the device that a packet came in by; a new connection's first packet passes it too (tcp_v4_rcv).
+A machine's packets to itself arrive at its loopback device, whatever their addresses. SO_BINDTODEVICE cannot select
+them: the kernel compares a socket's device with the device of the address (ip_route_output_key_hash_rcu). A classic
+BPF filter sees the device by which a packet arrived; a new connection's first packet passes it, too (tcp_v4_rcv).
 """
 
 import contextlib
@@ -28,27 +28,27 @@ _PROGRAM: Final = b"".join(
     for each in (
         (_LOAD, 0, 0, _IFINDEX),
         (_JUMP_EQUAL, 0, 1, _LOOPBACK),
-        (_RETURN, 0, 0, 0xFFFFFFFF),  # all of the packet
-        (_RETURN, 0, 0, 0),  # nothing of it
+        (_RETURN, 0, 0, 0xFFFFFFFF),  # accept the whole packet
+        (_RETURN, 0, 0, 0),  # drop
     )
 )
 
 
 def answer_this_machine_only(opened: socket.socket) -> None:
-    """Restrict a socket to this machine's packets; before it is bound, so that none slips in. Raise OSError."""
+    """Restrict a socket to this machine's packets. Call before bind() to exclude earlier ones. Raise OSError."""
     program = ctypes.create_string_buffer(_PROGRAM, len(_PROGRAM))
     head = struct.pack("@HP", len(_PROGRAM) // _INSTRUCTION.size, ctypes.addressof(program))
     opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, head)
 
 
 TRIES: Final = 100
-"""Ports that are tried where any will do."""
+"""Tries to find a port for 0."""
 _BUFFER: Final = 1 << 20
 IP_PKTINFO: Final = 8  # linux/in.h; the socket module has it from Python 3.14 on
 
 
 class Pair(NamedTuple):
-    """The UDP and TCP sockets of one address. `exact` if it is one address, not all of a family."""
+    """The UDP and TCP sockets of one address. `exact` is False for a wildcard address."""
 
     stream: socket.socket
     datagrams: socket.socket
@@ -56,13 +56,13 @@ class Pair(NamedTuple):
 
     @property
     def port(self) -> int:
-        """The number, the same for both."""
+        """The port, the same for both."""
         port: int = self.stream.getsockname()[1]
         return port
 
 
 def open_pairs(hosts: Sequence[str], port: int) -> tuple[Pair, ...]:
-    """Open a pair at each address, all of one port, any for 0. Raise UnsupportedError that names the address."""
+    """Open a pair at each address, all of one port, 0 for any. Raise UnsupportedError that names the address."""
     left = TRIES if port == 0 else 1
     pairs: list[Pair] | None = None
     with contextlib.ExitStack() as tried:
@@ -79,7 +79,7 @@ def open_pairs(hosts: Sequence[str], port: int) -> tuple[Pair, ...]:
 
 
 def open_pair(host: str, port: int, opened: contextlib.ExitStack, *, from_here: bool = False) -> Pair:
-    """Open a pair that `opened` closes. Raise OSError. `from_here` hears who asks on this machine and nobody else."""
+    """Open a pair that `opened` closes; `from_here` accepts this machine's packets only. Raise OSError."""
     stream = opened.enter_context(_socket(host, port, socket.SOCK_STREAM, from_here=from_here))
     port = stream.getsockname()[1]
     datagrams = opened.enter_context(_socket(host, port, socket.SOCK_DGRAM, from_here=from_here))

@@ -1,4 +1,4 @@
-"""Counts what the DNS server does, for its metrics.
+"""Counts questions and answers of the DNS server for its metrics.
 
 Counting is an addition in a dictionary: the Prometheus client's own counters would take longer than the answers.
 """
@@ -17,11 +17,11 @@ from vipwire_up.dns.upstream.exchange import Attempt
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _ORDINARY: Final = frozenset((1, 2, 5, 6, 12, 15, 16, 28, 33, 64, 65, 255))
-"""The types that are counted by name: what anybody may send must not make series without end."""
+"""The types with series of their own: other types, which clients choose, share one, so that series stay few."""
 
 
 class DnsStatistics(Collector):
-    """The counts of one server; `registry` has them and the upstream's times."""
+    """The counts of one server; `registry` has them and the times of upstream servers."""
 
     def __init__(self, sizes: Callable[[], Mapping[str, int]] = dict) -> None:
         self._answers: Counter[tuple[str, int, int]] = Counter()
@@ -42,26 +42,22 @@ class DnsStatistics(Collector):
         )
 
     def answered(self, protocol: str, kind: int, rcode: int) -> None:
-        """Count an answer."""
         self._answers[protocol, kind if kind in _ORDINARY else 0, rcode] += 1
 
     def refused(self, protocol: str, rcode: int) -> None:
-        """Count a message that was no question to answer."""
+        """Count a message that is not a valid question."""
         self._refusals[protocol, rcode] += 1
 
     def upstream_tried(self, attempt: Attempt) -> None:
-        """Count a try upstream."""
         self._attempts[attempt.server, attempt.protocol, attempt.result] += 1
         if attempt.result == "answered":
             self._upstream.labels(attempt.server).observe(attempt.seconds)
 
     @property
     def total(self) -> int:
-        """The number of answers."""
         return self._answers.total()
 
     def collect(self) -> Iterable[Metric]:
-        """Return all counts, in Prometheus' words."""
         answers = _counter("responses", "Answers by transport, type and code", "proto", "type", "rcode")
         for (protocol, kind, rcode), count in self._answers.items():
             name = dns.rdatatype.to_text(kind) if kind else "other"  # type: ignore[arg-type]  # takes any number

@@ -1,8 +1,8 @@
-"""Holds the cluster's zone and answers from it.
+"""The cluster's zone, and answers from it.
 
-An event costs what its own Service costs: its names are put in place of those it had. An answer is made when it is
-first asked for and kept with the name until the Service changes, so that afterwards it is one look into a dictionary.
-A name that only has names below it exists without records (RFC 8020: NOERROR, not NXDOMAIN), so those are counted.
+An event costs time in proportion to its own Service: the new names replace the old ones. An answer is built at the
+first question and kept with the name until the Service changes, so later ones cost one look-up. A name with only
+names below it exists without records (RFC 8020: NOERROR, not NXDOMAIN), so those are counted.
 """
 
 import struct
@@ -19,15 +19,15 @@ from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire_up.dns.records import AAAA, CNAME, NS, SOA, SRV, TXT, A, Records, RRsets, records_of
 
 VERSION: Final = b"\x051.1.0"
-"""The text of `dns-version`: which edition of the specification this is."""
+"""The TXT record of `dns-version`: the version of the DNS specification."""
 REFRESH, RETRY, EXPIRE = 7200, 1800, 86400
 _ADDITIONAL: Final = 30
-"""SRV targets whose addresses are added to an answer; more would not fit into a packet anyway."""
+"""SRV targets whose addresses are added to an answer; more would not fit into a packet."""
 ANY: Final = 255
 
 
 class _Name:
-    """A name's records, and the answers made of them so far, by type."""
+    """A name's records, and the answers built so far, by type."""
 
     __slots__ = ("answers", "sets")
 
@@ -39,7 +39,7 @@ class _Name:
 class Zone:
     """The names of one cluster. `ttl` in seconds; `addresses` are those of this server, for its NS record.
 
-    `serial` begins the SOA's serial number, which grows with every change.
+    `serial` is the SOA's first serial number, which grows with every change.
     """
 
     def __init__(self, zone: str, *, ttl: int = 5, addresses: tuple[Address, ...] = (), serial: int = 1) -> None:
@@ -65,7 +65,7 @@ class Zone:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Count what is held."""
+        """The numbers of objects and names, for metrics."""
         return {"services": len(self._services), "names": len(self._names) + len(self._reverse)}
 
     def _own_records(self, addresses: tuple[Address, ...]) -> Records:
@@ -83,7 +83,7 @@ class Zone:
         return own
 
     def _renew(self) -> None:
-        """Rebuild what contains the serial number: SOA, and with it the two negative answers."""
+        """Rebuild the SOA with a new serial number, and the two negative answers."""
         self.serial = (self.serial + 1) & 0xFFFFFFFF
         apex = self._names[self.name]
         old = apex.sets[SOA][0]
@@ -93,7 +93,7 @@ class Zone:
         self.nothing, self.unknown = Reply.of(NOERROR, (), authority), Reply.of(NXDOMAIN, (), authority)
 
     def apply(self, event: DnsEvent) -> tuple[Problem, ...]:
-        """Apply an event; return its problems that are new."""
+        """Apply an event; return its new problems."""
         match event:
             case Listed(kind, objects, problems):
                 fresh = self._note_list(kind.value, problems)
@@ -166,7 +166,7 @@ class Zone:
             self._renew()
 
     def _records(self, service: DnsService, slices: Mapping[ObjectName, DnsSlice]) -> Records:
-        """Build a Service's records; if that fails unexpectedly, it has none, and the others go on."""
+        """Build a Service's records; after an unexpected exception it has none, and other Services are unaffected."""
         try:
             return records_of(service, [slices[key] for key in sorted(slices)], self.name)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is about this object
@@ -175,7 +175,7 @@ class Zone:
             return {}
 
     def _place(self, owner: ObjectName, records: Records) -> bool:
-        """Replace the records of an owner; report whether anything has changed."""
+        """Replace the records of an owner; report whether they changed."""
         before = self._held.get(owner, ())
         if records.keys() == set(before) and all(self._sets(name, owner) == records[name] for name in before):
             return False
@@ -233,11 +233,11 @@ class Zone:
         return name in self._names or name in self._below
 
     def known(self) -> frozenset[bytes]:
-        """List the names that exist, in the zone and, for addresses, outside of it."""
+        """Return the existing names, in the zone and, for addresses, outside of it."""
         return frozenset((*self._names, *self._below, *self._reverse))
 
     def answer(self, name: bytes, kind: int) -> Reply | None:
-        """Answer from the records of a name in the zone; None where it has none at all. A CNAME is not followed."""
+        """Answer from the records of a name in the zone; None if it has none. Does not follow a CNAME."""
         held = self._names.get(name)
         if held is None:
             return None
@@ -249,7 +249,7 @@ class Zone:
         return found
 
     def reverse(self, name: bytes) -> Reply | None:
-        """Answer a PTR question for an address of a Service or endpoint; None where it is nobody's here."""
+        """Answer a PTR question for an address of a Service or endpoint; None for other addresses."""
         owners = self._reverse.get(name)
         if owners is None:
             return None
@@ -257,12 +257,12 @@ class Zone:
         return Reply.of(NOERROR, tuple(record(OWNER, 12, self.ttl, target) for target in data))
 
     def target(self, name: bytes) -> bytes | None:
-        """Return where a name's CNAME leads, if it has one."""
+        """Return the target of a name's CNAME, if it has one."""
         held = self._names.get(name)
         return held.sets[CNAME][0] if held is not None and CNAME in held.sets else None
 
     def _make(self, sets: RRsets, kind: int) -> Reply:
-        if kind == ANY and sets:  # one set of those there are is enough (RFC 8482 4.1)
+        if kind == ANY and sets:  # one of the sets is enough (RFC 8482 4.1)
             kind = min(sets)
         if kind not in sets and CNAME in sets:
             kind = CNAME
@@ -273,7 +273,7 @@ class Zone:
         return Reply.of(NOERROR, answers, (), self._addresses(data) if kind == SRV else ())
 
     def _addresses(self, targets: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Return the addresses of SRV targets, which who asks for one will ask for next (RFC 2782)."""
+        """Return the addresses of SRV targets, for the additional section (RFC 2782)."""
         found = []
         for target in dict.fromkeys(data[6:] for data in targets[:_ADDITIONAL]):
             held = self._names.get(target)

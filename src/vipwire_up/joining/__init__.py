@@ -1,1 +1,1 @@
-"""`vipwire join`, `vipwire leave`, `vipwire token`: how a machine gets its credentials, keeps and gives them up."""
+"""`vipwire join`, `vipwire leave`, `vipwire token`: how a machine gets, renews and gives up its credentials."""

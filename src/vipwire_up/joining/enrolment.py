@@ -1,22 +1,22 @@
-"""Serves machines that join: the authority's certificate to everybody, certificates of their own to who may.
+"""The API that joining machines use: the authority's certificate for all clients, certificates for machines.
 
-All is below /vipwire.io/v1/.
+All paths are below /vipwire.io/v1/.
 
-GET  authority      the authority's certificate. Who asks compares its hash with the one that they were told
-POST certificates   {"request": PEM}: a request for system:node:NAME, signed for a bootstrap token, unless another
-                    machine is Ready under that name, and for system:node:NAME itself, which so renews it. A request
-                    for ingress:NAME is signed for system:node:NAME: it has the role ingress. A machine that joins
-                    under the name of an earlier one takes its place: the certificates of that one are refused
-POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves: its certificates are refused from
-                    now on, and its Node and Lease are deleted. An admin says {"node": NAME}
-GET  servers        the authority with its key, for a token of the group of servers
+    GET  authority      the authority's certificate. The client compares its hash with --ca-hash
+    POST certificates   {"request": PEM}: a request for system:node:NAME, signed for a bootstrap token, unless
+                        another machine is Ready under that name, and for system:node:NAME itself, as a renewal. A
+                        request for ingress:NAME, the user of role ingress, is signed for system:node:NAME. A machine
+                        that joins under the name of an earlier one replaces it: the earlier certificates are refused
+    POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves: its certificates are refused
+                        from now on, and its Node and Lease are deleted. An admin sends {"node": NAME}
+    GET  servers        the authority with its key, for a token of the group of servers
 
-A token is good for MOST_MACHINES machines, those that have left included, and a machine has MOST_CERTIFICATES that
-have not expired, refused ones included: so a stolen token or key fills neither the store nor the list of Nodes.
+A token admits MOST_MACHINES machines, including those that have left, and a machine has MOST_CERTIFICATES unexpired
+ones, including refused ones: so a stolen token or key fills neither the store nor the list of Nodes.
 
-A certificate ends with the token that the machine joined with, and with its Node. The first one creates the Node: so
+A certificate ends with the machine's join token, and with its Node. The first certificate creates the Node: so
 `kubectl get nodes` shows each machine that has a certificate. A renewed certificate has the origin of the one that
-the machine asked with.
+the machine used to ask.
 
 `check` decides by user, method and path alone, so that the API server reads no body of a caller without rights.
 """
@@ -69,7 +69,7 @@ _UNKNOWN: Final = Origin()
 
 
 class Enrolment:
-    """Answers these requests. `authority` opens what signs; `refusing` is called when a machine has left."""
+    """Answers these requests. `authority` opens the signing authority; `refusing` is called after a departure."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Enrolment:
         self._objects, self._refusing = LocalObjects(registry, "vipwire-machines"), refusing
 
     def user_of(self, text: str) -> User | None:
-        """Tell who comes with a bootstrap token; None for what is none, or is over."""
+        """Return the user of a bootstrap token; None if it is invalid or expired."""
         found = parse(text)
         if found is None:
             return None
@@ -96,7 +96,7 @@ class Enrolment:
         return read_secret(readable(record)) if record is not None else None
 
     def check(self, user: User, method: str, path: str) -> None:
-        """Raise ApiError unless the user may send such a request. `answer` checks what the body names."""
+        """Raise ApiError unless the user may send such a request. `answer` checks the names in the body."""
         machine, admin = user.name.startswith(NODE_USER), Role.ADMIN.value in user.groups
         match method, path.removeprefix(PATH):
             case "GET", "authority":
@@ -128,7 +128,7 @@ class Enrolment:
                 case "servers":
                     return self._authority_with_key(user)
             return {"certificate": self._authority().text}
-        except ConfigError as error:  # the authority's files, which somebody has changed or removed
+        except ConfigError as error:  # an operator has changed or removed the authority's files
             raise internal("the server cannot open its authority; its log says why") from error
 
     async def _sign(self, user: User, body: bytes) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Enrolment:
         return {"certificate": made.decode(), "authority": authority.text}
 
     def _own_origin(self, user: User, node: str) -> Origin:
-        """Find the origin of the certificate by which a machine asks for another. Raise ApiError if it has ended."""
+        """Return the origin of the certificate that a machine used to ask. Raise ApiError if it has ended."""
         uid = self._uid(NODES, "", node)
         if uid is None:
             why = f'there is no Node "{node}": the machine was taken out of the cluster, and has to join again'
@@ -180,7 +180,7 @@ class Enrolment:
         return replace(asking.origin, node_uid=uid)
 
     async def _token_origin(self, user: User, node: str) -> Origin:
-        """Name the token of a machine that joins, and its Node, which is created. Raise ApiError."""
+        """Return the origin for a joining machine, whose Node is created. Raise ApiError."""
         found = self._registry.store.read(key_of(NODES, "", node))
         if found is not None and is_ready(decoded(found)):
             message = f"a machine is Ready as Node {node}: choose another --node-name, or let that one leave"
@@ -197,7 +197,7 @@ class Enrolment:
         return Origin("", token.id, token.uid, token.expires, uid) if token else Origin(node_uid=uid)
 
     def _machines_of(self, token: str, node: str) -> int:
-        """Count the machines, other than one, with certificates of a token that have not expired."""
+        """Count the other machines with unexpired certificates of a token."""
         now, found = self._clock(), self._registry.store.scan(SECRETS.id)
         secrets = (each for each in found if each.key.namespace == NAMESPACE and each.key.name.startswith(PREFIX))
         records = filter(None, map(read_machine, map(readable, secrets)))
@@ -208,7 +208,7 @@ class Enrolment:
         )
 
     def _uid(self, resource: Resource, namespace: str, name: str) -> str | None:
-        """Read an object's UID; None if there is no such object, "" if it is damaged."""
+        """Return an object's UID; None if missing, "" if damaged."""
         record = self._registry.store.read(key_of(resource, namespace, name))
         return str(readable(record)["metadata"].get("uid") or "") if record is not None else None
 
@@ -228,7 +228,7 @@ class Enrolment:
         return {"node": node}
 
     def _shown(self, node: str, certificates: Any) -> Iterator[IssuedCertificate]:
-        """List those certificates that are really a machine's: it cannot withdraw somebody else's."""
+        """Yield those certificates that belong to the machine: it cannot revoke another machine's."""
         authority = self._authority()
         for text in certificates if isinstance(certificates, list) else ():
             try:
@@ -274,7 +274,7 @@ def _issued(certificate: x509.Certificate, origin: Origin = _UNKNOWN) -> IssuedC
 
 
 def _subject(subject: x509.Name) -> tuple[str, str]:
-    """Read from a subject what kind of user it is, and the Node's name."""
+    """Return the prefix of the user and the Node's name in a subject."""
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value) if len(names) == 1 else ""
     kind = next((each for each in _ROLES if name.startswith(each)), "")

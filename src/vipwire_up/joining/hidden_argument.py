@@ -1,7 +1,7 @@
-"""Overwrites a secret in this process's command line, which every user of the machine reads in /proc/PID/cmdline.
+"""Overwrites a secret in this process's command line, which every user of the machine can read in /proc/PID/cmdline.
 
-The kernel reads a command line from the memory of its process (`man 5 proc_pid_cmdline`). /proc/self/stat says where
-that memory is, and /proc/self/mem writes there.
+The kernel reads a command line from the memory of its process (`man 5 proc_pid_cmdline`). /proc/self/stat has the
+address of that memory, and /proc/self/mem writes there.
 """
 
 import os
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 _BEGIN: Final = 45
-_END: Final = 46  # arg_start and arg_end of `man 5 proc_pid_stat`, behind pid and comm
+_END: Final = 46  # arg_start and arg_end of `man 5 proc_pid_stat`, after pid and comm
 
 
 def hide_argument(secret: str) -> bool:
-    """Overwrite an argument, or what stands behind its =, by x; report whether no argument shows the secret now."""
+    """Overwrite an argument, or the part after its =, by x; report whether no argument shows the secret now."""
     wanted = os.fsencode(secret)
 
     def shows(word: bytes) -> bool:

@@ -1,6 +1,6 @@
-"""Joins a cluster: finds its authority by the hash of --ca-hash, and has this machine's keys signed.
+"""Joins a cluster: verifies its authority by --ca-hash, and gets certificates for this machine's keys.
 
-Each message, and what it proves: docs/design/0018-a-join-is-pinned.md.
+docs/design/0018-a-join-is-pinned.md lists the messages and what each proves.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _CERTIFICATE_ENDED: Final = (
 
 
 async def join(folder: Folder, server: str, token: str, pinned: str, node: str) -> Member:
-    """Get credentials for this machine and keep them. Raise VipwireError with what to do."""
+    """Get credentials for this machine and write them. Raise VipwireError with the remedy."""
     folder.prepare(pinned)
     authority = await find_authority(server, pinned)
     await sign(folder, folder.node, access_by_token(server, token, authority), node, pinned)
@@ -50,14 +50,14 @@ async def join(folder: Folder, server: str, token: str, pinned: str, node: str) 
 
 
 async def find_authority(server: str, pinned: str) -> x509.Certificate:
-    """Ask a server for the certificate of its authority. Raise VipwireError unless it is the pinned one."""
+    """Fetch the authority's certificate from a server. Raise VipwireError unless it has the pinned hash."""
     return authority_of((await _ask(unverified(server), "GET", "authority")).get("certificate"), pinned, server)
 
 
 async def sign(folder: Folder, part: Part, access: Access, node: str, pinned: str = "") -> None:
-    """Have one of this machine's keys signed, for the first time or again, by the authority with the pinned hash.
+    """Get a certificate for one of this machine's keys from the authority with the pinned hash.
 
-    Without a hash the authority must have the key that it had before.
+    Without a hash the authority must have the same key as before.
     """
     with _explained():
         pinned, request = pinned or folder.pin(), folder.request(part, node)
@@ -81,13 +81,11 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
     with _explained():
         write_private(folder.authority_key, key)
         write_private(folder.authority, encoded(authority).encode())
-        server_identity(
-            folder.path, ""
-        )  # by it, the first start takes an empty etcd for one that has lost its objects
+        server_identity(folder.path, "")  # so that the first start does not accept an empty etcd
 
 
 def read_own(part: Part) -> x509.Certificate | None:
-    """Read one of this machine's certificates; None if there is none that can be read."""
+    """Read one of this machine's certificates; None if it is missing or broken."""
     try:
         return x509.load_pem_x509_certificate(part.certificate.read_bytes())
     except (OSError, ValueError):
@@ -95,13 +93,13 @@ def read_own(part: Part) -> x509.Certificate | None:
 
 
 def has_ended(part: Part, now: dt.datetime) -> bool:
-    """Report whether no API server accepts one of this machine's certificates any more, by this machine's clock."""
+    """Report whether one of this machine's certificates has expired by this machine's clock."""
     found = read_own(part)
     return found is None or found.not_valid_after_utc <= now
 
 
 class Renewal:
-    """Has one of this machine's certificates signed again in good time."""
+    """Renews one of this machine's certificates in time."""
 
     def __init__(self, folder: Folder, part: Part) -> None:
         self._folder, self._part = folder, part
@@ -109,7 +107,7 @@ class Renewal:
         self._told = ""
 
     async def step(self, access: Access, node: str, now: dt.datetime) -> bool:
-        """Have it signed if it is due; report whether there is a new one. Log why not."""
+        """Renew the certificate if due; report whether there is a new one. Log a failure."""
         found = read_own(self._part)
         if time.monotonic() < self._wait_until or (found is not None and not is_due(found, now)):
             return False
@@ -120,7 +118,7 @@ class Renewal:
             return False
         made, self._told = read_own(self._part), ""
         if made is not None:
-            # A wrong clock here must not use up the certificates that a machine may have.
+            # A wrong clock here must not use up the machine's MOST_CERTIFICATES.
             life = made.not_valid_after_utc - made.not_valid_before_utc
             self._wait_until = time.monotonic() + life.total_seconds() / 10
             log.info(
@@ -131,7 +129,7 @@ class Renewal:
         return made is not None
 
     def _tell(self, reason: str, now: dt.datetime) -> None:
-        """Log a reason once, with what to do if there is no time left."""
+        """Log a reason once, with the remedy if no time is left."""
         if reason != self._told:
             remedy = {"remedy": _REMEDY} if has_ended(self._part, now) else {}
             path = self._part.certificate

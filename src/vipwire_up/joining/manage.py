@@ -1,4 +1,4 @@
-"""What people do with tokens, and a machine does to leave: requests to the API, as an admin or as the machine."""
+"""Manages tokens and machines: requests to the API, as an admin or as the machine."""
 
 import asyncio
 import secrets
@@ -44,12 +44,11 @@ _LOOK_SECONDS: Final = 0.2
 
 
 def now() -> datetime:
-    """Return the time."""
     return datetime.now(UTC)  # noqa: TID251  # a command's
 
 
 async def create_token(access: Access, seconds: float, *, servers: bool, description: str) -> str:
-    """Make a token that lasts for some seconds, 0 for ever; give the command that joins with it."""
+    """Create a token that lasts `seconds`, 0 for ever; return the command that joins with it."""
     expires = now() + timedelta(seconds=seconds) if seconds else None
     groups = (SERVERS,) if servers else ()
     token = Token(*generate(secrets.randbelow), expires, groups, description=description)
@@ -67,7 +66,7 @@ async def create_token(access: Access, seconds: float, *, servers: bool, descrip
 
 
 async def _reachable_server(objects: Objects) -> str:
-    """Find an API server by Service `kubernetes`, which a cluster that has just begun writes a little later."""
+    """Return an API server of Service `kubernetes`. A new cluster writes its endpoints a little later."""
     for _ in range(_LOOKS):
         found = await objects.read(ENDPOINTS, "default", "kubernetes")
         if (server := next(servers_in(found or {}), None)) is not None:
@@ -77,7 +76,6 @@ async def _reachable_server(objects: Objects) -> str:
 
 
 async def list_tokens(access: Access) -> Iterator[str]:
-    """Give a table of the tokens."""
     async with RemoteObjects(access, MANAGER) as objects:
         try:
             found = await objects.list(SECRETS, NAMESPACE)
@@ -88,7 +86,7 @@ async def list_tokens(access: Access) -> Iterator[str]:
 
 
 async def list_certificates(access: Access) -> Iterator[str]:
-    """Give a table of the certificates that machines have."""
+    """Yield the table of the machines' certificates."""
     async with RemoteObjects(access, MANAGER) as objects:
         try:
             found, nodes = await objects.list(SECRETS, NAMESPACE), await objects.list(NODES)
@@ -99,9 +97,9 @@ async def list_certificates(access: Access) -> Iterator[str]:
 
 
 async def delete_token(access: Access, name: str, *, keep_machines: bool = False) -> list[str]:
-    """Delete a token by its id, or by the whole of it, and refuse the certificates of it; tell what ended.
+    """Delete a token by its id or whole, and refuse its certificates; return a line about each that ended.
 
-    An expired token may be gone: its certificates end all the same. Raise VipwireError if there is neither.
+    An expired token may be gone: its certificates end all the same. Raise VipwireError if it has neither.
     """
     name = name.partition(".")[0]
     async with RemoteObjects(access, MANAGER) as objects:
@@ -111,9 +109,9 @@ async def delete_token(access: Access, name: str, *, keep_machines: bool = False
             if keep_machines:
                 for node in machines:
                     await change_machine(objects, node, lambda each: each.without_token(name), now())
-            await objects.delete(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")  # no machine joins with it any more
+            await objects.delete(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")  # first: no machine joins with it now
             while not keep_machines and (left := await _machines_of(objects, name)):
-                machines |= left  # again, for a certificate that was renewed meanwhile
+                machines |= left  # again, for certificates that were renewed meanwhile
                 for node in left:
                     await refuse_certificates(objects, node, lambda each: each.origin.token == name, now())
         except ApiError as error:
@@ -129,13 +127,13 @@ async def delete_token(access: Access, name: str, *, keep_machines: bool = False
 
 
 async def _machines_of(objects: Objects, token: str) -> set[str]:
-    """Name the machines that have certificates of a token in force."""
+    """Return the machines with valid certificates of a token."""
     records = filter(None, map(read_machine, await objects.list(SECRETS, NAMESPACE)))
     return {each.node for each in records if any(given.origin.token == token for given in each.given)}
 
 
 async def dismiss(access: Access, node: str) -> None:
-    """Have a machine's certificates refused as an admin, and its Node and Lease deleted. Raise VipwireError."""
+    """As an admin, refuse a machine's certificates, and delete its Node and Lease. Raise VipwireError."""
     async with RemoteObjects(access, MANAGER) as objects:
         try:
             await objects.ask("POST", _DEPARTURES, {"node": node})
@@ -144,9 +142,9 @@ async def dismiss(access: Access, node: str) -> None:
 
 
 async def say_goodbye(folder: Folder, member: Member) -> None:
-    """Have this machine's certificates refused, and its Node and Lease deleted, by the first API server that answers.
+    """Have the first reachable API server refuse this machine's certificates and delete its Node and Lease.
 
-    Raise VipwireError if none does.
+    Raise VipwireError if none answers.
     """
     reason = "no API server is known"
     for server in member.servers:

@@ -1,13 +1,13 @@
-"""A machine's membership of a cluster, as its data directory keeps it: with whom, as whom, by which credentials.
+"""A machine's membership of a cluster in its data directory: the cluster, the Node's name, the credentials.
 
-    DIR/pki/ca.crt          the cluster's authority
+    DIR/pki/ca.crt              the cluster's authority
     DIR/pki/node.key,.crt       the machine's own key, which never leaves it, and its certificate for system:node:NAME
     DIR/pki/ingress.key,.crt    the same for ingress:NAME, which has the role ingress
-    DIR/member.json             the Node's name and the API servers that are known
+    DIR/member.json             the Node's name and the known API servers
     DIR/node.kubeconfig         a kubeconfig of the machine, for its proxy, for DNS and for commands
-    DIR/ingress.kubeconfig      another one, for an Ingress or Gateway controller here
+    DIR/ingress.kubeconfig      another one, for an Ingress or Gateway controller on this machine
 
-Each file is whole or not there, so that an interrupted `vipwire join` can be run again.
+Each file is complete or missing, so that an interrupted `vipwire join` can be run again.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _MOST_NAME: Final = 52
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Who a machine is: its Node's name, and the URLs of the API servers that it knows."""
+    """A machine's identity: its Node's name, and the URLs of the API servers that it knows."""
 
     node: str
     servers: tuple[str, ...]
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the two users that a machine is: how its name begins, and its files."""
+    """One of a machine's two users: the prefix of its name, and its files."""
 
     user: str
     key: Path
@@ -57,7 +57,6 @@ class Part:
 
     @property
     def files(self) -> tuple[Path, Path, Path]:
-        """List its files."""
         return self.kubeconfig, self.certificate, self.key
 
 
@@ -75,7 +74,7 @@ class Folder:
         self._member = path / "member.json"
 
     def prepare(self, pinned: str) -> None:
-        """Make the folders. Raise ConfigError, also for a folder that has the key of another cluster's authority."""
+        """Create the folders. Raise ConfigError, also if the folder has the key of another cluster's authority."""
         make_folder(self.path, "--data-dir")
         try:
             self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,7 +92,7 @@ class Folder:
             raise ConfigError(f"{self.authority}: {why}: {error}") from error
 
     def member(self) -> Member | None:
-        """Read who this machine is; None before it has joined. Raise ConfigError for a file that cannot be read."""
+        """Read this machine's identity; None before it has joined. Raise ConfigError for a broken file."""
         try:
             return msgspec.json.decode(self._member.read_bytes(), type=Member)
         except FileNotFoundError:
@@ -102,11 +101,11 @@ class Folder:
             raise ConfigError(f"{self._member}: cannot be read: {error}") from error
 
     def save(self, member: Member) -> None:
-        """Write who this machine is. Raise OSError."""
+        """Write this machine's identity. Raise OSError."""
         update_private(self._member, msgspec.json.encode(member))
 
     def request(self, part: Part, node: str) -> x509.CertificateSigningRequest:
-        """Make a request for a certificate, for a key of the machine, which is made if there is none."""
+        """Return a certificate signing request with the machine's key, which is created if missing."""
         if not part.key.exists():
             made = ec.generate_private_key(ec.SECP256R1())
             plain = serialization.NoEncryption()
@@ -117,23 +116,23 @@ class Folder:
         return builder.sign(_load_key(part.key), hashes.SHA256())
 
     def keep(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
-        """Write what the cluster has signed. Raise OSError."""
+        """Write a signed certificate and its authority. Raise OSError."""
         update_private(self.authority, encoded(authority).encode())
         update_private(part.certificate, encoded(certificate).encode())
 
     def certificates(self) -> list[str]:
-        """Read the certificates that are there, as PEM."""
+        """Return the existing certificates as PEM."""
         found = (each.certificate for each in self.parts)
         return [path.read_text(encoding="ascii") for path in found if path.is_file()]
 
     def access(self, server: str) -> Access:
-        """Reach an API server as this machine; the files are read again when they change."""
+        """Return access to an API server as this machine; the files are read again when they change."""
         files = ClientFiles(self.node.certificate, self.node.key, str(self.path))
         authority = AuthorityFile(self.authority, str(self.authority))
         return Access(server, Fixed(), Tls(authority, authority_field=str(self.authority)), None, files)
 
     def write_kubeconfigs(self, server: str) -> None:
-        """Write a kubeconfig for each certificate that is there; they lead to a URL. Raise OSError."""
+        """Write a kubeconfig for each existing certificate, with the server's URL. Raise OSError."""
         for part in self.parts:
             if part.certificate.is_file():
                 update_private(
@@ -141,7 +140,7 @@ class Folder:
                 )
 
     def port(self) -> int:
-        """Read the port that the kubeconfig leads to; 0 if there is none."""
+        """Return the port in the kubeconfig; 0 if there is none."""
         try:
             found = load_yaml(self.node.kubeconfig.read_bytes())
             return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
@@ -162,21 +161,21 @@ class Folder:
         }
 
     def forget(self) -> None:
-        """Delete all of it: this machine is in no cluster any more."""
+        """Delete all files: this machine is in no cluster any more."""
         for path in (self._member, *self.node.files, *self.ingress.files, self.authority):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # something of others is in it
+        with contextlib.suppress(OSError):  # the folder has other files
             self.authority.parent.rmdir()
 
 
 def access_by_token(server: str, token: str, authority: x509.Certificate) -> Access:
-    """Reach an API server with a bootstrap token, which is sent once TLS has verified the server."""
+    """Return access with a bootstrap token, which is sent only after TLS has verified the server."""
     tls = Tls(encoded(authority), authority_field="--ca-hash")
     return Access(server, Fixed(Credential(f"Bearer {token}")), tls)
 
 
 def unverified(server: str) -> Access:
-    """Reach an API server that is not known yet, as nobody: what it says is compared with a hash."""
+    """Return anonymous access without TLS verification: the caller compares the answer with a hash."""
     return Access(server, Fixed(), Tls(None, verify=False))
 
 
@@ -191,7 +190,7 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def read_server(text: str) -> str:
-    """Read the URL of an API server; the port is 6443 unless given. Raise ConfigError."""
+    """Parse the URL of an API server; the port is 6443 unless given. Raise ConfigError."""
     full = text.rstrip("/") if "://" in text else f"https://{text}".rstrip("/")
     try:
         parts = urlsplit(full)
@@ -204,12 +203,12 @@ def read_server(text: str) -> str:
 
 
 def check_node(name: str) -> str:
-    """Check a Node's name. Raise ConfigError."""
+    """Return a valid Node name. Raise ConfigError."""
     if not name or len(name) > _MOST_NAME:
         raise ConfigError(f"--node-name {name!r}: must have 1 to {_MOST_NAME} characters")
     return name
 
 
 def merged(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
-    """Put the servers that were found before those that are known, each once."""
+    """Return the found servers, then the known ones, each once."""
     return tuple(dict.fromkeys((*found, *known)))

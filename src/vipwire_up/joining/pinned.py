@@ -1,8 +1,8 @@
-"""Decides which certificates and keys of an answer a machine goes on with: those of the authority that is pinned.
+"""Verifies that certificates and keys in an answer belong to the pinned authority.
 
-A machine that joins reads answers that anybody on the network may have written. Each text is parsed as exactly one
-certificate or key, and compared with what the machine knows: the hash of --ca-hash, or the key that the machine
-has made. The machine uses and stores the parsed value, encoded anew, never the text. Pure.
+A joining machine reads answers that any host on the network may have written. Each text is parsed as exactly one
+certificate or key, and compared with the hash of --ca-hash or the machine's own key. The machine uses and stores the
+parsed value, encoded anew, never the text. Pure.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ _REFUSED: Final = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm
 
 
 class UntrustedError(VipwireError):
-    """A server has sent a certificate or a key that this machine must not go on with."""
+    """A server has sent a certificate or a key that this machine must not use."""
 
 
 def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
-    """Parse an authority's certificate: one, signed by itself, with the pinned hash. Raise UntrustedError."""
+    """Parse an authority's certificate: one, self-signed, with the pinned hash. Raise UntrustedError."""
     with _explained(server, "the certificate of its authority"):
         found = read_certificate(text)
         actual = hash_of(found)
@@ -41,7 +41,7 @@ def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
 def certificate_of(
     text: Any, request: x509.CertificateSigningRequest, authority: x509.Certificate, server: str
 ) -> x509.Certificate:
-    """Parse the certificate of a request: for its key and its name, signed by the authority. Raise UntrustedError."""
+    """Parse the certificate of a request: for its key and name, signed by the authority. Raise UntrustedError."""
     with _explained(server, "the certificate for this machine"):
         found = read_certificate(text)
         if _public(found.public_key()) != _public(request.public_key()):
@@ -72,17 +72,16 @@ def read_certificate(text: Any) -> x509.Certificate:
 
 
 def encoded(certificate: x509.Certificate) -> str:
-    """Write a certificate in PEM form."""
+    """Encode a certificate as PEM."""
     return certificate.public_bytes(_PEM).decode()
 
 
 def hash_of(certificate: x509.Certificate) -> str:
-    """Compute the hash of a certificate as kubeadm does: SHA-256 of its public key."""
+    """Return the hash of a certificate as kubeadm does: SHA-256 of its public key."""
     return hash_of_key(certificate.public_key())
 
 
 def hash_of_key(key: CertificatePublicKeyTypes) -> str:
-    """Compute the hash of a public key."""
     return f"sha256:{hashlib.sha256(_public(key)).hexdigest()}"
 
 

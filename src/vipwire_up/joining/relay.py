@@ -1,8 +1,8 @@
-"""Leads this machine's clients of the API to any server that answers: a TCP relay on loopback.
+"""A TCP relay on loopback, from this machine's API clients to any API server that answers.
 
-The proxy, the Leases and kubectl on this machine know one address. The relay tries the servers in turn, first the one
-that answered last. TLS goes through it: each server has a certificate for 127.0.0.1. A server that goes silent ends
-its connections after SILENT_MS; the clients come back and are led to another.
+The proxy, the Leases and kubectl on this machine use one address. The relay tries the servers in turn, first the one
+that answered last. It does not decrypt TLS: each server's certificate includes 127.0.0.1. If a server goes silent,
+the relay ends its connections after SILENT_MS; the clients reconnect to another server.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ _Dialled: TypeAlias = tuple[str, asyncio.StreamReader, asyncio.StreamWriter] | O
 
 
 class Relay:
-    """Relays to the servers that `servers` names at the time, as URLs."""
+    """Relays to the servers whose URLs `servers` returns."""
 
     def __init__(self, servers: Callable[[], Sequence[str]]) -> None:
         self._servers, self._last, self._told = servers, "", ""
 
     async def run(self, ready: Callable[[str], None], port: int = 0) -> None:
-        """Relay until cancelled; `ready` is told the URL here. Raise OSError where the port is taken."""
+        """Relay until cancelled; `ready` is called with the local URL. Raise OSError if the port is in use."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         async with server:
             ready(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
@@ -51,11 +51,11 @@ class Relay:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_copy(reader, to, writer))
                 tasks.create_task(_copy(there, writer, to))
-        except asyncio.CancelledError:  # the relay ends: nobody waits for this task, and asyncio would log it
+        except asyncio.CancelledError:  # the relay ends; without this, asyncio would log the cancelled task
             return
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Connect to the server that answers first; each is given a moment before the next is tried beside it."""
+        """Connect to the first server that answers; each gets a moment before the next is tried beside it."""
         servers = sorted(self._servers(), key=lambda each: each != self._last)
         dialled: list[asyncio.Task[_Dialled]] = []
         async with asyncio.TaskGroup() as tasks:
@@ -82,7 +82,7 @@ class Relay:
         return reader, writer
 
     def _tell_failures(self, results: Mapping[str, object]) -> None:
-        """Log once, until one answers again, why no server does."""
+        """Log once, until a server answers again, why no server does."""
         said = "; ".join(f"{server}: {_reason(error)}" for server, error in sorted(results.items()))
         if said != self._told:
             log.warning("no API server that this machine knows answers", error=said)
@@ -112,7 +112,7 @@ async def _dial(server: str) -> _Dialled:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: asyncio.StreamWriter) -> None:
-    """Copy until one side ends the connection, and end both: TLS has no half of one."""
+    """Copy until one side ends the connection, then end both: TLS has no half-closed connections."""
     try:
         while piece := await reader.read(_PIECE):
             writer.write(piece)

@@ -1,7 +1,7 @@
-"""Runs a machine that joined: its proxy, its Node and Lease, its credentials. Each part is named once, here.
+"""Runs a machine that joined: its proxy, its Node and Lease, its credentials. Lists all its parts.
 
-All of them ask the API by a relay on loopback, which leads to any server that answers. While none does, the rules
-stay, and Services are served on: only what changes meanwhile is not seen.
+All parts use the API through a relay on loopback, which connects to any server that answers. While none does, the
+rules stay and Services are served; only changes are not seen.
 """
 
 import asyncio
@@ -52,10 +52,10 @@ _LOOK_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a machine does besides. `node_seconds` is how long it may be silent; `port` is the relay's, 0 for any.
+    """Settings of a machine. `node_seconds` is the Lease's duration; `port` is the relay's, 0 for any.
 
-    `announce` is the interface where it announces LoadBalancer addresses, "" for none. `prober` is how it probes its
-    own Pods, if it `probes`.
+    `announce` is the interface on which the machine announces LoadBalancer addresses, "" for none. `prober` is how it
+    probes its own Pods, if `probes`.
     """
 
     folder: Path
@@ -69,7 +69,7 @@ class Setting:
 
 
 async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
-    """Run until SIGTERM or SIGINT. `ready` is told the URL of the API here. Raise VipwireError."""
+    """Run until SIGTERM or SIGINT. `ready` is called with the local URL of the API. Raise VipwireError."""
     tell_loose_modes(setting.folder)
     machine = _Machine(setting, member)
     async with asyncio.TaskGroup() as tasks:
@@ -81,7 +81,7 @@ async def run(setting: Setting, member: Member, ready: Callable[[str], None]) ->
 
 
 class _Machine:
-    """The parts of a machine, and what holds them."""
+    """The running parts of a machine."""
 
     def __init__(self, setting: Setting, member: Member) -> None:
         self._setting, self._member = setting, member
@@ -96,7 +96,7 @@ class _Machine:
         self._name = NameClaim(member.node, setting.node_seconds, identity)
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
-        """Start all, and wait for the end."""
+        """Start all parts, and wait for the end."""
         self._ending.hear_signals()
         await self.parts.start(tasks, Part("API relay", self._relay, opens=True)).wait()
         for part in self._parts():
@@ -111,7 +111,6 @@ class _Machine:
             await give_back(objects, self._name)
 
     def _parts(self) -> Iterator[Part]:
-        """Name what runs on a machine."""
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("systemd", simply(systemd.keep_alive))
         yield Part("own addresses", simply(self._own.run))
@@ -135,7 +134,7 @@ class _Machine:
 
         relay, wanted = Relay(lambda: self._member.servers), self._setting.port
         before = 0 if wanted else self._folder.port()
-        if before:  # who has read a kubeconfig goes on with it
+        if before:  # clients that have read a kubeconfig keep this port
             with contextlib.suppress(OSError):
                 await relay.run(listening, before)
         try:
@@ -175,7 +174,7 @@ class _Machine:
         )
 
     async def _look_for_servers(self) -> None:
-        """Learn of API servers that came later, by Service `kubernetes`; forget none, since they may come back."""
+        """Add new API servers of Service `kubernetes`; keep missing ones, since they may come back."""
         async with self._objects(MANAGER) as objects:
             while True:
                 try:
@@ -190,7 +189,7 @@ class _Machine:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _renew(self) -> None:
-        """Have certificates signed again in good time; the files are read again by whoever uses them."""
+        """Renew certificates in time; their users read the files again."""
         renewals = [Renewal(self._folder, part) for part in self._folder.parts]
         while True:
             for each in renewals:
@@ -204,17 +203,16 @@ class _Machine:
         await self._ending.run_proxy(config, source, self._supervisor, begun)
 
     def _silence(self) -> str:
-        """Tell why addresses are not announced here, or cannot move; "" for nothing."""
+        """Return why addresses are not announced here, or cannot move; "" for nothing."""
         return (self._addresses.trouble or self._addresses.note) if self._addresses is not None else ""
 
 
 def now() -> datetime:
-    """Return the time."""
     return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
 
 
 def servers_in(endpoints: Object) -> Iterator[str]:
-    """List the API servers of Service `kubernetes`."""
+    """Yield the URLs of API servers in Service `kubernetes`'s endpoints."""
     for subset in endpoints.get("subsets") or ():
         ports = [port["port"] for port in subset.get("ports") or () if port.get("name") == "https"]
         for address in subset.get("addresses") or ():

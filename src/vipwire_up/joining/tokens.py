@@ -1,4 +1,4 @@
-"""Bootstrap tokens, which a machine shows once to get credentials of its own: kubeadm's form and Secrets; their end.
+"""Bootstrap tokens, with which a machine gets its own credentials: kubeadm's form and Secrets; their expiry.
 
 A token is `ID.SECRET`, six and sixteen characters of a-z and 0-9. The cluster keeps it as a Secret
 `bootstrap-token-ID` of type bootstrap.kubernetes.io/token in kube-system. It expires by its field `expiration`.
@@ -26,11 +26,11 @@ from vipwire_up.api.registry import Registry
 from vipwire_up.credentials.machine_records import NAMESPACE, TOKEN_PREFIX
 
 USER: Final = "system:bootstrap:"
-"""How the user begins who comes with a token; its id follows."""
+"""Prefix of the user name of a token; the token's id follows."""
 KIND: Final = "bootstrap.kubernetes.io/token"
 GROUP: Final = "system:bootstrappers"
 SERVERS: Final = "system:bootstrappers:vipwire:servers"
-"""The group of tokens that may also fetch the key of the cluster's authority, and so make an API server."""
+"""The group of tokens that may also fetch the authority's key, and so make an API server."""
 _FORM: Final = re.compile(r"([a-z0-9]{6})\.([a-z0-9]{16})")
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -51,24 +51,24 @@ class Token:
         return f"{self.id}.{self.secret}"
 
     def ended(self, now: datetime) -> bool:
-        """Report whether its time is over."""
+        """Report whether the token has expired."""
         return self.expires is not None and self.expires <= now
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Split a token into its id and secret; None for what has not a token's form."""
+    """Split a token into its id and secret; None if it does not have a token's form."""
     found = _FORM.fullmatch(text)
     return (found[1], found[2]) if found else None
 
 
 def generate(below: Callable[[int], int]) -> tuple[str, str]:
-    """Draw an id and a secret; `below` gives a number from 0 up to its argument that nobody can guess."""
+    """Generate an id and a secret; `below` returns an unpredictable number from 0 up to its argument."""
     letters = "".join(_LETTERS[below(len(_LETTERS))] for _ in range(22))
     return letters[:6], letters[6:]
 
 
 def secret_of(token: Token) -> Object:
-    """Write the Secret of a token."""
+    """Build the Secret of a token."""
     data = {"token-id": token.id, "token-secret": token.secret, "usage-bootstrap-authentication": "true"}
     if token.expires is not None:
         data["expiration"] = format_time(token.expires)
@@ -81,7 +81,7 @@ def secret_of(token: Token) -> Object:
 
 
 def read_secret(secret: Object) -> Token | None:
-    """Read a token's Secret; None for any other, and for one whose name or fields contradict each other."""
+    """Parse a token's Secret; None for any other, and for one whose name and fields contradict each other."""
     if secret.get("type") != KIND:
         return None
     data = {name: _text(value) for name, value in (secret.get("data") or {}).items()}
@@ -90,7 +90,7 @@ def read_secret(secret: Object) -> Token | None:
         return None
     try:
         expires = _time(data.get("expiration", ""))
-    except ValueError:  # a time that nobody can read must not be one that never comes
+    except ValueError:  # an invalid expiration must not mean "never"
         return None
     groups = tuple(filter(None, data.get("auth-extra-groups", "").split(",")))
     usable = data.get("usage-bootstrap-authentication") == "true"
@@ -99,14 +99,14 @@ def read_secret(secret: Object) -> Token | None:
 
 
 def accepts(token: Token | None, secret: str, now: datetime) -> bool:
-    """Report whether a token may be used by who knows a secret."""
+    """Report whether a token is valid with this secret."""
     if token is None or not token.usable or token.ended(now):
         return False
     return hmac.compare_digest(token.secret, secret)
 
 
 def groups_of(token: Token) -> tuple[str, ...]:
-    """Name the groups of who comes with a token; those that are not bootstrappers' give no rights (as Kubernetes)."""
+    """Return the groups of a token's user; others than bootstrappers' give no rights, as in Kubernetes."""
     return (GROUP, *(group for group in token.groups if group.startswith(f"{GROUP}:")))
 
 
@@ -135,18 +135,18 @@ _OPTIONS: Final = Options(manager="vipwire-tokens", validation="Ignore")
 
 
 async def delete_ended_tokens(registry: Registry, clock: Callable[[], datetime]) -> None:
-    """Delete them, once a minute, until cancelled."""
+    """Delete expired tokens once a minute, until cancelled."""
     while True:
         await delete_once(registry, clock())
         await asyncio.sleep(_EVERY)
 
 
 async def delete_once(registry: Registry, now: datetime) -> None:
-    """Delete those that are over."""
+    """Delete expired tokens."""
     for record in tuple(registry.store.scan(SECRETS.id)):
         if record.key.namespace == NAMESPACE and record.key.name.startswith(TOKEN_PREFIX):
             token = read_secret(readable(record))
             if token is not None and token.ended(now - _KEPT):
-                with contextlib.suppress(ApiError):  # gone, or the disk is full: again in a minute
+                with contextlib.suppress(ApiError):  # already deleted, or the disk is full: try again in a minute
                     await registry.delete(SECRETS, NAMESPACE, record.key.name, options=_OPTIONS)
                     log.info("deleted a bootstrap token whose time is over", token=token.id)

@@ -1,1 +1,1 @@
-"""Machines of a cluster: which are there, which are ready, and how a machine reads and writes objects."""
+"""Nodes of a cluster: the Node and Lease of each machine, readiness, and access to objects."""

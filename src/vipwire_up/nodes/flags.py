@@ -54,4 +54,4 @@ _FLAGS: Final = (
 
 
 bgp_flags: Final = with_flags(*_FLAGS)
-"""Gives a command these flags."""
+"""Adds these flags to a command."""

@@ -1,8 +1,8 @@
-"""Keeps the Node of this machine and renews its Lease, so that the cluster knows that it serves.
+"""Keeps this machine's Node and renews its Lease, as a sign that the machine serves.
 
-A quarter of the Lease's time after each renewal comes the next. With each, the Node is looked at: one that somebody
-has deleted is made again, and one that was taken for lost is Ready again. Nothing is written of the Node before this
-process holds its name (name_claim.py).
+Renewals are a quarter of the Lease's duration apart. Each renewal also checks the Node: vipwire recreates a deleted
+one, and makes one marked as lost Ready again. vipwire writes no Node before this process holds its name
+(name_claim.py).
 """
 
 import asyncio
@@ -28,11 +28,11 @@ SECONDS: Final = 40
 _PARTS: Final = 4
 _FAREWELL_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 1.0
-"""Seconds after a renewal that failed until it is tried again."""
+"""Seconds from a failed renewal to the next try."""
 
 
 class Heartbeat:
-    """The Node and the Lease of a machine. `claim` says how long it may be silent before it counts as lost."""
+    """The Node and the Lease of a machine. `claim` has the duration after which a silent machine is lost."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Heartbeat:
         annotations: Mapping[str, str] | None = None,
         look: Callable[[], tuple[list[Object], Mapping[str, str]]] | None = None,
     ) -> None:
-        """Set up; `look` tells the machine's addresses and annotations as they are at each beat."""
+        """Set up; `look` returns the machine's current addresses and annotations, at each renewal."""
         self._objects, self._node, self._addresses, self._clock = objects, node, addresses, clock
         self._claim = claim or NameClaim(node, SECONDS)
         self._annotations: Mapping[str, str] = dict(annotations or {})
@@ -53,7 +53,7 @@ class Heartbeat:
         self._declared, self._told = False, ""
 
     async def run(self) -> None:
-        """Beat until cancelled. What cannot be written now is told once, and tried again soon.
+        """Renew until cancelled. A failed write is logged once, and tried again soon.
 
         Raise NameTakenError if another machine has the Node's name.
         """
@@ -84,10 +84,10 @@ class Heartbeat:
             found = await self.declare()
         await self._renew(found)
         if not self._declared or is_lost(found) or not ready_condition(found) or not self._is_described(found):
-            await self.declare()  # after the Lease: by an old one it would be lost again
+            await self.declare()  # after the Lease: with the old Lease the Node would be marked lost again
 
     async def declare(self) -> Object:
-        """Create the Node, or update in an existing one what describes this machine. Raise ApiError."""
+        """Create the Node, or update an existing one's facts about this machine. Raise ApiError."""
         now, name = format_time(self._clock()), self._node
         self._declared = True
         if await self._objects.read(NODES, "", name) is None:
@@ -114,13 +114,13 @@ class Heartbeat:
             NODE_LEASES,
             self._node,
             self._clock(),
-            metadata={"ownerReferences": [owner]},  # it goes with the Node
+            metadata={"ownerReferences": [owner]},  # garbage collection deletes it with the Node
             over=lambda lease: is_lost(node) and _version(lease) < _version(node),
         )
 
 
 async def give_back(objects: Objects, claim: NameClaim) -> None:
-    """Give the name of the Node back, so that no other process waits for it; the Node is Ready as long as it was."""
+    """Free the Node's name, so that no other process waits for it; the Node stays Ready until its Lease expires."""
 
     def released(lease: Object) -> Object:
         if holder_of(lease) != claim.identity:

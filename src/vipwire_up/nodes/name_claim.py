@@ -3,11 +3,11 @@
     kube-node-lease/NODE               each machine, of `vipwire up` or `vipwire join` (heartbeat.py)
     kube-system/vipwire-server-NODE    an API server among others (controllers/servers.py)
 
-A process is known by its credentials, its boot and its network namespace: one that is started again in the same place
-has the name at once. Any other one waits. If the Lease is renewed meanwhile, its holder is alive, and the name is
-taken: NameTakenError ends the newcomer. If the Lease stays the same for its duration, the newcomer takes the name.
-The earlier holder, if it comes back, has held the name until its own Lease was over, and is a newcomer then. While
-the store is full no process can renew or take a name: a holder reads its Lease instead.
+A process is identified by its credentials, its boot and its network namespace: a restarted process in the same place
+has the name at once. Any other process waits. If the Lease is renewed meanwhile, its holder is alive: NameTakenError
+ends the newcomer. If the Lease does not change for its duration, the newcomer takes the name. The earlier holder, if
+it comes back, held the name until its own Lease expired, and is then a newcomer. While the store is full no process
+can renew or take a name: a holder reads its Lease instead.
 """
 
 import time
@@ -31,16 +31,16 @@ class NameTakenError(VipwireError):
 
 
 class NameAwaitedError(VipwireError):
-    """Another one has held the name, and may still be alive."""
+    """Another process held the name, and may still be alive."""
 
 
 def boot_seconds() -> float:
-    """Return seconds of a clock that never goes back, and goes on while the machine sleeps."""
+    """Return the seconds of a clock that never goes back, and runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def identity_here(node: str, own: bytes) -> str:
-    """Name the process that has something of its `own`, such as a key, in this boot and network namespace.
+    """Return the identity of a process by its `own` bytes, such as a key, its boot and its network namespace.
 
     A copy of a machine's disk has the same key, but not the same boot. Raise OSError without /proc.
     """
@@ -49,7 +49,7 @@ def identity_here(node: str, own: bytes) -> str:
 
 
 class NameClaim:
-    """One process's claim to the name of a Node, as a `kind` of program. `clock` goes on while the machine sleeps."""
+    """A process's claim to a Node's name, as a `kind` of program. `clock` runs while the machine sleeps."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class NameClaim:
         self._until = float("-inf")
         self._over = frozenset[str]()
         self._rival: tuple[str, float] | None = None
-        """The state of another one's Lease that was seen first, by its version, and when."""
+        """The version of another process's Lease, and when this process saw that version first."""
 
     def succeed(self, earlier: frozenset[str]) -> None:
-        """Wait for none of these processes: they are known to hold the name no more."""
+        """Do not wait for these identities: they no longer hold the name."""
         self._over = earlier
 
     def holds(self) -> bool:
@@ -76,9 +76,9 @@ class NameClaim:
         return self._clock() < self._until
 
     def wait(self, lease: Lease, *, over: bool = False) -> float:
-        """Return in how many seconds the name may be taken; raise NameTakenError if its holder is alive.
+        """Return the seconds until the name may be taken; raise NameTakenError if its holder is alive.
 
-        `over`: somebody who has watched this state of the Lease all the time says that it is over.
+        `over` means that a caller has watched this version of the Lease for all of its duration.
         """
         nobody = "", self.identity, self.node, *self._over  # earlier versions wrote the Node's name
         if over or holder_of(lease) in nobody:
@@ -102,10 +102,10 @@ class NameClaim:
         metadata: Mapping[str, Any] = MappingProxyType({}),
         over: Callable[[Lease], bool] = lambda _: False,
     ) -> None:
-        """Acquire or renew the Lease; one that is not there is created with this `metadata`. `over` is as in `wait`.
+        """Acquire or renew the Lease; create a missing one with this `metadata`. `over` is as in `wait`.
 
-        While the store takes no writes of anybody, judge the Lease as it is read. Raise ApiError, UnreachableError,
-        NameAwaitedError, NameTakenError.
+        While the store is full, only read the Lease. Raise ApiError, UnreachableError, NameAwaitedError,
+        NameTakenError.
         """
 
         def renewed(lease: Lease) -> Lease:
@@ -127,11 +127,11 @@ class NameClaim:
         self._hold(began)
 
     def _keep(self, lease: Lease | None, began: float) -> None:
-        """Keep the name from a reading on that shows the Lease as this process's; another one's counts from now."""
+        """Keep the name if the read Lease is this process's; another one's duration counts from now."""
         self._rival = None
         if lease is not None and holder_of(lease) == self.identity:
             self._hold(began)
 
     def _hold(self, began: float) -> None:
-        """Hold the name from a write or a reading on, which began then."""
+        """Hold the name from the time at which a write or reading began."""
         self._rival, self._until = None, began + self.seconds

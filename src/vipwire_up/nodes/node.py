@@ -1,9 +1,9 @@
 """A machine as a Node object: its facts, its addresses, its condition Ready, and the names of its Leases.
 
-    True       the machine serves Services, and has said so within the time of its Lease (readiness.py judges that)
-    Unknown    it has not been heard of for so long: the endpoints on it leave
+    True       the machine serves Services and has renewed its Lease in time (readiness.py judges that)
+    Unknown    the Lease has expired: the controller removes the endpoints on the machine
 
-Nodes that people or kubelets declare are left alone.
+vipwire leaves alone the Nodes that people or kubelets declare.
 """
 
 import os
@@ -19,25 +19,25 @@ from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 
 NODE_LEASES: Final = "kube-node-lease"
-"""The namespace of the Leases by which machines say that they are alive; each has its Node's name."""
+"""The namespace of the machines' Leases; each has its Node's name."""
 SERVERS: Final = "vipwire-server-"
-"""How the Leases of API servers begin, in kube-system."""
+"""Prefix of the Leases of API servers, in kube-system."""
 
 
 SERVED: Final = "VipwireReady"
 LOST: Final = "NodeStatusUnknown"
-"""The reasons of the condition Ready: we serve it; it is not heard of."""
+"""The reasons of the condition Ready: served by vipwire; Lease expired."""
 PROBES: Final = "vipwire.io/probes"
 OWN: Final = "own"
-"""The annotation of a Node, and its value where the machine asks its own workloads whether they are ready."""
+"""The annotation of a Node, and its value if the machine probes its own Pods."""
 ADDRESSES: Final = "vipwire.io/addresses"
 """The annotation of a Node with all global addresses of the machine: status.addresses has one of each family."""
 
 
 def node_addresses(machine: Iterable[LocalAddress], name: str, earlier: Collection[str] = ()) -> list[Object]:
-    """List a Node's addresses: the machine's first global one of each family, and its name.
+    """Return a Node's addresses: the machine's first global one of each family, and its name.
 
-    An `earlier` one stays while the machine has it, or has no global address at all.
+    An `earlier` address stays while the machine has it, or while the machine has no global address at all.
     """
     first: dict[int, str] = {}
     for address in global_addresses(machine) or map(parse_address, earlier):
@@ -49,36 +49,35 @@ def node_addresses(machine: Iterable[LocalAddress], name: str, earlier: Collecti
 
 
 def about_machine(machine: Iterable[LocalAddress], *, probes: bool) -> dict[str, str]:
-    """Write the annotations of a machine's Node; `probes` says whether it asks its own workloads."""
+    """Build the annotations of a machine's Node; `probes` tells whether it probes its own Pods."""
     found = dict.fromkeys(format_address(address) for address in global_addresses(machine))
     return {ADDRESSES: ",".join(found), PROBES: OWN if probes else "elected"}
 
 
 def ready_condition(node: Object) -> Object:
-    """Return a Node's condition Ready; an empty one if it has none that can be read."""
+    """Return a Node's condition Ready; {} if it is missing or damaged."""
     conditions = at(node, "status", "conditions")
     found = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
     return next((each for each in found if each.get("type") == "Ready"), {})
 
 
 def is_ready(node: Object) -> bool:
-    """Report whether a Node is Ready."""
     return ready_condition(node).get("status") == "True"
 
 
 def is_ours(node: Object) -> bool:
-    """Report whether a Node is a machine that a vipwire serves, or served."""
+    """Report whether vipwire serves, or served, this Node."""
     return ready_condition(node).get("reason") in (SERVED, LOST)
 
 
 def is_lost(node: Object) -> bool:
-    """Report whether a Node is not heard of any more: whatever runs there cannot be counted on."""
+    """Report whether a Node's Lease expired: its endpoints cannot be relied on."""
     ready = ready_condition(node)
     return ready.get("status") == "Unknown" and ready.get("reason") == LOST
 
 
 def lost(node: Object, now: str, seconds: float) -> Object:
-    """Say of a Node that it has not been heard of for so long."""
+    """Set condition Ready to Unknown on a Node that has been silent for `seconds`."""
     message = f"its Lease was not renewed for {seconds:g} s"
     told = {"type": "Ready", "status": "Unknown", "reason": LOST, "message": message}
     return _with_ready(node, told | {"lastTransitionTime": now})
@@ -100,32 +99,31 @@ def _served(now: str) -> Object:
 
 
 def _facts() -> Object:
-    """Return what this machine is: what `kubectl get nodes -o wide` shows, and its CPUs, which zone hints go by."""
+    """Return this machine's facts: those that `kubectl get nodes -o wide` shows, and its CPUs for zone hints."""
     cpus = {"cpu": str(os.cpu_count() or 1)}
     try:
         image = platform.freedesktop_os_release()["PRETTY_NAME"]
-    except (OSError, KeyError):  # a system that does not say
+    except (OSError, KeyError):  # no such file or field on this system
         image = ""
     info = dict.fromkeys(("bootID", "containerRuntimeVersion", "machineID", "systemUUID"), "")  # clients require them
     info |= {"kernelVersion": platform.release(), "osImage": image, "operatingSystem": "linux"}
     info |= {"architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())}
-    # There is no kubelet, but its version is what kubectl shows as the Node's.
+    # kubectl shows the kubelet's version as the Node's. No kubelet runs here.
     info |= {"kubeletVersion": version()["gitVersion"], "kubeProxyVersion": f"vipwire {__version__}"}
     return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info}
 
 
 def undeclared_node(name: str) -> Object:
-    """Write the Node of a machine that has a certificate, and has said nothing of itself yet."""
+    """Build the Node of a machine that has a certificate and has not reported yet."""
     return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}}}
 
 
 def new_node(name: str, addresses: list[Object], now: str) -> Object:
-    """Write the Node of this machine."""
     return undeclared_node(name) | {"status": _facts() | {"addresses": addresses, "conditions": [_served(now)]}}
 
 
 def served_node(value: Object, addresses: list[Object], now: str) -> Object:
-    """Write anew what this machine is; that it is served, unless somebody else has said something of that."""
+    """Update this machine's facts; and condition Ready, unless another client has set one."""
     value = value | {"status": (value.get("status") or {}) | _facts() | {"addresses": addresses}}
     ours = ready_condition(value).get("reason") in (None, "", SERVED, LOST)
     return _with_ready(value, _served(now)) if ours else value

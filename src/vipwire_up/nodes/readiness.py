@@ -1,9 +1,9 @@
-"""Tells which machines are lost: a Node that a vipwire serves is Ready while its Lease is renewed.
+"""Marks lost machines: a Node that vipwire serves is Ready while its Lease is renewed.
 
-A Lease that stayed the same for its duration, 40 unless the machine says otherwise, makes the Node's
-condition Ready Unknown; the endpoints controller then takes out what runs there. The machine says itself when it is
-back. Time in which this process did not run counts for nobody: it could not have heard a renewal.
-Of several API servers one judges, the one that is elected. All of them listen, so that it need not begin anew.
+If a Lease does not change for its duration, 40 s by default, the Node's condition Ready becomes Unknown; the
+endpoints controller then removes the Node's endpoints. The machine sets Ready again itself. Time in which this
+process did not run does not count: it could not have seen a renewal. The elected API server judges; all of them
+listen, so that the next elected one need not wait again.
 """
 
 import time
@@ -32,19 +32,19 @@ from vipwire_up.store_watch.feed import Feed
 
 _OPTIONS: Final = Options(manager="vipwire-node-readiness", validation="Ignore")
 _ASLEEP: Final = 5.0
-"""Seconds between two looks, which are a second apart, after which this process has not run meanwhile."""
+"""Seconds between two looks, usually 1, from which on this process must have been stopped."""
 
 
 @dataclass(slots=True)
 class _Heard:
-    """When a machine was last heard of, and how long it may be silent. Seconds."""
+    """When a machine's Lease last changed, and its duration. Seconds."""
 
     when: float
     seconds: float = SECONDS
 
 
 class NodeReadiness:
-    """Follows the Nodes and Leases of a store. `clock` gives seconds that never go back."""
+    """Follows the Nodes and Leases of a store. `clock` returns seconds and never goes back."""
 
     def __init__(
         self, store: Store, guard: Guard[Key] | None = None, clock: Callable[[], float] = time.monotonic
@@ -56,15 +56,14 @@ class NodeReadiness:
         self._looked = clock()
 
     async def run(self, registry: Registry) -> None:
-        """Work until cancelled."""
         await self._feed.run(partial(self.step, registry), self._guard)
 
     async def listen(self) -> None:
-        """Note what is heard until cancelled, and judge nobody: a server that is elected later knows it then."""
+        """Record renewals until cancelled without marking Nodes, for an election later."""
         await self._feed.run(self.hear, Guard("Node observation"))
 
     async def step(self, registry: Registry) -> bool:
-        """Note what was heard; mark who has been silent for too long. Report that time goes on."""
+        """Record renewals; mark Nodes that were silent for too long. Return True: the next step depends on time."""
         now = self._clock()
         await self.hear()
         for name in sorted(self._ready):
@@ -75,7 +74,7 @@ class NodeReadiness:
         return True
 
     async def hear(self) -> bool:
-        """Note what was heard. Report that time goes on."""
+        """Record renewals. Return True: the next step depends on time."""
         now = self._clock()
         if now - self._looked > _ASLEEP:
             for each in self._heard.values():

@@ -1,1 +1,1 @@
-"""Readiness probes: asked on time, over the network or by a command."""
+"""Readiness probes over the network or by a command."""

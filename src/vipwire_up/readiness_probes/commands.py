@@ -1,8 +1,8 @@
-"""A command of a probe, run on this machine: as which user, for how long, and nothing of it stays.
+"""Runs the command of a probe on this machine: as a user, with a timeout, without leftover processes.
 
-A small program starts it (keeper.py), and ends with all that the command has started: when the command ends, is too
-slow, or vipwire stops or is killed. A session of its own is no way out. Two are left: a command that runs as root can
-kill the keeper, and a keeper that is not root cannot kill what has become another user.
+A small program (keeper.py) starts the command, and kills all processes that the command has started: when the command
+ends, is too slow, or vipwire stops or is killed. A new session does not escape. Two cases remain: a command that runs
+as root can kill the keeper, and a keeper that is not root cannot kill processes that have changed to another user.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """Another user than the one of this process, with all of its groups."""
+    """Another user than that of this process, with all of its groups."""
 
     name: str
     user: int
@@ -36,7 +36,7 @@ class RunAs:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Find a user of this machine; raise ConfigError for one that is not here, or cannot be become."""
+        """Return a user of this machine; raise ConfigError if unknown or if this process cannot switch to it."""
         try:
             entry = pwd.getpwnam(name)
         except (KeyError, ValueError):
@@ -48,11 +48,11 @@ class RunAs:
 
 
 async def run_command(command: Sequence[str], who: RunAs | None = None) -> int:
-    """Run a command and give its exit code; -N if signal N ended it. Raise OSError if it cannot be started."""
+    """Run a command and return its exit code; -N if signal N ended it. Raise OSError if it cannot be started."""
     process = _start(command, who)
     assert process.stdout is not None  # noqa: S101  # it is a pipe
     with contextlib.ExitStack() as opened:
-        opened.callback(process.wait)  # it has ended, or is killed
+        opened.callback(process.wait)  # by now ended, or killed
         opened.callback(process.stdout.close)
         watched = os.pidfd_open(process.pid)
         opened.callback(os.close, watched)
@@ -67,11 +67,10 @@ async def run_command(command: Sequence[str], who: RunAs | None = None) -> int:
             return int(code)
         case ["error", number]:
             raise OSError(int(number), os.strerror(int(number)), str(command[0]))
-    return process.returncode or -signal.SIGKILL  # whoever has ended it
+    return process.returncode or -signal.SIGKILL  # 0 without a report: some signal ended the keeper
 
 
 def _start(command: Sequence[str], who: RunAs | None) -> "subprocess.Popen[bytes]":
-    """Start the keeper with a command."""
     user, environment = ("-", "-", "-"), None
     if who is not None and who.user != os.geteuid():
         user = (str(who.user), str(who.group), ",".join(map(str, who.groups)))
@@ -89,7 +88,7 @@ def _start(command: Sequence[str], who: RunAs | None) -> "subprocess.Popen[bytes
 
 
 async def _end(process: "subprocess.Popen[bytes]", watched: int) -> None:
-    """Have the keeper end all that it has started; one that cannot is killed itself."""
+    """Have the keeper kill all that it has started; kill a keeper that cannot."""
     process.terminate()
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -99,7 +98,7 @@ async def _end(process: "subprocess.Popen[bytes]", watched: int) -> None:
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a descriptor can be read."""
+    """Wait until a descriptor is readable."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, done.set)
     try:

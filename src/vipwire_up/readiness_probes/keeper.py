@@ -1,10 +1,10 @@
-"""Runs one command and ends with all that it has started: a program of its own, by the path of this file.
+"""Runs one command and kills all that it has started: a program of its own, run by the path of this file.
 
-    python -I -S keeper.py USER GROUP GROUPS COMMAND...      numbers; USER "-" for the user that it is run as
+    python -I -S keeper.py USER GROUP GROUPS COMMAND...      numbers; USER "-" for the current user
 
-It adopts what the command leaves behind, also from sessions of their own (PR_SET_CHILD_SUBREAPER), and kills it when
-the command ends, on SIGTERM, and when its parent dies. It prints `exit CODE`, or `error NUMBER` for a command that
-cannot be started. Nothing of vipwire is imported: it has to start fast.
+The keeper adopts processes that the command leaves behind, also those in new sessions (PR_SET_CHILD_SUBREAPER), and
+kills them when the command ends, on SIGTERM, and when its parent dies. It prints `exit CODE`, or `error NUMBER` for a
+command that cannot be started. It imports nothing of vipwire, to start fast.
 """
 
 import ctypes
@@ -25,10 +25,10 @@ def main() -> None:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it has died meanwhile
+    if os.getppid() != parent:  # the parent died before the prctl
         return
     answer, told = os.pipe2(os.O_CLOEXEC)
-    folders = os.get_exec_path()  # what the child needs is loaded here: another user may not read our files
+    folders = os.get_exec_path()  # load the module now: the other user may not be able to read our files
     child = os.fork()
     if child == 0:
         _become(sys.argv[1:4], sys.argv[4:], folders, told)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _become(who: list[str], command: list[str], folders: list[str], told: int) -> None:
-    """Run the command in place of this process; tell the number of the error that prevents it."""
+    """Run the command in place of this process; write the errno of a failure."""
     try:
         os.setsid()
         user, group, groups = who
@@ -73,7 +73,7 @@ def _exec(command: list[str], folders: list[str]) -> None:
 
 
 def _wait(child: int) -> int:
-    """Wait until the command has ended, and give its code; or until SIGTERM. Reap what comes to us meanwhile."""
+    """Wait until the command ends, and return its code; or until SIGTERM. Reap adopted processes meanwhile."""
     while True:
         if signal.sigwait(_HEARD) == signal.SIGTERM:
             return -signal.SIGTERM
@@ -91,12 +91,12 @@ def _reaped() -> Iterator[tuple[int, int]]:
 
 
 def _end_all() -> None:
-    """Kill our children until there are none: the children of one that ends become ours."""
+    """Kill children until there are none: the children of a killed one become ours."""
     while True:
         for pid in _children():
             try:
                 os.kill(pid, signal.SIGKILL)
-            except OSError:  # it has another user's rights, which the kernel does not let us end
+            except OSError:  # another user's process, which the kernel does not let us kill
                 continue
         try:
             os.waitpid(-1, 0)
@@ -108,7 +108,7 @@ def _children() -> Iterator[int]:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:  # noqa: PTH123  # as above
             found = file.read().split()
-    except OSError:  # a kernel without this list
+    except OSError:  # the kernel lacks /proc/PID/task/TID/children
         found = [name for name in os.listdir("/proc") if name.isdigit() and _parent(name) == os.getpid()]  # noqa: PTH208
     yield from map(int, found)
 

@@ -1,8 +1,7 @@
-"""One question of a readiness probe: a connection, a request, or a command. Gives "" if well, else what is wrong.
+"""One readiness probe: a connection, a request, or a command. Returns "" for success, else the problem.
 
-As a kubelet asks (pkg/probe): TCP is well when a connection opens, HTTP at a status of 200 to 399, without a look at
-certificates; a command at exit code 0. Here a command runs on this machine. Whatever a probe says, an answer comes of
-it: what it makes us raise is a bad one.
+As a kubelet does (pkg/probe): TCP succeeds when a connection opens, HTTP at a status of 200 to 399, without verifying
+certificates; a command at exit code 0, on this machine. An exception counts as a failure.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = No
 
 
 def number(probe: Object, name: str, default: int) -> int:
-    """Read one of a probe's numbers, from 1 to a day; what is none is the default."""
+    """Return one of a probe's numbers, from 1 to a day; the default if invalid."""
     value = probe.get(name)
     return min(value, _MOST) if isinstance(value, int) and value > 0 else default
 
@@ -88,7 +87,7 @@ async def _run(command: list[str], who: RunAs | None) -> str:
 
 
 def _port(action: Object, pod: Object, container: str) -> int:
-    """Find the number of a port; raise ValueError for one that is none, or a name that the container has not."""
+    """Return the number of a port; raise ValueError if it is invalid, or a name that the container does not have."""
     port = action.get("port")
     if isinstance(port, int):
         if not 0 < port < 65536:

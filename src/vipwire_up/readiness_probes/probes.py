@@ -1,14 +1,14 @@
-"""Runs the readiness probes of Pods, and writes their condition Ready: the health check of what is balanced.
+"""Runs the readiness probes of Pods, and writes their condition Ready.
 
-Each probe of each Pod is a task of its own: initialDelaySeconds, then every periodSeconds a question.
-successThreshold good answers in a row make it good, failureThreshold bad ones bad; until then it is what it was, at
-first bad. A Pod is ready if all its probes are good. What is bad is also told in an Event.
+Each probe of each Pod is a task of its own: initialDelaySeconds, then one try every periodSeconds. After
+successThreshold successes in a row a probe is good, after failureThreshold failures bad; before that it keeps its
+state, at first bad. A Pod is Ready if all its probes are good. Failures are also reported in Events.
 
-Whose: a machine that says so on its Node makes the probes of the Pods on it (spec.nodeName). All others are made by
-the one API server that is elected, among them those of machines that are not Ready.
+A machine whose Node's annotation says so probes its own Pods (spec.nodeName). The elected API server probes all
+others, including those of machines that are not Ready.
 
-Commands run only where the operator allows it, and as the user that the operator names. Only the admin role may say
-them (controllers/hooks.py): whoever else may write Pods could otherwise run anything.
+Commands run only if the operator allows them, and as the user that the operator names. Only the admin role may write
+them (controllers/hooks.py): other writers of Pods could otherwise run any command.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class ProbedKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A Pod as the API has it, as far as probes ask; the name of its Node, "" for none."""
+    """A Pod as in the API, as far as probes need it; the name of its Node, "" for none."""
 
     name: ObjectName
     pod: Object
@@ -63,7 +63,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A Node; `probes` if it is Ready and makes the probes of its own Pods."""
+    """A Node; `probes` if it is Ready and probes its own Pods."""
 
     name: str
     probes: bool
@@ -112,17 +112,17 @@ Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]
 
 
 class Verdict:
-    """The state that a probe's answers add up to."""
+    """The state of a probe after its results so far."""
 
     def __init__(self, probe: Object) -> None:
         self._needed = {True: number(probe, "successThreshold", 1), False: number(probe, "failureThreshold", 3)}
         self._row = 0
         self._last: bool | None = None
         self.good: bool | None = None
-        """None until enough answers are there."""
+        """None before the first threshold is reached."""
 
     def hear(self, *, good: bool) -> None:
-        """Count an answer."""
+        """Count a result."""
         self._row = self._row + 1 if good is self._last else 1
         self._last = good
         if self._row >= self._needed[good]:
@@ -130,7 +130,7 @@ class Verdict:
 
 
 class _Watched:
-    """A Pod whose probes run. `told` is what has been written of each container, `said` the last Event's problem."""
+    """A Pod whose probes run. `told` is the written state of each container, `said` the last Event's problem."""
 
     def __init__(self, pod: Object) -> None:
         self.pod = pod
@@ -145,7 +145,7 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class Prober:
-    """Who probes: machine `node`, or "" for the elected one. Commands are run if `commands`, as `run_as`."""
+    """The prober: machine `node`, or "" for the elected one. It runs commands if `commands`, as `run_as`."""
 
     node: str = ""
     commands: bool = False
@@ -153,7 +153,7 @@ class Prober:
 
 
 class Probes:
-    """Probes what is a prober's, as `follow` tells of Pods and Nodes. `run` must run."""
+    """Probes a prober's Pods, which `follow` reports with the Nodes, while `run` runs."""
 
     def __init__(
         self,
@@ -170,7 +170,6 @@ class Probes:
         self._watched: dict[ObjectName, _Watched] = {}
 
     async def run(self) -> None:
-        """Work until cancelled."""
         self._found.clear()
         self._probing.clear()
         self._watched.clear()
@@ -206,7 +205,7 @@ class Probes:
         return not self._probing.get(pod.node, False)
 
     def _settle(self, names: Iterable[ObjectName], tasks: asyncio.TaskGroup) -> None:
-        """Begin and end the probes of Pods."""
+        """Start and stop the probes of Pods."""
         for name in tuple(names):
             fresh = None
             with self._guard.of(_key(name)):
@@ -225,7 +224,7 @@ class Probes:
 
     async def _probe(self, name: ObjectName, container: str, probe: Object, watched: _Watched) -> None:
         verdict, period = watched.verdicts[container], number(probe, "periodSeconds", 10)
-        # After a start all would ask at once: each waits for a part of its period.
+        # So that after a start not all probes run at once: each waits for a part of its period.
         first = random.uniform(0, 1)  # noqa: S311  # nobody gains by guessing it
         await asyncio.sleep(number(probe, "initialDelaySeconds", 0) + first)
         while True:
@@ -234,7 +233,7 @@ class Probes:
             verdict.hear(good=not problem)
             watched.problems[container] = problem
             if verdict.good is not watched.told.get(container):
-                with self._guard.of(_key(name)), contextlib.suppress(UnreachableError):  # else again after a period
+                with self._guard.of(_key(name)), contextlib.suppress(UnreachableError):  # tried again after a period
                     await self._report(name, watched)
             await asyncio.sleep(period)
 
@@ -246,7 +245,7 @@ class Probes:
         if problem and problem != watched.said:
             message = f"Readiness probe failed: {problem}"
             event = event_of(PODS, watched.pod, "Unhealthy", message, now, kind="Warning")
-            with contextlib.suppress(ApiError):  # to have said it is not worth failing for
+            with contextlib.suppress(ApiError):  # the Event only informs
                 await self._objects.create(EVENTS, name.namespace, event)
         watched.said = problem
         try:
@@ -257,14 +256,14 @@ class Probes:
                 lambda value: with_ready(value, problem, format_time(now)),
                 subresource="status",
             )
-        except ApiError as error:  # it cannot be written: it is tried again after a period
+        except ApiError as error:  # the write failed: tried again after a period
             if error.code != 404:
                 raise
         watched.told = verdicts
 
 
 def local_probes(registry: Registry, prober: Prober | None = None, guard: Guard[Key] | None = None) -> Probes:
-    """Probe over a registry in this process."""
+    """Return the probes over a registry in this process."""
     objects, source = LocalObjects(registry, MANAGER), StoreSource(registry.store, RESOURCES)
     return Probes(objects, source.run, registry.clock, prober or Prober(), guard)
 
@@ -285,7 +284,7 @@ def with_ready(pod: Object, problem: str, now: str) -> Object:
 
 
 def what_is_probed(pod: Object) -> tuple[object, ...]:
-    """Name what a Pod's probes depend on: if it changes, they begin anew."""
+    """Return all that a Pod's probes depend on: if it changes, the probes start again."""
     ports = [each.get("ports") for each in at(pod, "spec", "containers") or ()]
     return pod["metadata"]["uid"], at(pod, "status", "podIP"), probes(pod), ports
 

@@ -1,4 +1,4 @@
-"""The store, in SQLite or etcd: each change has a revision, is on the disk once acknowledged, and can be watched.
+"""The store, in SQLite or etcd: each change has a revision, is on disk once acknowledged, and can be watched.
 
-It knows nothing of Kubernetes: keys, bytes and revisions only.
+The store knows nothing of Kubernetes: keys, bytes and revisions only.
 """

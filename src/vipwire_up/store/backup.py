@@ -1,7 +1,7 @@
-"""Backup of a store while it is used, and restore into a data directory that nobody uses.
+"""Backup of a store in use, and restore into an unused data directory.
 
 A backup is a store file of its own: one consistent revision, checked before it gets its name. Restore checks the
-backup first, and keeps what it replaces beside it, so that a wrong file costs nothing.
+backup first, and keeps the replaced store beside it, so that a wrong file does no harm.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from vipwire_up.store.record import StoreError
 
 
 def backup(folder: Path, target: Path) -> int:
-    """Copy the store of a data directory into a new file; tell its revision. The store may be in use."""
+    """Copy the store of a data directory into a new file; return its revision. The store may be in use."""
     source = folder / FILE_NAME
     if not source.exists():
         raise StoreError(f"{source}: no such store")
@@ -24,9 +24,9 @@ def backup(folder: Path, target: Path) -> int:
 
 
 def restore(folder: Path, source: Path) -> int:
-    """Copy a backup into a data directory; return its revision. What was there becomes `store.db.old`.
+    """Copy a backup into a data directory; return its revision. The old store becomes `store.db.old`.
 
-    At any moment `store.db` is the old store or the new one, whole: who is interrupted begins again.
+    At any moment `store.db` is the old store or the new one, whole: an interrupted restore can be run again.
     """
     if not source.exists():
         raise StoreError(f"{source}: no such backup")
@@ -70,16 +70,15 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
 
 
 def _keep(path: Path) -> None:
-    """Link a store as `store.db.old` and empty its log: a log belongs to whichever file has the first name.
+    """Link a store as `store.db.old` and empty its log: SQLite reads the log into any file named store.db.
 
-    SQLite reads `store.db-wal` into any file that is called store.db. So a store's log is folded in before another
-    file gets the name. Where that cannot be, the store is damaged: its log goes to the second name with it, and is
-    taken from the first.
+    So the log is folded in before another file gets that name. If that fails, the store is damaged: the log moves to
+    the second name.
     """
     second = path.with_name(f"{path.name}.old")
     log = path.with_name(f"{path.name}-wal")
     folded = _fold(path)
-    if not (second.exists() and second.samefile(path)):  # as an interrupted restore of a damaged store leaves it
+    if not (second.exists() and second.samefile(path)):  # an interrupted restore of a damaged store leaves both names
         _link(path, second)
         second_log = path.with_name(f"{path.name}.old-wal")
         if folded or not log.exists():
@@ -93,7 +92,7 @@ def _keep(path: Path) -> None:
 
 
 def _fold(path: Path) -> bool:
-    """Write a store's log into its file; tell whether that was possible."""
+    """Write a store's log into its file; report success."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")

@@ -1,12 +1,12 @@
 """The store's file: SQLite in WAL mode, one transaction for a batch of changes, durable when `append` returns.
 
-Two tables. `changes` has a row for each revision that is still of use, with the object's bytes; `objects` says which
-row is the current one of each key. A change's `previous` is the row it replaced: a watch with a selector has to know
-whether the object was visible before. Compaction drops rows that are neither current, nor newer than the floor, nor
-the state before one of those.
+Two tables. `changes` has a row for each revision that is still needed, with the object's bytes; `objects` has the
+current row of each key. A change's `previous` is the row it replaced: a watch with a selector has to know whether the
+object matched before. Compaction deletes rows that are neither current, nor newer than the floor, nor the state
+before one of those.
 
 synchronous=FULL syncs the log before a commit returns (SQLite's manual: in WAL mode NORMAL may lose the last commits
-with the power). A process that is killed leaves the log, and the next one reads it.
+at a power loss). A killed process leaves the log, and the next one reads it.
 
 Not for two threads at once; the store calls it from one thread at a time.
 """
@@ -26,8 +26,8 @@ from vipwire_up.store.record import FullError, Key, Record, RecordChange, StoreE
 FILE_NAME: Final = "store.db"
 FORMAT: Final = 1
 RESTORE: Final = "restore a backup with `vipwire store restore`"
-"""What to do about a store that is damaged."""
-_APPLICATION: Final = 0x76697077  # "vipw": says in the file's header whose it is
+"""The remedy for a damaged store."""
+_APPLICATION: Final = 0x76697077  # "vipw": application_id in the file's header
 _PAGE: Final = 4096
 _MOST_PAGES: Final = 0x3FFFFFFF  # SQLite's own bound
 _SCHEMA: Final = """
@@ -56,7 +56,7 @@ class Contents:
 
 
 class Database:
-    """An open store file. `limit` bounds its size in bytes, 0 for no bound. Raises StoreError for all that fails."""
+    """An open store file. `limit` bounds its size in bytes, 0 for no bound. Raises StoreError for all failures."""
 
     def __init__(self, folder: Path, *, limit: int = 0) -> None:
         self.path = folder / FILE_NAME
@@ -71,7 +71,6 @@ class Database:
             on_error.pop_all()
 
     def load(self) -> Contents:
-        """Read everything."""
         with explained(self.path):
             query = self._connection.execute
             rows = query("SELECT * FROM changes ORDER BY revision").fetchall()
@@ -90,7 +89,7 @@ class Database:
         self._connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
-        """Commit changes: all of them, or none when it raises. `beyond` allows them to exceed the size limit."""
+        """Commit all changes, or none when it raises. `beyond` allows them to exceed the size limit."""
         with explained(self.path):
             self._allow(_MOST_PAGES if beyond else self._pages)
             self._append(changes)
@@ -107,7 +106,7 @@ class Database:
                     self._connection.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", values)
 
     def compact(self, floor: int) -> None:
-        """Forget what nobody can watch any more: states older than `floor` that are not current."""
+        """Delete states older than `floor` that are not current."""
         with explained(self.path), _transaction(self._connection):
             self._connection.execute(_COMPACT, {"floor": floor})
             self._connection.execute("UPDATE floor SET revision = max(revision, ?)", (floor,))
@@ -140,13 +139,12 @@ class lock:  # noqa: N801  # a context manager, written like a function
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the lock."""
         os.close(self._descriptor)
 
 
 @contextlib.contextmanager
 def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
-    """Translate SQLite's errors to ones that name the file and what to do; `remedy` is for a damaged file."""
+    """Translate SQLite's errors to StoreError with the file and the remedy; `remedy` is for a damaged file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -164,7 +162,7 @@ def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
 
 
 def check(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> None:
-    """Raise StoreError, with the remedy for damage, unless a file is a whole store of a format that is known."""
+    """Raise StoreError, with the remedy for damage, unless a file is a whole store of a known format."""
     application, version = (
         connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
     )
@@ -186,8 +184,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _open(path: Path) -> sqlite3.Connection:
     """Open a store, and check it.
 
-    On a full disk there is no room for the index of its log, which processes share: then it is kept in memory, so
-    that what is there can be read. No other process can read it meanwhile, so that there are no backups.
+    A full disk has no room for the shared index of the log: then SQLite keeps the index in memory, so that the store
+    can be read. No other process can read it meanwhile, so backups fail.
     """
     try:
         return _prepared(_connect(path), path)
@@ -211,7 +209,7 @@ def _make_or_refuse(path: Path) -> None:
 
 
 def _make(path: Path) -> None:
-    """Create an empty store, under another name until it is complete: an empty file is never a store's beginning."""
+    """Create an empty store, under another name until it is complete: an empty file is never a new store."""
     for left in leftovers(path):
         raise StoreError(
             f"{path}: is missing, but {left.name} is there; {RESTORE}, give --store etcd if the objects are in etcd, "
@@ -229,9 +227,9 @@ def _make(path: Path) -> None:
 
 
 def leftovers(path: Path) -> Iterator[Path]:
-    """Name what tells that there was a store: its log, what a restore has moved aside or not yet put in place.
+    """Yield files that prove that there was a store: its log, and files that a restore moved aside or did not finish.
 
-    So do the authority's files: the first start makes the store before them.
+    So do the authority's files: the first start creates the store before them.
     """
     for suffix in ("-wal", ".old", ".restored", ".migrated"):
         beside = path.with_name(f"{path.name}{suffix}")
@@ -257,7 +255,7 @@ def _row(change: RecordChange) -> tuple[int, str, str, str, bool, int, bytes]:
 
 
 def _bytes(value: object) -> bytes:
-    """Return a value as it was written; SQLite keeps text or a number in place of it, where somebody has put one."""
+    """Return a value as bytes; SQLite returns text or a number if another program wrote one."""
     return value if isinstance(value, bytes) else str(value).encode()
 
 

@@ -1,13 +1,13 @@
-"""The embedded store: writes go through SQLite's file, in the data directory of one process. One event loop uses it.
+"""The embedded store: writes go to SQLite's file, in the data directory of one process. One event loop uses it.
 
-A write is checked and numbered at once, against everything that was submitted before it; it is *visible* and
-acknowledged when the disk has it. While one transaction is on its way to the disk, the next writes gather, and go
-together in one commit: that is what makes a thousand small writes a second out of a disk that syncs in milliseconds.
+A write is checked and numbered at once, against all writes submitted before it; it is *visible* and acknowledged when
+it is on disk. While one transaction is on its way to the disk, the next writes gather and share one commit: so a disk
+that syncs in milliseconds takes a thousand small writes a second.
 
     submit ─▶ head (what later writes are checked against) ─▶ commit, in a thread ─▶ visible: readers, watches, future
 
-When a commit fails, the disk holds what it held: the writes of that batch and all that were built on them fail, and
-head becomes what is visible again. Where there is no space, the file first forgets its past.
+When a commit fails, the disk keeps its state: the writes of that batch and all later ones fail, and head becomes the
+visible state again. If the disk is full, the file first deletes its history.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class _Submission:
 class EmbeddedStore(Visible):
     """Objects with revisions, without gaps from 1. See `Store` for the contract.
 
-    What the file holds and `is_sound` refuses is damaged.
+    Records that `is_sound` refuses are damaged.
     """
 
     shared: Final = False
@@ -68,22 +68,22 @@ class EmbeddedStore(Visible):
         self._submitted = asyncio.Event()
 
     def head(self, key: Key) -> Record | None:
-        """Read an object as it will be when all that was submitted is on the disk: what a new write builds on."""
+        """Read an object as of all submitted writes: a new write starts from this."""
         change = self._head.get(key)
         if change is None:
             return self.read(key)
         return None if change.deleted else change.record
 
     async def newest(self) -> None:
-        """Return at once: nobody else writes."""
+        """Return at once: no other process writes."""
 
     async def settled(self, key: Key) -> None:
-        """Return at once: the next write builds on what is under way."""
+        """Return at once: a new write starts from submitted ones."""
 
     def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":
-        """Check and number writes, made together or not at all; the future is done when they are durable.
+        """Check and number writes, committed together or not at all; the future is done when they are durable.
 
-        Raise ConflictError at once if one finds its key in another state than it expects.
+        Raise ConflictError at once if a key is in another state than a write expects.
         """
         revision, changes, seen = self._head_revision, [], dict[Key, RecordChange]()
         for step in steps:
@@ -106,13 +106,13 @@ class EmbeddedStore(Visible):
         return done
 
     async def write(self, *steps: Step) -> tuple[Record, ...]:
-        """Submit writes and wait until they are durable. A caller that is cancelled does not take them back."""
+        """Submit writes and wait until they are durable. Cancelling the caller does not undo them."""
         return await asyncio.shield(self.submit(steps))
 
     async def run(self) -> None:
-        """Commit what is submitted, until cancelled; then finish what has begun and close the file.
+        """Commit submitted writes until cancelled; then finish the current ones and close the file.
 
-        The thread is waited for, even by who is cancelled twice: a file is not closed under a transaction.
+        It waits for the thread even if cancelled twice: the file must not be closed under a transaction.
         """
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="store") as disk:
@@ -147,8 +147,8 @@ class EmbeddedStore(Visible):
     def _append(self, changes: list[RecordChange], visible: int) -> None:
         """Commit changes, in the thread. If there is no space, drop the history before `visible` from the file.
 
-        What fills a store can be deleted in any case, even though a deletion is first written down itself. Watches go
-        on from memory; after a restart they list again.
+        Deletions must work on a full disk, although they also write first. Watches go on from memory; after a restart
+        clients list again.
         """
         with contextlib.suppress(FullError):
             self._database.append(changes)
@@ -176,15 +176,15 @@ class EmbeddedStore(Visible):
         for submission in batch:
             if not submission.done.done():
                 submission.done.set_exception(error)
-                submission.done.exception()  # nobody need be waiting any more
+                submission.done.exception()  # the caller may no longer wait
 
     async def _compact(self, disk: ThreadPoolExecutor) -> None:
         if floor := self._history.excess():
-            with contextlib.suppress(StoreError):  # a full disk: rows that are left over go with the next compaction
+            with contextlib.suppress(StoreError):  # a full disk: the next compaction deletes the remaining rows
                 await self.compact(floor, disk)
 
     async def compact(self, floor: int, disk: ThreadPoolExecutor | None = None) -> None:
-        """Forget history up to a revision: who still needs it is told so by CompactedError."""
+        """Delete history up to a revision: a watch that still needs it gets CompactedError."""
         floor = min(floor, self.revision)
         if floor <= self._history.floor:
             return

@@ -1,8 +1,8 @@
-"""The words of the store: keys, records, changes, writes, and what may go wrong.
+"""The store's types: keys, records, changes, writes, and errors.
 
-A revision numbers the changes of the whole store, and only grows; the number of an object's last change is what
-Kubernetes calls its resourceVersion. That number stands inside the object, so a write brings a function that makes
-the bytes once the number is known.
+A revision numbers the changes of the whole store, and only grows; Kubernetes' resourceVersion is the revision of an
+object's last change. That number is inside the object, so a write has a function that encodes the object once the
+number is known.
 """
 
 from collections.abc import Callable
@@ -44,12 +44,11 @@ class RecordChange:
 
     @property
     def revision(self) -> int:
-        """The number of the change."""
         return self.record.revision
 
 
 Encode = Callable[[int], bytes]
-"""Makes an object's bytes for a revision."""
+"""Encodes an object for a revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,12 @@ class Write:
     expected: int
     deletes: bool = False
     lifetime: int = 0
-    """Seconds after which the store may delete the object by itself; 0 for never. See `Store.expires`."""
+    """Seconds after which the store may delete the object itself; 0 for never. See `Store.expires`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition of a transaction on a key that it does not write: it is still as `expected`, 0 for not there."""
+    """A condition of a transaction on a key that it does not write: `expected` is its revision, 0 for missing."""
 
     key: Key
     expected: int
@@ -88,7 +87,7 @@ class _Object(msgspec.Struct):
 
 
 def is_object(record: Record) -> bool:
-    """Tell whether a record holds JSON with the metadata of what it is stored as."""
+    """Report whether a record holds JSON with the metadata of its key."""
     try:
         meta = msgspec.convert(msgspec.json.decode(record.value), _Object).metadata
     except (msgspec.MsgspecError, RecursionError, ValueError):
@@ -97,15 +96,15 @@ def is_object(record: Record) -> bool:
 
 
 class StoreError(VipwireError):
-    """The store cannot do its work: its disk is full or fails, or its file is damaged. The text names the file."""
+    """The store cannot work: its disk is full or fails, or its file is damaged. The text names the file."""
 
 
 class FullError(StoreError):
-    """There is no space left for a change."""
+    """The store has no space for a change."""
 
 
 class TooLargeError(StoreError):
-    """A change is larger than the store takes at once."""
+    """A change is larger than the store accepts at once."""
 
 
 class UnavailableError(StoreError):
@@ -113,7 +112,7 @@ class UnavailableError(StoreError):
 
 
 class ForeignError(UnavailableError):
-    """What stands in the store is not this cluster's: its objects are gone, or another cluster has their place."""
+    """The store's content is not this cluster's: its objects are gone, or another cluster has replaced them."""
 
 
 class UnknownOutcomeError(StoreError):
@@ -123,7 +122,7 @@ class UnknownOutcomeError(StoreError):
 class ConflictError(Exception):
     """A key is not as a write expected it: `actual` is its revision, 0 if it does not exist.
 
-    `seen` is a revision that shows this; who waits until it is visible can try anew.
+    The conflict is visible at revision `seen`: wait for that, then try again.
     """
 
     def __init__(self, key: Key, expected: int, actual: int, seen: int = 0) -> None:
@@ -132,7 +131,7 @@ class ConflictError(Exception):
 
 
 class CompactedError(Exception):
-    """A revision is older than the history that is kept, which starts after `floor`."""
+    """A revision is older than the kept history, which starts after `floor`."""
 
     def __init__(self, revision: int, floor: int) -> None:
         super().__init__(f"revision {revision} is gone, the oldest one is {floor}")
@@ -150,7 +149,7 @@ class FutureRevisionError(Exception):
 FENCES: Final = "fences.vipwire.io"
 """The resource of fences, which the API does not serve.
 
-An elected writer writes a record of its own, the fence. Each transaction of a fenced registry checks that it is as
-that write left it. A successor writes the fence again before it starts anything. So the store refuses a process that
-was stopped and goes on without knowing that another has taken over.
+An elected writer writes a record of its own, the fence. Each transaction of a fenced registry checks that the fence
+is unchanged. A successor writes the fence again before it starts anything. So the store refuses the writes of a
+process that was stopped and does not know that another has taken over.
 """

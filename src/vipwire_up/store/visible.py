@@ -1,10 +1,10 @@
-"""The visible state of a store, in memory: the current records of each resource, and what changed of late.
+"""The visible state of a store, in memory: the current records of each resource, and the recent changes.
 
-Reads and watches touch nothing else. The engines publish changes once they are durable, in the order of their
-revisions; the changes of one revision come together.
+Reads and watches use only this. The engines publish changes once they are durable, in the order of their revisions;
+the changes of one revision come together.
 
-A record that is no object (the file was damaged or edited, as the API stores none) is put aside: lists and watches
-leave it out until a client deletes it.
+A damaged record, after damage or an edit of the file, is put aside: lists and watches leave it out until a client
+deletes it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Re
 
 
 def sound_after(changes: Iterable[RecordChange], floor: int, is_sound: Callable[[Record], bool] = is_object) -> int:
-    """Return the revision after which all changes, and the states before them, are sound; `floor` at least."""
+    """Return the revision after which all changes, and the states before them, are sound; at least `floor`."""
     for change in changes:
         states = (change.record,) if change.previous is None else (change.record, change.previous)
         if not all(map(is_sound, states)):
@@ -30,10 +30,10 @@ _REVISION = attrgetter("revision")
 
 
 class History:
-    """Changes after `floor`, by resource, of which `keep` or `keep_bytes` are kept.
+    """Changes after `floor`, by resource; keeps `keep` changes or `keep_bytes`.
 
-    A watch has no queue: it holds a revision, and asks for what came after. So a slow reader costs nothing but falls
-    behind, and is told so when its history is dropped: Kubernetes' 410 (Gone).
+    A watch has no queue: it holds a revision, and asks for the changes after it. A slow reader costs nothing; once
+    its history is dropped, it gets Kubernetes' 410 (Gone).
     """
 
     def __init__(self, floor: int, changes: Iterable[RecordChange], *, keep: int, keep_bytes: int) -> None:
@@ -45,13 +45,13 @@ class History:
             self.add(change)
 
     def add(self, change: RecordChange) -> None:
-        """Note a change; they come in the order of their revisions."""
+        """Add a change; changes come in the order of their revisions."""
         self._log[change.record.key.resource].append(change)
         self._count += 1
         self._bytes += len(change.record.value)
 
     def since(self, resource: str, revision: int) -> list[RecordChange]:
-        """List a resource's changes after a revision. Raise CompactedError if they are not all known."""
+        """Return a resource's changes after a revision. Raise CompactedError if some were dropped."""
         if revision < self.floor:
             raise CompactedError(revision, self.floor)
         log = self._log[resource]
@@ -66,7 +66,7 @@ class History:
                 records[change.record.key] = change.previous
 
     def excess(self) -> int:
-        """Return the floor up to which history should be dropped, 0 for none. Twice as much gathers as is kept."""
+        """Return the floor up to which history should be dropped, 0 for none: at twice the kept amount."""
         over = max(self._count - self._keep, 0)
         if self._count <= 2 * self._keep and self._bytes <= 2 * self._keep_bytes:
             return 0
@@ -78,7 +78,7 @@ class History:
         return ordered[over - 1].revision if over else 0
 
     def drop(self, floor: int) -> None:
-        """Forget changes up to a revision."""
+        """Drop changes up to a revision."""
         self.floor = max(self.floor, floor)
         for log in self._log.values():
             end = bisect_right(log, floor, key=_REVISION)
@@ -94,7 +94,7 @@ KEEP_BYTES: Final = 16 << 20
 class Visible:
     """Records with revisions, and their history. `keep` and `keep_bytes` bound the history.
 
-    What is read and `is_sound` refuses is damaged.
+    Records that `is_sound` refuses are damaged.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Visible:
         self._begin((), (), 0, 0)
 
     def _begin(self, records: Iterable[Record], changes: Iterable[RecordChange], floor: int, revision: int) -> None:
-        """Show a state with its history after `floor`; watches of what was shown before it end."""
+        """Show a state with its history after `floor`; watches of the earlier state end."""
         self._records: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
         self._damaged: dict[Key, Record] = {}
         for record in records:
@@ -132,11 +132,9 @@ class Visible:
         return self._history.floor
 
     def read(self, key: Key) -> Record | None:
-        """Read an object of the visible state."""
         return self._records[key.resource].get(key)
 
     def scan(self, resource: str, *, at: int | None = None) -> Sequence[Record]:
-        """List a resource, ordered by namespace and name: now, or as it was at a revision."""
         records = self._records[resource]
         if at is None or at == self.revision:
             if resource not in self._sorted:
@@ -149,30 +147,24 @@ class Visible:
         return [old[key] for key in sorted(old)]
 
     def count(self, resource: str) -> int:
-        """Count the objects of a resource."""
         return len(self._records[resource])
 
     def damaged(self, resource: str = "") -> Sequence[Record]:
-        """List the records that are no objects: of a resource, or all."""
         return [each for each in self._damaged.values() if resource in ("", each.key.resource)]
 
     def is_damaged(self, record: Record) -> bool:
-        """Tell whether a record is no object."""
         return self._damaged.get(record.key) is record
 
     async def until(self, revision: int) -> None:
-        """Wait until a revision is visible."""
         while self.revision < revision:
             await self._moved[""].wait()
 
     def changes(self, resource: str, since: int) -> Sequence[RecordChange]:
-        """List the changes of a resource after a revision, oldest first."""
         if since > self.revision:
             raise FutureRevisionError(since, self.revision)
         return self._history.since(resource, since)
 
     async def watch(self, resource: str, since: int) -> AsyncIterator[Sequence[RecordChange]]:
-        """Follow a resource from a revision, in batches, without end."""
         while True:
             moved = self._moved[resource]
             batch = self.changes(resource, since)
@@ -184,11 +176,10 @@ class Visible:
                 await moved.wait()
 
     async def moved(self, resource: str) -> None:
-        """Wait for the next change of a resource."""
         await self._moved[resource].wait()
 
     def _publish(self, changes: Sequence[RecordChange], revision: int) -> None:
-        """Make changes visible, and a revision with them."""
+        """Make changes visible, and then the revision."""
         for change in changes:
             key = change.record.key
             records = self._records[key.resource]

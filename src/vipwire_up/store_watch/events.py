@@ -1,4 +1,4 @@
-"""Events: what controllers have to tell people about an object, found again by `kubectl describe`."""
+"""Kubernetes Events: reports of controllers about an object, which `kubectl describe` shows."""
 
 import contextlib
 from datetime import datetime
@@ -17,21 +17,18 @@ _OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
 async def warn(
     registry: Registry, resource: Resource, about: Object, reason: str, message: str, *, kind: str = "Warning"
 ) -> None:
-    """Report what is wrong with an object, or, of the kind Normal, what is to be known of it.
+    """Report a problem of an object, or, of kind Normal, a fact about it.
 
-    Nothing is said in a namespace that goes, or where the store is full.
-    What is in no namespace is reported in `default`, as Kubernetes does.
+    It writes no Event in a namespace that is being deleted, or if the store is full. Events about cluster-scoped
+    objects are in `default`, as in Kubernetes.
     """
     event = event_of(resource, about, reason, message, registry.clock(), kind=kind)
     where = about["metadata"]["namespace"] if resource.namespaced else "default"
-    with contextlib.suppress(ApiError):  # to have said it is not worth failing for
+    with contextlib.suppress(ApiError):  # the Event only informs
         await registry.create(EVENTS, where, event, _OPTIONS)
 
 
-def event_of(  # an Event's parts
-    resource: Resource, about: Object, reason: str, message: str, now: datetime, *, kind: str
-) -> Object:
-    """Write an Event about an object."""
+def event_of(resource: Resource, about: Object, reason: str, message: str, now: datetime, *, kind: str) -> Object:
     meta = about["metadata"]
     namespace = meta["namespace"] if resource.namespaced else ""
     subject = Subject(resource.kind, meta["name"], namespace, meta["uid"], resource.api_version)

@@ -1,7 +1,7 @@
-"""Feeds controllers with the store's changes since they last looked.
+"""Feeds controllers with the store's changes since their last look.
 
-A feed holds a revision. The first look tells of everything, as new; so does one too late for what the store
-remembers. It never waits for a reader, and a reader that failed half way can be told everything again.
+A feed holds a revision. The first look returns all objects as new; so does a look after the store has dropped the
+history. A feed never blocks the store, and a reader that failed half way can have all objects again.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ class Feed:
         self._seen = 0
 
     def look(self) -> tuple[Sequence[RecordChange], bool]:
-        """Return the changes since the last look, in the order of resources; and whether it is everything anew."""
+        """Return the changes since the last look, in the order of resources, and whether this is a complete list."""
         until = self._store.revision
         try:
             changes = self._since(self._seen) if self._seen else None
-        except (CompactedError, FutureRevisionError):  # it was reset: everything anew
+        except (CompactedError, FutureRevisionError):  # history dropped, or the store was reset: list all again
             changes = None
         self._seen = until
         if changes is not None:
@@ -38,9 +38,9 @@ class Feed:
         return [RecordChange(record, None) for name in self._resources for record in self._store.scan(name)], True
 
     def follow(self, forget: Callable[[], None], note: Callable[[RecordChange], None], guard: Guard[Key]) -> None:
-        """Read and note each change; before a complete list, forget what is known.
+        """Pass each change to `note`; before a complete list, call `forget`.
 
-        An object that cannot be noted is left out.
+        An object for which `note` raises is left out.
         """
         changes, anew = self.look()
         if anew:
@@ -50,14 +50,14 @@ class Feed:
                 note(change)
 
     def again(self) -> None:
-        """Make the next look list everything."""
+        """Make the next look list all objects."""
         self._seen = 0
 
     async def run(self, step: Callable[[], Awaitable[bool | None]], guard: Guard[Key]) -> None:
-        """Step at once and when there is something to look at, until cancelled; `guard` is told of each step.
+        """Call `step` at once and after changes, until cancelled; `guard` hears of each step.
 
-        A step that says that something is left to do is made again a little later, whatever happens. After one that
-        fails, the next look tells of everything.
+        If a step returns True it is called again a little later, even without a change. After a step that raises, the
+        next look lists all objects.
         """
         while True:
             try:
@@ -71,8 +71,8 @@ class Feed:
                     await self.wait()
 
     async def wait(self) -> None:
-        """Wait until there is something to look at."""
-        with contextlib.suppress(CompactedError, FutureRevisionError):  # the next look tells of everything
+        """Wait for a change."""
+        with contextlib.suppress(CompactedError, FutureRevisionError):  # the next look lists all objects
             while self._seen and not self._since(self._seen):
                 self._seen = self._store.revision
                 await self._store.until(self._seen + 1)

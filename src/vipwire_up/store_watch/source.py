@@ -1,7 +1,7 @@
 """The objects of this cluster as a source in the same process: read from the store, without HTTP.
 
-It says what a watch of the API server would say, in the same order; who listens (the proxy, DNS) cannot tell them
-apart. Selectors are not applied, but for that of a single name: what else they leave out, the conversion does, too.
+It emits the same events as a watch of the API server, in the same order; its readers (the proxy, DNS) need not
+distinguish them. It applies no selectors, except of a single name: the conversion leaves out the other objects.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ class StoreSource(Generic[K, T]):
         self._store, self._resources = store, tuple(resources)
 
     def health(self) -> tuple[Health, ...]:
-        """Return how the contact to etcd is; a store in a file has none."""
+        """Return the health of the connection to etcd; a store in a file has none."""
         trouble, note = self._store.trouble, self._store.note
         state = Health("etcd", synced=True, error=trouble or note, logged=not trouble and bool(note))
         return (state,) if self._store.shared else ()
 
     async def run(self, emit: Emit[K, T]) -> None:
-        """Emit everything, then every change, until cancelled."""
+        """Emit all objects, then every change, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for resource in self._resources:
                 tasks.create_task(self._follow(ObjectReader(resource), emit), name=f"store {resource.plural}")

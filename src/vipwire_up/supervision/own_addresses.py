@@ -1,12 +1,12 @@
-"""At which addresses others find what listens in this process: the endpoints of Services `kubernetes` and `kube-dns`.
+"""The addresses of this process's listeners for endpoints of Services `kubernetes` and `kube-dns`.
 
-    it listens at          its endpoint is
+    listening address      endpoint address
     10.0.0.5               10.0.0.5
     0.0.0.0, ::            the Node's address
-    127.0.0.1, ::1         the Node's address, where it listens a second time, for this machine only
+    127.0.0.1, ::1         the Node's address, with a second socket there for this machine only
 
-A loopback address cannot be an endpoint: a Pod would take it for its own. So what is to be found on this machine only
-has a second socket at the Node's address, which does not hear what comes in from elsewhere.
+A loopback address cannot be an endpoint: a Pod would connect to itself. So a listener for this machine only has a
+second socket at the Node's address, which drops packets from other machines.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ Work: TypeAlias = Callable[[tuple[str, ...]], Awaitable[None]]
 class OwnAddresses:
     """The addresses of this machine, as its Node has them; followed while `run` runs.
 
-    The Node's address stays while the machine has it. Devices that a mode gives addresses of Services are left out.
+    The Node's address stays while the machine has it. Devices with Services' addresses, which a mode makes, do not
+    count.
     """
 
     def __init__(self, node: str, *, probes: bool) -> None:
@@ -72,7 +73,7 @@ class OwnAddresses:
             self._changed = asyncio.Event()
 
     async def follow(self, work: Work) -> None:
-        """Run work with the Node's addresses until it ends; begin it anew whenever these are others."""
+        """Run `work` with the Node's addresses until it ends; restart it whenever they change."""
         while True:
             changed, own = self._changed, self.own
             async with asyncio.TaskGroup() as tasks:
@@ -86,7 +87,7 @@ class OwnAddresses:
                 return
 
     async def each(self, work: Work, since: tuple[str, ...]) -> None:
-        """Do something whenever the Node's addresses are others than `since`, until cancelled."""
+        """Call `work` whenever the Node's addresses differ from `since`, until cancelled."""
         while True:
             while self.own == since:
                 await self._changed.wait()
@@ -100,14 +101,14 @@ async def _awaited(work: Awaitable[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReachableAddress:
-    """An address that an endpoint can have. `inner` if a socket for this machine only has to be opened there."""
+    """An address that an endpoint can have. `inner` if it needs a socket for this machine only."""
 
     address: str
     inner: bool
 
 
 def reachable_address(bound: Sequence[str], node: Iterable[str], version: int) -> ReachableAddress | None:
-    """Find the address at which others reach a listener, in an IP version (4 or 6); None if there is none."""
+    """Return the address for a listener's endpoint, in an IP version (4 or 6); None if there is none."""
     own = next((text for text in node if ipaddress.ip_address(text).version == version), None)
     parsed = [address for text in bound if (address := ipaddress.ip_address(text)).version == version]
     for address in parsed:
@@ -119,7 +120,7 @@ def reachable_address(bound: Sequence[str], node: Iterable[str], version: int) -
 
 
 def internal_addresses(addresses: Iterable[Object]) -> tuple[str, ...]:
-    """Select a Node's IP addresses from its status."""
+    """Return the internal IP addresses in a Node's status."""
     return tuple(each["address"] for each in addresses if each["type"] == "InternalIP")
 
 

@@ -1,4 +1,4 @@
-"""The parts of `vipwire up` and `vipwire join`: started, supervised each by itself, counted, ended by a signal."""
+"""The parts of `vipwire up` and `vipwire join`: each is started and supervised by itself, and ended by a signal."""
 
 import asyncio
 import signal
@@ -29,14 +29,14 @@ class Part:
 
 
 class Parts:
-    """The parts that run; `working` are their tasks, to be cancelled at the end."""
+    """The running parts; `working` are their tasks, which are cancelled at the end."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self.working: list[asyncio.Task[None]] = []
 
     def start(self, tasks: asyncio.TaskGroup, part: Part) -> asyncio.Event:
-        """Run a part; what is given is set when it has opened what it opens, or failed to for a reason of ours."""
+        """Run a part. The returned event is set once it has opened its sockets, or failed with a VipwireError."""
         tried = asyncio.Event()
 
         async def work(begun: Begun) -> None:
@@ -59,7 +59,7 @@ class Parts:
 
 
 class ToldSource:
-    """A source of objects that also tells the proxy, for `vipwire status`, what is wrong with a part beside it."""
+    """A source that also reports problems of the parts beside it to the proxy, for `vipwire status`."""
 
     def __init__(self, source: Source, part: str, trouble: Callable[[], str]) -> None:
         self._part, self._trouble = part, trouble
@@ -67,17 +67,17 @@ class ToldSource:
         self.run = source.run
 
     def health(self) -> tuple[Health, ...]:
-        """Return how the contact to each of them is."""
+        """Return the health of the source and of the parts."""
         return (*self._source.health(), Health(self._part, synced=True, error=self._trouble(), logged=True))
 
 
 def simply(run: Callable[[], Awaitable[None]]) -> Work:
-    """Wrap what opens nothing as a part."""
+    """Wrap a coroutine function that opens nothing as a part."""
     return lambda _: run()
 
 
 class PartFailures(Collector):
-    """Reads a supervisor when somebody scrapes."""
+    """Reads a supervisor's counts at each scrape."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -92,7 +92,7 @@ class PartFailures(Collector):
 
 
 class Ending:
-    """Whether a signal has asked for the end of a command. While the proxy runs, it is the one that hears signals."""
+    """Whether a signal has asked for the end of a command. While the proxy runs, it handles the signals."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -101,11 +101,11 @@ class Ending:
         self._refusal: VipwireError | None = None
 
     def serves(self) -> bool:
-        """Report whether the proxy has programmed the rules of all Services, once."""
+        """Report whether the proxy has programmed the rules of all Services once."""
         return self._proxy is not None and self._proxy.ready()
 
     def hear_signals(self) -> None:
-        """Hear SIGTERM and SIGINT from now on."""
+        """Handle SIGTERM and SIGINT from now on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked.set)
@@ -117,7 +117,7 @@ class Ending:
             raise self._refusal
 
     def while_named(self, run: Callable[[], Awaitable[None]]) -> Work:
-        """Wrap what raises NameTakenError when another machine has this Node's name: that ends this process."""
+        """Wrap a part so that NameTakenError, when another machine has this Node's name, ends this process."""
 
         async def work(_: Begun) -> None:
             try:
@@ -129,7 +129,7 @@ class Ending:
         return work
 
     async def run_proxy(self, config: Config, source: Source, supervisor: Supervisor, begun: Begun) -> None:
-        """Run the proxy until a signal or cancelled, and hear signals again."""
+        """Run the proxy until a signal or cancelled, then handle signals again."""
 
         def started(proxy: Proxy) -> None:
             self._proxy = proxy
@@ -137,6 +137,6 @@ class Ending:
 
         try:
             await run_beside(self._command, config, source, started, PartFailures(supervisor))
-            self._asked.set()  # a signal has ended it
+            self._asked.set()  # a signal has ended the proxy
         finally:
             self.hear_signals()

@@ -1,7 +1,7 @@
-"""Names this API server among those that share a store: by its data directory, which one process has at a time.
+"""The identity of this API server among those that share a store: by its data directory, which one process holds.
 
-A server that was killed and is started again in its place (nodes/name_claim.py) is the same to the others. So it
-need not wait until the Lease of its former process is over, and they do not take it for gone meanwhile.
+A server that replaces a killed one in its place (nodes/name_claim.py) has the same identity. So it need not wait
+until the Lease of its former process expires, and the others do not take it for gone.
 """
 
 import re
@@ -18,7 +18,7 @@ _FORM: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def server_identity(folder: Path, node: str) -> str:
-    """Return what a data directory's server is called; a directory without a name is given one."""
+    """Return the identity of a data directory's server; create one if missing."""
     path = folder / FILE
     try:
         found = path.read_text(encoding="ascii").strip()
@@ -28,6 +28,6 @@ def server_identity(folder: Path, node: str) -> str:
         found = str(uuid.uuid4())
         try:
             write_private(path, f"{found}\n".encode())
-        except OSError as error:  # it serves as well under a name that its next start does not know
+        except OSError as error:  # the server also works with an identity that its next start does not know
             log.warning("cannot write the name of this server", file=path, error=error)
     return identity_here(node, found.encode())

@@ -1,1 +1,1 @@
-"""Names that are not the cluster's: other servers are asked, and their answers kept for as long as they are valid."""
+"""Names outside the cluster's zone: asks upstream servers, and caches their answers."""

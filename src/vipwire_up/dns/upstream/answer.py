@@ -1,8 +1,8 @@
-"""Reads an upstream server's answer, and keeps it while it may be told again. Pure; any bytes, or DecodeError.
+"""Decodes an upstream server's answer and caches it. Pure; any bytes, or DecodeError.
 
-Nothing is passed on that was not understood. dnspython reads the message; of its records those are kept that belong
-to the question (its name and the names that CNAMEs lead to, its type, class IN), and written anew. So what a client
-gets is well-formed whatever came, and a record that nobody asked for reaches nobody.
+vipwire passes on only records that it understood. dnspython decodes the message; vipwire keeps the records that
+belong to the question (its name and the names that CNAMEs lead to, its type, class IN), and encodes them anew. So the
+answer to a client is well-formed, and unsolicited records do not reach the client.
 """
 
 import io
@@ -34,11 +34,11 @@ from vipwire_up.dns.messages.message import (
 )
 
 LONGEST_TTL: Final = 3600
-"""Seconds for which an answer is kept at most, whatever its TTL."""
+"""Seconds for which an answer is cached at most."""
 LONGEST_DENIAL: Final = 300
-"""The same for NXDOMAIN and NODATA, which are kept as long as the SOA record says (RFC 2308 5)."""
+"""The same for NXDOMAIN and NODATA, which are cached as long as the SOA record says (RFC 2308 5)."""
 BRIEF: Final = 1
-"""Seconds for which a failure is kept, so that it is not asked for again by everybody (RFC 9520)."""
+"""Seconds for which a failure is cached (RFC 9520)."""
 LONGEST_CHAIN: Final = 16
 """CNAMEs of an answer that are followed."""
 _ANY: Final = dns.rdatatype.ANY
@@ -47,12 +47,12 @@ _OF_A_ZONE: Final = frozenset((dns.rdatatype.SOA, dns.rdatatype.NS, dns.rdatatyp
 _PROOFS: Final = frozenset((dns.rdatatype.NSEC, dns.rdatatype.NSEC3, dns.rdatatype.RRSIG))
 _ADDRESSES: Final = frozenset((dns.rdatatype.A, dns.rdatatype.AAAA))
 _TARGETS: Final = ("target", "exchange")
-"""The fields of records (SRV, NS, MX, SVCB) that name whom the additional section has addresses of."""
+"""The fields of records (SRV, NS, MX, SVCB) with names whose addresses are in the additional section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An upstream answer. `sections` are its records; `lifetime` is in seconds from `stored`, 0 for not at all."""
+    """An upstream answer. `sections` are its records; `lifetime` is in seconds from `stored`, 0 for no caching."""
 
     rcode: int
     sections: tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]]
@@ -63,11 +63,11 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """The approximate bytes of memory of the answer."""
         return 500 + 2 * len(self.wire) + 100 * sum(map(len, self.sections))
 
     def reply(self, now: float) -> Reply:
-        """Build the reply to send now: the same records with what is left of their TTL."""
+        """Build a reply with the remaining TTLs."""
         age = max(0, int(now - self.stored))
         parts = [
             tuple(_aged(record, place, age) for record, place in zip(records, places, strict=True))
@@ -77,7 +77,7 @@ class Answer:
         return Reply(self.rcode, parts[0], parts[1], parts[2], authoritative=False, body=body)
 
     def records(self, now: float) -> tuple[bytes, ...]:
-        """Return the records of the answer section with full names, to stand in another message."""
+        """Return the answer section's records with uncompressed names, for use in another message."""
         if not self.wire:
             return ()
         age = max(0, int(now - self.stored))
@@ -94,19 +94,19 @@ class Answer:
 
 
 def failure(now: float) -> Answer:
-    """Build the answer for the case that no server upstream has answered."""
+    """Build the answer SERVFAIL for when no upstream server has answered."""
     return Answer(SERVFAIL, ((), (), ()), ((), (), ()), BRIEF, now, b"")
 
 
 def is_truncated(data: bytes) -> bool:
-    """Report whether an answer over UDP asks for another try over TCP."""
+    """Report whether TC is set in an answer over UDP."""
     return bool(HEADER.unpack_from(data)[1] & TC)
 
 
 def answers(data: bytes, number: int, question: bytes, *, any_case: bool = False) -> bool:
-    """Report whether a message answers our question: its number and every letter must be equal.
+    """Report whether a message has the question's ID and the same bytes as the question.
 
-    With `any_case`, a name in other letters counts as the same.
+    With `any_case`, case is ignored.
     """
     if len(data) < 12 + len(question):
         return False
@@ -120,7 +120,7 @@ def answers(data: bytes, number: int, question: bytes, *, any_case: bool = False
 
 
 def read_answer(data: bytes, query: Query, now: float) -> Answer:
-    """Read an answer that `answers` the question in any case; raise DecodeError where it is malformed."""
+    """Decode an answer that `answers` accepts with any case; raise DecodeError if it is malformed."""
     try:
         message = dns.message.from_wire(data, ignore_trailing=True)
         rcode = int(message.rcode())
@@ -133,12 +133,12 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
         sections, places = _split(wire, 12 + len(query.question))
         return Answer(rcode, sections, places, _lifetime(kept, rcode), now, wire)
     except Exception as error:
-        # Foreign bytes: dnspython raises its own errors, and now and then a ValueError, IndexError, struct.error.
+        # dnspython also raises ValueError, IndexError and struct.error for malformed bytes.
         raise DecodeError(f"a malformed answer from upstream: {error or type(error).__name__}") from error
 
 
 def _belonging(message: dns.message.Message, query: Query) -> dns.message.QueryMessage:
-    """Build a message of those records that belong to a question."""
+    """Build a message of the records that belong to a question."""
     name, _ = dns.name.from_wire(query.name, 0)
     kind = dns.rdatatype.RdataType.make(query.type)
     kept = dns.message.QueryMessage(id=0)
@@ -160,7 +160,7 @@ def _internet(rrsets: Iterable[dns.rrset.RRset]) -> Iterator[dns.rrset.RRset]:
 
 
 def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) -> set[dns.name.Name]:
-    """Name the question and all that its CNAMEs lead to."""
+    """Return the question's name and all names that its CNAMEs lead to."""
     aliases = {each.name: each[0].target for each in _internet(rrsets) if each.rdtype == dns.rdatatype.CNAME}
     found = {name}
     while kind != dns.rdatatype.CNAME and name in aliases and aliases[name] not in found:
@@ -179,7 +179,7 @@ def _leads(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
 
 
 def _is_of_a_zone(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
-    """Report whether a record is one of a zone that a name of the chain is in, or proves that there is nothing."""
+    """Report whether a record belongs to a zone above a name of the chain, or proves that a name does not exist."""
     if rrset.rdtype in _PROOFS:
         return True
     return rrset.rdtype in _OF_A_ZONE and any(each.is_subdomain(rrset.name) for each in chain)
@@ -199,7 +199,7 @@ def _split(
     tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]],
     tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
 ]:
-    """Cut a message that we have written into its records, and tell where in each its TTL is."""
+    """Split a message that vipwire encoded into records; return the position of each TTL, too."""
     sections: list[tuple[bytes, ...]] = []
     places: list[tuple[int, ...]] = []
     for count in HEADER.unpack_from(data)[3:]:
@@ -238,11 +238,11 @@ def _aged(record: bytes, place: int, age: int) -> bytes:
 
 CAPACITY: Final = 10_000
 MOST_BYTES: Final = 64 << 20
-"""What all kept answers may take together: anybody may ask for large ones."""
+"""Bytes of all cached answers: clients could ask for many large ones."""
 
 
 class QuestionKey(NamedTuple):
-    """What two questions with the same answer have in common."""
+    """The fields in which two questions with the same answer are equal."""
 
     name: bytes
     type: int
@@ -252,13 +252,13 @@ class QuestionKey(NamedTuple):
 
 
 def key_of(query: Query) -> QuestionKey:
-    """Return the key under which the answer to a question is kept."""
+    """Return the cache key of a question."""
     do = query.edns is not None and query.edns.do
     return QuestionKey(query.name, query.type, query.klass, do, bool(query.flags & CD))
 
 
 class Cache:
-    """At most `capacity` answers, of `most_bytes` together; the one that was put first leaves first."""
+    """Caches at most `capacity` answers of `most_bytes` together; the oldest leaves first."""
 
     def __init__(self, capacity: int = CAPACITY, most_bytes: int = MOST_BYTES) -> None:
         self._capacity, self._most_bytes = capacity, most_bytes
@@ -269,7 +269,7 @@ class Cache:
         return len(self._held)
 
     def find(self, key: QuestionKey, now: float) -> Answer | None:
-        """Find an answer that still holds."""
+        """Return an answer that has not expired."""
         answer = self._held.get(key)
         if answer is None:
             return None
@@ -279,7 +279,7 @@ class Cache:
         return None
 
     def keep(self, key: QuestionKey, answer: Answer) -> None:
-        """Keep an answer for its lifetime, if it has one."""
+        """Cache an answer for its lifetime."""
         if key in self._held:
             self._drop(key)
         if answer.lifetime <= 0 or not self._capacity or answer.size > self._most_bytes:
@@ -290,7 +290,6 @@ class Cache:
         self.size += answer.size
 
     def clear(self) -> None:
-        """Forget all answers."""
         self._held.clear()
         self.size = 0
 

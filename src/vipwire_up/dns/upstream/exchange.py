@@ -1,12 +1,11 @@
-"""Asking other servers: over UDP, over TCP where the answer was cut or looks forged, then the next server.
+"""Asks upstream servers: over UDP, over TCP if the answer was truncated or looks forged, then the next server.
 
-What an answer must match, so that nobody beside the way can forge one (RFC 5452): the socket of its question, which
-has a port of its own that the kernel chooses by chance; a number by chance; and the name letter by letter, large and
-small by chance (draft-vixie-dnsext-dns0x20). A right number with other letters, or too many wrong answers, has the
-question asked over TCP, which nobody beside the way can answer. A server that changes letters there too is known to
-do so, and gets small ones for an hour.
+Against forged answers from off the path (RFC 5452), an answer must match the question's socket, which has a random
+port of its own, a random ID, and the name in random mixed case (draft-vixie-dnsext-dns0x20). After an answer with the
+right ID but another case, or after too many wrong answers, vipwire asks over TCP, which an attacker off the path
+cannot answer. A server that changes the case over TCP, too, gets lower case for an hour.
 
-Equal questions that come while one is asked wait for its answer. All tries of a question together take `deadline`.
+Equal questions share one question upstream. All tries of a question together take `deadline`.
 """
 
 import asyncio
@@ -35,13 +34,13 @@ PENALTY: Final = 10.0
 DEADLINE: Final = 10.0
 """Seconds for all tries of one question."""
 MOST_WRONG: Final = 20
-"""Datagrams that are no answer to what was asked, after which the question goes over TCP."""
+"""Wrong datagrams after which the question goes over TCP."""
 SMALL_LETTERS: Final = 3600.0
-"""Seconds for which a server that changes letters is asked in small ones."""
+"""Seconds for which a server that changes case is asked in lower case."""
 
 
 class UpstreamServer(NamedTuple):
-    """The address of a server upstream."""
+    """The address of an upstream server."""
 
     host: str
     port: int = 53
@@ -53,7 +52,7 @@ class UpstreamServer(NamedTuple):
 class Attempt(NamedTuple):
     """One try: the server, the protocol, the result, and its duration in seconds.
 
-    `result` is `answered`, `failed`, or `suspect`: then it is asked again over TCP.
+    `result` is `answered`, `failed`, or `suspect`: then vipwire asks again over TCP.
     """
 
     server: str
@@ -67,9 +66,9 @@ def _ignored(_asked: Attempt) -> None:
 
 
 class Forwarder:
-    """Asks servers in their order, and keeps answers. `patience` is how long one may take, in seconds.
+    """Asks servers in order, and caches answers. `patience` is the time for one server, in seconds.
 
-    `mixed` is whether names go out in letters large and small.
+    `mixed` sends names in mixed case.
     """
 
     def __init__(
@@ -92,22 +91,22 @@ class Forwarder:
         self._asking: dict[QuestionKey, asyncio.Future[Answer]] = {}
 
     def use(self, servers: Sequence[UpstreamServer]) -> None:
-        """Ask these servers from now on; forget what others have answered, which may know other names."""
+        """Replace the servers, and clear the cache: other servers may know other names."""
         self.servers = tuple(servers)
         self.cache.clear()
         self._failed.clear()
         self._small.clear()
 
     def now(self) -> float:
-        """Return the time by which answers grow old, in seconds."""
+        """Return the clock of the cache, in seconds."""
         return self._clock()
 
     def known(self, query: Query) -> Answer | None:
-        """Find the answer to a question in the cache."""
+        """Return the cached answer to a question."""
         return self.cache.find(key_of(query), self._clock())
 
     async def ask(self, query: Query) -> Answer:
-        """Find the answer to a question, upstream if need be. Where nobody answers it says SERVFAIL."""
+        """Return the answer to a question, from the cache or upstream; SERVFAIL if no server answers."""
         key = key_of(query)
         found = self.cache.find(key, self._clock())
         if found is not None:
@@ -181,13 +180,13 @@ class Forwarder:
         return not self._mixed or self._clock() < self._small.get(server, float("-inf"))
 
     def _note_letters(self, server: UpstreamServer, message: bytes, data: bytes) -> None:
-        """Remember a server that changes letters; only over TCP has such an answer been taken."""
+        """Record a server that changes case; only over TCP is such an answer accepted."""
         if message[12 : _question_end(message)] != data[12 : _question_end(message)]:
             self._small[server] = self._clock() + SMALL_LETTERS
 
 
 def question(query: Query, number: int, *, mixed: bool = False) -> bytes:
-    """Encode the question for upstream, with a number of its own, and with letters large and small at random."""
+    """Encode the question for upstream with an ID, in random case if `mixed`."""
     do = DO if query.edns is not None and query.edns.do else 0
     header = HEADER.pack(number, RD | (query.flags & CD), 1, 0, 0, 1)
     asked = query.question[:-4].lower()
@@ -196,18 +195,18 @@ def question(query: Query, number: int, *, mixed: bool = False) -> bytes:
 
 
 def _mixed(name: bytes) -> bytes:
-    """Change letters to large ones at random. Lengths of labels are below 64, and so no letters."""
+    """Put random letters into upper case. Lengths of labels are below 64, and so never letters."""
     chance = secrets.randbits(8 * len(name)).to_bytes(len(name))
     return bytes(byte - 32 if 97 <= byte <= 122 and bit & 1 else byte for byte, bit in zip(name, chance, strict=True))
 
 
 def _question_end(message: bytes) -> int:
-    """Return where the question ends in a message of ours: before 11 bytes of EDNS."""
+    """Return the end of the question in vipwire's own message: 11 bytes of EDNS follow."""
     return len(message) - 11
 
 
 class _Exchange(asyncio.DatagramProtocol):
-    """Waits for the datagram that answers; whatever else comes is not ours. Nothing, if it looks forged."""
+    """Waits for the datagram with the answer and ignores others. The result is None if the answer looks forged."""
 
     def __init__(self, message: bytes) -> None:
         self._number, self._asked = int.from_bytes(message[:2]), message[12 : _question_end(message)]

@@ -1,1 +1,1 @@
-"""The store on etcd: several API servers share it, and nothing is acknowledged that a majority of members lacks."""
+"""The store on etcd, which several API servers share: a write is acknowledged once a majority of members has it."""

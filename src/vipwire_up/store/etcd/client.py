@@ -1,13 +1,13 @@
-"""Talks to etcd over gRPC: to one member at a time, and to the next where one does not answer.
+"""Talks to etcd over gRPC: to one member at a time, and to the next if one does not answer.
 
-Each call says that it needs a leader, so that a member which is cut off refuses at once and has done nothing. When a
-leader dies, what was sent to it is never answered, and for an election's time members take more for it. So the first
-tries of a call are short, less than an election each, and later ones longer, for an etcd that is slow. A try that
-ended so may have been carried out: `EtcdReply` says so. See `errors.py` for what errors mean.
+Each call requires a leader, so that a partitioned member refuses at once without a change. When a leader dies, calls
+to it get no answer, and for the time of an election members still accept more for it. So the first tries of a call
+are short, less than an election each, and later ones longer, for a slow etcd. A try without an answer may have been
+carried out: `EtcdReply` says so. `errors.py` has the meanings of errors.
 
-The member of this machine is asked first, and twice, if there is one: it is the last that this machine loses. A
-member to which no connection stands is not waited for while another may answer. The answer of a member of another
-cluster of etcd counts for nothing: see `identity.py`.
+The client asks the member on this machine first, and twice, if there is one: it is the last that this machine can
+reach. The client does not wait for a member without a connection while another may answer. It ignores answers of
+members of another etcd cluster: see `identity.py`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itself; what it has to say is told here
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itself; vipwire logs the errors
 import grpc.aio
 
 from vipwire.logging import log
@@ -72,15 +72,15 @@ class LeaseGoneError(StoreError):
 
 
 class StrangerError(UnavailableError):
-    """A member that has answered is of another cluster of etcd."""
+    """A member that has answered belongs to another etcd cluster."""
 
 
 class UncertainError(StoreError):
-    """Nobody knows what became of the one try of a call; it may yet be made."""
+    """The outcome of the only try of a call is unknown; etcd may still carry it out."""
 
 
 class Client:
-    """A client of a cluster of etcd. `clock` tells the time, for what is said of certificates."""
+    """A client of an etcd cluster. `clock` returns the time, for errors about certificates."""
 
     def __init__(self, settings: EtcdSettings, clock: Callable[[], datetime]) -> None:
         self._settings, self._clock = settings, clock
@@ -89,32 +89,32 @@ class Client:
         self._at, self._token = 0, ""
         self._failure = ""
         self.cluster = 0
-        """The number of the cluster of etcd that is asked; 0 until a member has answered."""
+        """The ID of the etcd cluster; 0 until a member has answered."""
         self._seen = 0
-        """The newest revision of that cluster that was seen. No answer that a majority stands behind is older."""
+        """The newest revision seen of that cluster. No answer of a majority is older."""
         self._strangers: dict[EtcdServer, str] = {}
         self._silent: dict[EtcdServer, str] = {}
-        """The members that did not answer when all were asked last; "" for one that had answered before that."""
+        """The members that did not answer the last call to all; "" for one that had answered before that."""
         self.watched: EtcdServer | None = None
-        """The member that the last watch was opened at."""
+        """The member at which the last watch was opened."""
 
     @property
     def trouble(self) -> str:
-        """What keeps calls from being answered, and which members are strangers; "" for nothing."""
+        """Why calls are not answered, and which members belong to another cluster; "" for nothing."""
         return self._failure or "; ".join(self._strangers.values())
 
     @property
     def note(self) -> str:
-        """Which members are passed over, and why, while others answer; "" for none."""
+        """Which members are skipped, and why, while others answer; "" for none."""
         return "; ".join(filter(None, self._silent.values()))
 
     @property
     def server(self) -> EtcdServer:
-        """The member that is asked."""
+        """The member that calls go to."""
         return self._settings.servers[self._at % len(self._settings.servers)]
 
     def elsewhere(self, server: EtcdServer) -> None:
-        """Ask the next member to which there is a connection, if it is still this one that is asked."""
+        """Switch to the next connected member, if calls still go to `server`."""
         if server != self.server:
             return
         servers = self._settings.servers
@@ -130,9 +130,9 @@ class Client:
             return False
 
     async def go_home(self) -> bool:
-        """Ask this machine's own member from now on, if it answers as a part of a majority.
+        """Switch to this machine's own member, if it answers as a part of a majority.
 
-        Report whether that is so, and the watch is at another one.
+        Report success if the watch is at another member.
         """
         settings = self._settings
         home, nothing = settings.servers[0], MESSAGES["RangeRequest"](key=settings.prefix.encode())
@@ -144,9 +144,9 @@ class Client:
         return home == self.server != self.watched
 
     async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> EtcdReply:
-        """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered.
+        """Call a method, such as KV/Txn; raise StoreError or CompactedError without an answer.
 
-        With `once` nothing is sent again that may have been done: raise UncertainError then.
+        With `once`, never repeat a try that may have been carried out: raise UncertainError instead.
         """
         loop, repeated = asyncio.get_running_loop(), False
         end, failed = loop.time() + patience, 0
@@ -187,14 +187,14 @@ class Client:
         return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
 
     def _check(self, server: EtcdServer, message: Any, least: int = 0) -> None:
-        """Raise StrangerError for an answer of another cluster of etcd, or one at a revision before `least`.
+        """Raise StrangerError for an answer of another etcd cluster, or at a revision before `least`.
 
-        A cluster that has grown from one member has the number that this member has for itself: set up alone again
-        from a backup, it is known by its revision only.
+        A cluster that grew from one member has the ID that this member alone has. So that member, restored alone from
+        a backup, can be detected by its revision only.
         """
         found, revision = int(message.header.cluster_id), int(message.header.revision)
         self.cluster = self.cluster or found
-        if found not in (self.cluster, 0):  # what stands between us and etcd may leave it out
+        if found not in (self.cluster, 0):  # a gateway between vipwire and etcd may leave it out
             strange = f"is of another cluster: {found:x}, not {self.cluster:x}"
         elif revision < least:
             strange = "is at a revision before one that was seen: it was restored alone, or made anew"
@@ -208,10 +208,10 @@ class Client:
         raise StrangerError(self._strangers[server])
 
     async def meet(self, owner: bytes | None = None) -> bool:
-        """Ask all members which cluster of etcd they are of, and choose one; report whether its history is another.
+        """Ask all members for their etcd cluster, and choose one; report whether the history is another.
 
-        It is another cluster, or most members are at a revision before one that was seen: a backup was restored.
-        Raise UnavailableError if they disagree. `owner`: whose the prefix is; None if that is judged later.
+        This is so for another cluster, or if most members are at a revision before one already seen: a backup was
+        restored. Raise UnavailableError if they disagree. `owner` is the prefix's owner; None to skip that check.
         """
         servers, before, seen = self._settings.servers, self.cluster, self._seen
         asked = MESSAGES["RangeRequest"](key=f"{self._settings.prefix}/cluster".encode())
@@ -234,21 +234,21 @@ class Client:
         ]
         self.cluster, reached = choose_cluster(said, len(servers), before, owner, seen)
         is_another = before != 0 and (self.cluster != before or reached < seen)
-        self._seen = reached if is_another else max(reached, self._seen)  # calls go on meanwhile
+        self._seen = reached if is_another else max(reached, self._seen)  # calls may have raised it meanwhile
         if answers and not self.cluster:
             named = ", ".join(f"{server.target}: {each.header.cluster_id:x}" for server, each in answers.items())
             raise UnavailableError(f"etcd's members are of different clusters ({named}): name those of one")
         for server, answer in answers.items():
             with contextlib.suppress(StrangerError):
                 self._check(server, answer, min(reached, seen))
-        if answers:  # else it is not one member that is passed over
+        if answers:  # else all members are silent, not some
             await self._note_silent(failed)
         return is_another
 
     async def _note_silent(self, failed: Mapping[EtcdServer, str]) -> None:
-        """Log each member that is passed over from now on, and each that answers again.
+        """Log each member that is skipped from now on, and each that answers again.
 
-        One whose certificate is refused is named at once, others when they are silent for the second time.
+        A member with a refused certificate is logged at once, others when they are silent for the second time.
         """
         before, self._silent = self._silent, {}
         for server, text in failed.items():
@@ -262,7 +262,7 @@ class Client:
                 log.info("a member of etcd answers again", server=server.target)
 
     def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
-        """Judge an error; raise what no other member changes. `repeated`: an earlier try may have been made."""
+        """Judge an error; raise those that all members share. `repeated`: an earlier try may have succeeded."""
         text = str(error.details())
         verdict = judge(error.code().name, text)
         if verdict is ErrorMeaning.LOGIN:
@@ -283,7 +283,7 @@ class Client:
         return verdict
 
     async def _gave_up(self, text: str, *, uncertain: bool) -> StoreError:
-        """Build the error of a call that nobody has answered."""
+        """Build the error of a call without an answer."""
         server, settings = self.server, self._settings
         why = await asyncio.to_thread(tls_trouble, server, settings, self._clock())
         self._failure = f"etcd at {settings}: {why or text}"
@@ -292,7 +292,7 @@ class Client:
         return UnknownOutcomeError(self._failure) if uncertain else UnavailableError(self._failure)
 
     async def check_certificates(self) -> None:
-        """Raise CertificateError if TLS fails with each member, because of a certificate with one."""
+        """Raise CertificateError if certificates make TLS fail with each member."""
         settings = self._settings
         asked = (asyncio.to_thread(tls_trouble, each, settings, self._clock()) for each in settings.servers)
         found = await asyncio.gather(*asked)
@@ -304,7 +304,7 @@ class Client:
         server = self.watched = self.server
         created = MESSAGES["WatchCreateRequest"](key=first, range_end=end, start_revision=since)
         try:
-            # Without _LEADER: it lasts while a leader is elected. Whether a member is cut off, calls find out.
+            # Without _LEADER: the watch must survive an election. Calls notice a partitioned member.
             metadata = [each for each in await self._metadata(server) if each != _LEADER]
             call = self._channel(server).stream_stream(
                 "/etcdserverpb.Watch/Watch",
@@ -324,21 +324,20 @@ class Client:
             self.elsewhere(server)
             self._judged(error)
             raise UnavailableError(f"etcd at {server.target}: {error.details()}") from error
-        except asyncio.InvalidStateError as error:  # gRPC's way to say that the call is over already
+        except asyncio.InvalidStateError as error:  # gRPC raises this after the end of the call
             self.elsewhere(server)
             raise UnavailableError(f"etcd at {server.target}: the watch has ended") from error
         self.elsewhere(server)
         raise UnavailableError(f"etcd at {server.target}: the watch has ended")
 
     async def close(self) -> None:
-        """Close all connections."""
         for channel in (*self._stale, *(each for _, each in self._channels.values())):
             await channel.close()
         self._stale.clear()
         self._channels.clear()
 
     async def _metadata(self, server: EtcdServer) -> tuple[tuple[str, str], ...]:
-        """Return what goes with a call: that it needs a leader, and who asks."""
+        """Return a call's metadata: the required leader, and the user's token."""
         if not self._settings.user:
             return (_LEADER,)
         if not self._token:
@@ -380,7 +379,7 @@ class Client:
 
 
 def _has_written(method: str, request: Any, message: Any) -> bool:
-    """Report whether an answer is of something that was written, at a revision of its own."""
+    """Report whether an answer is of a write at a revision of its own."""
     if method == "KV/Txn":
         return bool(message.succeeded) and any(each.HasField("request_put") for each in request.success)
     return method == "KV/Put"

@@ -1,8 +1,8 @@
-"""What an error of etcd means: whether a change may have been made, and whether another member may do better.
+"""The meaning of etcd's errors: whether a change may have been made, and whether another member may do better.
 
-etcd's texts are those of its client API (api/v3rpc/rpctypes/error.go); those of gRPC's own that matter say that there
-was no connection. gRPC does not say why TLS fails, so vipwire makes one TLS connection of its own, with the same
-files, when nothing else has worked.
+etcd's texts are those of its client API (api/v3rpc/rpctypes/error.go); of gRPC's own, only those about missing
+connections matter. gRPC does not say why TLS fails, so vipwire makes one TLS connection of its own, with the same
+files, when all tries have failed.
 """
 
 import socket
@@ -66,7 +66,7 @@ _SECONDS: Final = 2.0
 
 
 def tls_trouble(server: EtcdServer, settings: EtcdSettings, now: datetime) -> str:
-    """Connect once; return what is wrong with certificates, "" if nothing is, or if there is no connection at all."""
+    """Connect once; return the problem of a certificate, "" for none or without any connection."""
     if not server.secure:
         return ""
     try:
@@ -89,7 +89,7 @@ def _shake_hands(
     try:
         with context.wrap_socket(plain, server_hostname=server.host) as secured:
             secured.settimeout(_SECONDS / 2)
-            secured.recv(1)  # with TLS 1.3 a server refuses a client's certificate after the client is done
+            secured.recv(1)  # with TLS 1.3 a server refuses a client's certificate after the handshake
     except ssl.SSLCertVerificationError as error:
         clock = f"; this machine's clock says {now:%Y-%m-%d %H:%M} UTC" if "valid" in error.verify_message else ""
         clock = clock or (f"; this machine's clock says {now:%Y-%m-%d %H:%M} UTC" if "expired" in str(error) else "")

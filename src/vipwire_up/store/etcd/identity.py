@@ -1,7 +1,7 @@
-"""Which cluster of etcd is asked, by what its members say of themselves. Pure.
+"""Chooses the etcd cluster by the answers of its members. Pure.
 
-Each answer of etcd names the cluster of the member that gave it. A machine that was set up anew, or whose member was
-restored by itself, answers at the address of a member and is a cluster of its own: what it acknowledges is lost.
+Each answer of etcd has the ID of the member's cluster. A machine that was set up anew, or whose member was restored
+by itself, answers at the address of a member and is a cluster of its own: its acknowledged writes are lost.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
-    """What a member that has a leader says: the number of its cluster, whose the prefix is, and its revision."""
+    """The answer of a member with a leader: its cluster's ID, the prefix's owner, and its revision."""
 
     cluster: int
     owner: bytes
@@ -21,13 +21,14 @@ class MemberAnswer:
 def choose_cluster(
     answers: Collection[MemberAnswer], servers: int, known: int, owner: bytes | None, seen: int = 0
 ) -> tuple[int, int]:
-    """Choose the cluster of etcd that is asked; return `known` unless another takes its place, 0 if they disagree.
+    """Choose the etcd cluster: `known`, or another that replaces it; 0 if the members disagree.
 
-    The one that is known stays while any member of it answers: a majority stands behind each. Another replaces it if
-    most of the `servers` that are named are in it and the prefix there is its `owner`'s; None: whose it is, is judged
-    later. Its members that are at a revision before `seen` count as another cluster's.
+    The known cluster stays while any member of it answers: a majority stands behind each. Another replaces it if most
+    of the named `servers` are in it and `owner` owns the prefix there; None skips that check. Members at a revision
+    before `seen` count as another cluster's.
 
-    The second number is the revision that most of the servers are at, or `seen` if that is later and stays in force.
+    The second number is the revision that most of the servers have reached, or `seen` if that is later and still
+    valid.
     """
     counts = Counter((each.cluster, each.cluster == known and each.revision < seen) for each in answers)
     if not counts or (known, False) in counts:

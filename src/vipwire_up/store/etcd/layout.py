@@ -1,12 +1,12 @@
-"""Where a cluster's objects are in etcd, and how they are written. Pure.
+"""The keys and values of a cluster's objects in etcd. Pure.
 
-    PREFIX/objects/RESOURCE/NAMESPACE/NAME   an object, as JSON; NAMESPACE is empty for what is in none
+    PREFIX/objects/RESOURCE/NAMESPACE/NAME   an object, as JSON; NAMESPACE is empty for cluster-scoped objects
     PREFIX/changed                           written by each transaction: its revision is that of the newest one
-    PREFIX/tries                             written when nobody knows what became of a try: see transactions.py
-    PREFIX/cluster                           whose prefix it is
+    PREFIX/tries                             written after a try with an unknown outcome: see transactions.py
+    PREFIX/cluster                           the owner of the prefix
     PREFIX/compacted                         the revision that was compacted last
 
-An object's resourceVersion is the revision that etcd gives the write. Nobody knows it before, so it is stored as "0"
+An object's resourceVersion is the revision that etcd gives the write. It is unknown before, so it is stored as "0"
 and set when the object is read.
 """
 
@@ -28,18 +28,18 @@ class Layout:
     prefix: str
 
     def place(self, key: Key) -> bytes:
-        """Return where an object is."""
+        """Return the etcd key of an object."""
         return f"{self.prefix}/objects/{key.resource}/{key.namespace}/{key.name}".encode()
 
     def key(self, place: bytes) -> Key | None:
-        """Read a place; None for one that is no object's."""
+        """Parse an etcd key; None if it is not an object's."""
         resource, _, rest = place.removeprefix(self.objects).decode(errors="replace").partition("/")
         namespace, slash, name = rest.partition("/")
         return Key(resource, namespace, name) if place.startswith(self.objects) and slash and name else None
 
     @property
     def objects(self) -> bytes:
-        """What all objects' places begin with."""
+        """The prefix of all objects' keys."""
         return f"{self.prefix}/objects/".encode()
 
     @property
@@ -54,22 +54,22 @@ class Layout:
 
     @property
     def tries(self) -> bytes:
-        """The key that is written so that no earlier try is made any more."""
+        """The key whose write makes earlier tries fail."""
         return f"{self.prefix}/tries".encode()
 
     @property
     def cluster(self) -> bytes:
-        """The key that says whose prefix it is."""
+        """The key of the prefix's owner."""
         return f"{self.prefix}/cluster".encode()
 
     @property
     def compacted(self) -> bytes:
-        """The key that says what was compacted."""
+        """The key of the last compaction."""
         return f"{self.prefix}/compacted".encode()
 
 
 def at_revision(value: bytes, revision: int) -> bytes:
-    """Set the resourceVersion of an object; what is no object stays as it is."""
+    """Set the resourceVersion of an object; leave other values as they are."""
     try:
         parts = _OBJECT.decode(value)
         meta = _OBJECT.decode(parts["metadata"])
@@ -81,7 +81,7 @@ def at_revision(value: bytes, revision: int) -> bytes:
 
 
 def change_of(key: Key, event: Any, previous: Record | None) -> RecordChange | None:
-    """Read an event; None for the end of what was never seen."""
+    """Decode an event; None for the deletion of an object that was never seen."""
     revision = event.kv.mod_revision
     if event.type != DELETED:
         return RecordChange(Record(key, revision, at_revision(event.kv.value, revision)), previous)

@@ -1,7 +1,7 @@
-"""The messages of etcd's gRPC API, version 3, that the store uses: what they are called and how they are numbered.
+"""The messages of etcd's gRPC API, version 3, that the store uses, with their field numbers.
 
-One line for each message, as in etcd's rpc.proto: `name:number:type`, with `*` for a repeated field. Only fields that
-are used are listed. Presence is explicit (proto2), because etcd's oneofs tell zero from nothing: a comparison with
+One line for each message, as in etcd's rpc.proto: `name:number:type`, with `*` for a repeated field. Only used fields
+are listed. Presence is explicit (proto2), because etcd's oneofs distinguish zero from unset: a comparison with
 revision 0 asks whether a key is missing.
 """
 
@@ -70,7 +70,7 @@ def _built() -> dict[str, Any]:
 
 
 MESSAGES: Final = _built()
-"""The classes. They are made at run time, so that mypy knows nothing of their fields."""
+"""The classes, built at run time: mypy does not know their fields."""
 EQUAL: Final = 0
 MOD_REVISION: Final = 2
 VALUE: Final = 3

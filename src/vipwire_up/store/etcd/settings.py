@@ -1,4 +1,4 @@
-"""How etcd is reached: servers, TLS files, user, and the prefix of a cluster's keys, by kube-apiserver's flags."""
+"""Settings of etcd: servers, TLS files, user, and the prefix of a cluster's keys, by kube-apiserver's flags."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ class EtcdServer:
 
     @property
     def target(self) -> str:
-        """The address as gRPC writes it."""
+        """The address in gRPC's form."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -49,16 +49,15 @@ class EtcdSettings:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The TLS files that are given."""
+        """The given TLS files."""
         return tuple(filter(None, (self.cafile, self.certfile, self.keyfile)))
 
     def __str__(self) -> str:
-        """Name the servers."""
         return ", ".join(server.target for server in self.servers)
 
 
 def read_settings(flags: dict[str, str]) -> EtcdSettings:
-    """Read the flags, by their names without dashes in front; raise ConfigError.
+    """Parse the flags, by their names without leading dashes; raise ConfigError.
 
     `etcd-servers` is a list with commas; `etcd-password-file` holds the password of `etcd-username`.
     """

@@ -1,12 +1,12 @@
-"""The store on etcd. Several processes write; each shows what one watch of the whole prefix has told it.
+"""The store on etcd. Several processes write; each shows the state that one watch of the whole prefix tells it.
 
     submit ─▶ transaction at etcd, on mod revisions ─▶ watch ─▶ visible: readers, watches, and then the future
 
-A write is acknowledged when a majority of etcd's members has it, and this process shows it. It is not numbered
-before: a key that has a write under way takes no second one from here until the first is decided (`settled`).
+A write is acknowledged when a majority of etcd's members has it and this process shows it. It has no revision before:
+so this process starts no second write of a key before the first is decided (`settled`).
 
-At its start a process reads the state of some thousand revisions ago, and the changes since: so a client that was
-connected to another API server goes on from where it was.
+At start a process reads the state of some thousand revisions ago, and the changes since: so a client that was
+connected to another API server can resume its watch.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ _REPLAYED: Final = 5000
 _SHOWN_SECONDS: Final = 5.0
 _LAG_SECONDS: Final = 1.0
 _ELSEWHERE_SECONDS: Final = 0.25
-"""A watch that has not told of a change for so long is opened again; sooner if another member answers calls now."""
+"""Seconds to wait for a change before the watch is opened again, if calls already go to another member."""
 _AGAIN_SECONDS: Final = 0.5
 _HOME_SECONDS: Final = 2.0
 _MEET_EVERY: Final = 5
-"""Of so many times one: then members that are not asked tell as well whether they are this cluster's."""
+"""On one of so many looks, also ask the other members for their cluster."""
 _START_SECONDS: Final = 60.0
 _PENDING: Final = -1
-"""The revision of a record whose write is under way."""
+"""The revision of a record that is being written."""
 
 
 class EtcdStore(Visible):
-    """Objects with etcd's revisions. See `Store` for the contract. `open` it before anything else."""
+    """Objects with etcd's revisions. See `Store` for the contract. Call `open` first."""
 
     shared: Final = True
     expires: Final = True
@@ -80,16 +80,16 @@ class EtcdStore(Visible):
 
     @property
     def trouble(self) -> str:
-        """What keeps it from working now; "" for nothing."""
+        """Why the store does not work now; "" for nothing."""
         return self._foreign or self._broken or self._client.trouble
 
     @property
     def note(self) -> str:
-        """What is wrong with a part of it while the rest works; "" for nothing."""
+        """Problems of a part of etcd while the rest works; "" for nothing."""
         return self._client.note
 
     async def open(self, patience: float = _START_SECONDS) -> None:
-        """Read everything. Wait for etcd, and say so; raise StoreError if it does not answer."""
+        """Read all objects. Wait for etcd, and log that; raise StoreError if it does not answer."""
         await self._client.check_certificates()
         end, told = asyncio.get_running_loop().time() + patience, False
         while True:
@@ -106,19 +106,19 @@ class EtcdStore(Visible):
                 return
 
     async def claim(self, owner: bytes) -> bytes:
-        """Note whose prefix this is, unless it is noted; return who has it."""
+        """Write the owner of the prefix unless there is one; return the owner."""
         return await self._transactions.claim(owner)
 
     async def owner(self) -> bytes:
-        """Return whose prefix this is; nothing if nobody has it."""
+        """Return the owner of the prefix, b"" for none."""
         return await self._transactions.read_owner()
 
     def keep_to(self, owner: bytes) -> None:
-        """Write and read, from now on, only while the prefix is this owner's."""
+        """From now on, write and read only while the prefix has this owner."""
         self._transactions.owner = owner
 
     async def _newest(self) -> tuple[int, int]:
-        """Ask for the newest revisions. Raise ForeignError, and note it, if the prefix is not this cluster's."""
+        """Ask for the newest revisions. Raise ForeignError, and record it, if the prefix is not this cluster's."""
         try:
             found = await self._transactions.newest()
         except ForeignError as error:
@@ -147,7 +147,7 @@ class EtcdStore(Visible):
         await self._replay(marker)
 
     async def _oldest(self) -> int:
-        """Return the revision that etcd was compacted to, as it tells whoever would watch from an older one; or 0."""
+        """Return etcd's compacted revision, which etcd reports to a watch from an older one; or 0."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
                 async with contextlib.aclosing(self._client.watch(*self._layout.everything, 1)) as answers:
@@ -175,19 +175,19 @@ class EtcdStore(Visible):
         return self._client.watch(*self._layout.everything, self.revision + 1)
 
     def head(self, key: Key) -> Record | None:
-        """Read an object as it will be if all that this process has under way is made."""
+        """Read an object as of all pending writes of this process."""
         pending = self._pending.get(key)
         if pending is None:
             return self.read(key)
         return None if pending[0].deleted else pending[0].record
 
     async def settled(self, key: Key) -> None:
-        """Wait until no write of this process to a key is under way."""
+        """Wait until this process has no pending write of a key."""
         while (pending := self._pending.get(key)) is not None:
             await pending[1].wait()
 
     async def newest(self) -> None:
-        """Wait until everything acknowledged is visible. Those who ask at the same time share a question."""
+        """Wait until all acknowledged writes are visible. Concurrent callers share one request."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
             self._spawn(self._ask(self._asked))
@@ -197,7 +197,7 @@ class EtcdStore(Visible):
     async def _ask(self, answer: "asyncio.Future[None]") -> None:
         try:
             async with self._asking:
-                self._asked = None  # who comes now may have seen what this question does not
+                self._asked = None  # a later caller may have seen writes after this request
                 newest, _ = await self._newest()
             await self._shown(newest)
         except TimeoutError:
@@ -208,7 +208,7 @@ class EtcdStore(Visible):
             answer.set_result(None)
 
     def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":
-        """Begin a transaction. Raise ConflictError at once for what is visible here already."""
+        """Begin a transaction. Raise ConflictError at once for conflicts that are visible here."""
         listed = tuple(steps)
         for step in listed:
             found = self.read(step.key)
@@ -227,7 +227,7 @@ class EtcdStore(Visible):
         return done
 
     async def write(self, *steps: Step) -> tuple[Record, ...]:
-        """Submit a transaction and wait for it. A caller that is cancelled does not take it back."""
+        """Submit a transaction and wait for it. Cancelling the caller does not undo it."""
         return await asyncio.shield(self.submit(steps))
 
     async def _commit(
@@ -240,7 +240,7 @@ class EtcdStore(Visible):
         writes = [step for step in steps if isinstance(step, Write)]
         try:
             revision = await self._gathering.commit(steps, values)
-            with contextlib.suppress(TimeoutError):  # it is made, whether it is shown here already or not
+            with contextlib.suppress(TimeoutError):  # the write succeeded, even if not visible here yet
                 await self._shown(revision)
         except asyncio.CancelledError:
             _fail(done, UnknownOutcomeError("the store is shutting down"))
@@ -270,14 +270,14 @@ class EtcdStore(Visible):
                 await self.until(revision)
 
     async def compact(self, floor: int) -> None:
-        """Forget history up to a revision, here and in etcd."""
+        """Delete history up to a revision, here and in etcd."""
         floor = min(floor, self.revision)
         self._history.drop(floor)
         _, known = await self._transactions.compact(floor, -1)
         await self._transactions.compact(floor, known)
 
     async def run(self) -> None:
-        """Follow etcd until cancelled. What is under way then has an unknown outcome."""
+        """Follow etcd until cancelled. Pending writes then have an unknown outcome."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -295,7 +295,7 @@ class EtcdStore(Visible):
         self._tasks.create_task(work)
 
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
-        """Show what the watch tells; begin again, with another member, whenever it breaks."""
+        """Publish the watch's changes; begin again, with another member, whenever it breaks."""
         while True:
             self._reading = tasks.create_task(self._read())
             await asyncio.wait((self._reading,))
@@ -314,7 +314,7 @@ class EtcdStore(Visible):
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _read(self) -> StoreError | CompactedError | None:
-        """Show what the watch tells until it breaks; return why."""
+        """Publish the watch's changes until it breaks; return why."""
         try:
             async with contextlib.aclosing(self._watched()) as answers:
                 async for answer in answers:
@@ -325,7 +325,7 @@ class EtcdStore(Visible):
         return None
 
     async def _again(self, work: Any) -> bool:
-        """Report whether it was done."""
+        """Await `work`; keep the text of its error; report success."""
         try:
             await work
         except StoreError as error:
@@ -334,7 +334,7 @@ class EtcdStore(Visible):
         return True
 
     async def _look_back(self) -> None:
-        """Read everything again if etcd was restored: it is another cluster, or at an older revision."""
+        """Read all objects again if etcd was restored: it is another cluster, or at an older revision."""
         _, revision = await self._newest()
         if self._reread or revision < self.revision:
             log.error("etcd has gone back: it was restored", seen=self.revision, now=revision)
@@ -342,7 +342,7 @@ class EtcdStore(Visible):
             self._reread = False
 
     def _take(self, answer: Any) -> None:
-        """Show the changes of a watch's answer. Raise CompactedError, or StoreError if it was cancelled."""
+        """Publish the changes of a watch's answer. Raise CompactedError, or StoreError if it was cancelled."""
         if answer.canceled:
             if answer.compact_revision:
                 raise CompactedError(self.revision, answer.compact_revision)
@@ -363,12 +363,12 @@ class EtcdStore(Visible):
         for change in changes:
             if not change.deleted and not self._is_sound(change.record):
                 self._damaged[change.record.key] = change.record
-                self._history.drop(change.revision)  # who watches lists again, without it
+                self._history.drop(change.revision)  # watching clients list again, without it
         if floor := self._history.excess():
             self._history.drop(floor)
 
     def _check_owner(self, events: Iterable[Any]) -> None:
-        """Raise ForeignError at a change of whose the prefix is: with it, all objects may end at once."""
+        """Raise ForeignError if the prefix's owner changes: all objects may disappear with it."""
         for event in events:
             if event.kv.key == self._layout.cluster and event.kv.value != self._transactions.owner != b"":
                 self._reread = True
@@ -385,7 +385,7 @@ class EtcdStore(Visible):
             before = self.revision
 
     async def _look_at_etcd_now_and_then(self) -> None:
-        """See whether etcd is still this cluster's; return to the member of this machine, with the watch as well."""
+        """Check that etcd is still this cluster's; return to the member of this machine, with the watch as well."""
         for number in itertools.count(1):
             await asyncio.sleep(_HOME_SECONDS)
             if await self._client.go_home() and self._reading is not None:
@@ -402,4 +402,4 @@ class EtcdStore(Visible):
 def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # nobody need be waiting any more
+        future.exception()  # the caller may no longer wait

@@ -1,13 +1,13 @@
-"""The requests of the store to etcd: transactions, pages of a state, and leases for what has a lifetime.
+"""The store's requests to etcd: transactions, pages of a state, and leases for objects with a lifetime.
 
-A transaction compares the mod revisions of all keys that it was made from, and writes the key `changed` as well: the
-revision of that key is the newest change's, which one read that goes through the leader tells (`newest`). Both also
-compare the key `cluster`, once it is known whose the prefix is: nothing is acknowledged that stands in another's.
+A transaction compares the mod revisions of all keys that it was made from, and also writes the key `changed`, whose
+revision is that of the newest change: one read through the leader returns it (`newest`). Once the owner of the prefix
+is known, both also compare the key `cluster`, so that no write into another owner's prefix is acknowledged.
 
-A try whose outcome nobody tells may be made much later, by a member that was suspended or cut off. For a change or a
-deletion that is harmless: the revision that it compares never comes back. But what is to be created might have been
+A try with an unknown outcome may be carried out much later, by a member that was suspended or partitioned. A change
+or a deletion then fails: the revision that it compares never comes back. But an object to be created may have been
 created by the next try and deleted since, and would come back. So such a transaction also compares the key `tries`,
-and before it is sent again that key is written: no earlier try holds any more.
+and before the transaction is repeated that key is written: earlier tries fail then.
 """
 
 import asyncio
@@ -63,11 +63,11 @@ class Transactions:
         self._granting = asyncio.Lock()
         self._guard, self._guarding = 0, asyncio.Lock()
         self.owner = b""
-        """Whose the prefix is; nothing until it is known."""
+        """The owner of the prefix; b"" until it is known."""
 
     async def newest(self) -> tuple[int, int]:
         """Return the revision of the newest transaction, and etcd's own, as a majority has them."""
-        request = _Range(key=self._layout.changed, range_end=self._layout.cluster + b"\0")  # these two
+        request = _Range(key=self._layout.changed, range_end=self._layout.cluster + b"\0")  # `changed` and `cluster`
         answer = (await self._client.call("KV/Range", request)).message
         found = {each.key: each for each in answer.kvs}
         self._check_owner([found[key] for key in (self._layout.cluster,) if key in found])
@@ -75,7 +75,7 @@ class Transactions:
         return (changed.mod_revision if changed else 0), answer.header.revision
 
     async def state(self, revision: int) -> State:
-        """Read all objects as they were at a revision. Raise CompactedError."""
+        """Read all objects at a revision. Raise CompactedError."""
         first, last = self._layout.objects, self._layout.objects[:-1] + b"0"
         found = list[tuple[Key, int, bytes]]()
         while True:
@@ -102,13 +102,13 @@ class Transactions:
         except FullError:
             if not all(isinstance(step, Check) or step.deletes for step in steps):
                 raise
-            answer = await self._sent(steps, values, b"")  # this frees space
+            answer = await self._sent(steps, values, b"")  # deletions free space
         if answer.message.succeeded:
             return int(answer.message.header.revision)
         return self._judge(answer, steps, values, mark)
 
     async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> EtcdReply:
-        """Send a transaction until it is answered. What creates is sent again only when no earlier try can hold."""
+        """Repeat a transaction until it is answered. Before a creation is repeated, earlier tries must fail."""
         if all(step.expected for step in steps):
             return await self._client.call("KV/Txn", await self._request(steps, values, mark))
         loop, uncertain = asyncio.get_running_loop(), 0
@@ -129,10 +129,10 @@ class Transactions:
             found = _found(answer.message)[-2] if not answer.message.succeeded else ()
             if answer.message.succeeded or (found and found[0].mod_revision == guard):
                 return EtcdReply(answer.message, uncertain > 0)
-            self._guard = found[0].mod_revision if found else 0  # another has written it
+            self._guard = found[0].mod_revision if found else 0  # another process has written it
 
     async def _guard_after(self, uncertain: int, patience: float) -> int:
-        """Return the revision of the key `tries`; write it if it is not there, or as it was for an uncertain try."""
+        """Return the revision of the key `tries`; write it if it is missing or unchanged since an uncertain try."""
         async with self._guarding:
             if self._guard <= uncertain:
                 found = await self._read_guard(patience)
@@ -153,7 +153,7 @@ class Transactions:
         return found
 
     def _judge(self, answer: EtcdReply, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
-        """Return the revision of a transaction that was made by an earlier try, else raise."""
+        """Return the revision of a transaction that an earlier try has made, else raise."""
         *there, changed, _, cluster = _found(answer.message)
         if not answer.repeated:
             self._check_owner(cluster)
@@ -189,13 +189,13 @@ class Transactions:
         return MESSAGES["TxnRequest"](compare=compare, success=success, failure=shown)
 
     def _ours(self) -> list[Any]:
-        """Build what a transaction compares so that it is made nowhere but in this cluster's prefix."""
+        """Return the comparisons that restrict a transaction to this cluster's prefix."""
         if not self.owner:
             return []
         return [MESSAGES["Compare"](result=EQUAL, target=VALUE, key=self._layout.cluster, value=self.owner)]
 
     def _check_owner(self, found: Sequence[Any]) -> None:
-        """Raise ForeignError if the prefix, by what was found at the key `cluster`, is not this cluster's."""
+        """Raise ForeignError if the found value of the key `cluster` is not this cluster's."""
         if self.owner and not found:
             raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or etcd is another one")
         if self.owner and found[0].value != self.owner:
@@ -208,7 +208,7 @@ class Transactions:
         return _Op(request_put=MESSAGES["PutRequest"](key=place, value=value, lease=lease))
 
     async def _lease(self, lifetime: int) -> int:
-        """Return a lease that lasts for a lifetime, or a little longer: objects of about the same time share one."""
+        """Return a lease of at least a lifetime: objects of about the same time share one."""
         loop, shared = asyncio.get_running_loop(), min(60, max(lifetime // 60, 1))
         async with self._granting:
             held = self._leases.get(lifetime)
@@ -241,7 +241,7 @@ class Transactions:
         return True, answer.header.revision
 
     async def claim(self, owner: bytes) -> bytes:
-        """Note whose prefix this is, unless it is noted; return who has it."""
+        """Write the owner of the prefix unless there is one; return the owner."""
         key = self._layout.cluster
         note = MESSAGES["PutRequest"](key=key, value=owner)
         compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=0)
@@ -251,20 +251,20 @@ class Transactions:
         return owner if answer.succeeded else bytes(answer.responses[0].response_range.kvs[0].value)
 
     async def read_owner(self) -> bytes:
-        """Return whose prefix this is; nothing if nobody has it."""
+        """Return the owner of the prefix, b"" for none."""
         found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
         return bytes(found[0].value) if found else b""
 
 
 def _found(message: Any) -> list[Any]:
-    """Return what stands at the keys that a transaction which was not made shows, in their order."""
+    """Return the keys that a failed transaction read, in their order."""
     return [each.response_range.kvs for each in message.responses]
 
 
 def _made(answer: Any, steps: Sequence[Step], values: Sequence[bytes], there: Sequence[Any]) -> int:
-    """Return a revision at which all writes of a transaction stand, if they do; else 0.
+    """Return a revision at which all writes of a transaction are in place, else 0.
 
-    Others may have written since, elsewhere. What was to be deleted and is gone is deleted, whoever was first.
+    Other processes may have written other keys since. A key to be deleted that is missing counts as deleted.
     """
     left = iter(values)
     written = [
@@ -293,7 +293,7 @@ class _Waiting:
 
 
 class Gathering:
-    """Sends transactions that come at the same time as one: a call of gRPC costs more than what it carries.
+    """Sends concurrent transactions as one: a gRPC call costs more than its content.
 
     No two of them write the same key, so none depends on another. If etcd refuses them together, each is sent by
     itself and gets its own answer. `spawn` runs a coroutine beside all others.

@@ -1,4 +1,4 @@
-"""Writes a whole cluster below a prefix of etcd, and reads one, for a migration: no API server runs meanwhile."""
+"""Writes a whole cluster below a prefix of etcd, and reads one, for a migration while no API server runs."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from vipwire_up.store.record import Key, Record, StoreError
 
 MIGRATING: Final = b"migrating"
 MOVED: Final = b"moved to sqlite"
-"""What stands in place of a cluster's authority while its objects are on their way, and when they are gone."""
+"""The owner of a prefix while its objects are being moved to SQLite, and afterwards."""
 _MOST: Final = 100
 _MOST_BYTES: Final = 1 << 20  # of a request: etcd's own limit is 1.5 MiB
 _AT_ONCE: Final = 64
@@ -27,13 +27,12 @@ class Transfer:
         self._transactions = Transactions(client, self._layout)
 
     async def owner(self) -> bytes:
-        """Return whose prefix this is."""
         return await self._transactions.read_owner()
 
     async def begin(self) -> None:
         """Claim an empty prefix, or one with an interrupted migration, and empty that. Raise StoreError."""
         owner = await self._transactions.claim(MIGRATING)
-        if owner == MOVED:  # it came from here, and goes back
+        if owner == MOVED:  # it was moved from here, and returns
             await self.mark(MIGRATING)
         elif owner != MIGRATING:
             raise StoreError(f"etcd holds a cluster at prefix {self._layout.prefix}: choose another --etcd-prefix")
@@ -41,7 +40,7 @@ class Transfer:
         await self._client.call("KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_after(first)))
 
     async def raise_revision(self, beyond: int) -> None:
-        """Write until etcd's revision is beyond one."""
+        """Write until etcd's revision is beyond `beyond`."""
         _, revision = await self._transactions.newest()
 
         async def work(count: int) -> None:
@@ -54,7 +53,7 @@ class Transfer:
                 tasks.create_task(work(each + (number < rest)))
 
     async def fill(self, objects: Iterable[tuple[Key, bytes]]) -> None:
-        """Write objects that are not there."""
+        """Write objects that are missing."""
         batch, size = list[tuple[bytes, bytes]](), 0
         for key, value in objects:
             if batch and (len(batch) == _MOST or size + len(value) > _MOST_BYTES):
@@ -67,7 +66,7 @@ class Transfer:
         await self._put(self._layout.changed, b"")
 
     async def mark(self, owner: bytes) -> None:
-        """Say whose prefix this is."""
+        """Write the owner of the prefix."""
         await self._put(self._layout.cluster, owner)
 
     async def records(self) -> tuple[int, list[Record]]:
@@ -77,7 +76,7 @@ class Transfer:
         return revision, [Record(key, number, at_revision(value, number)) for key, number, value in state.found]
 
     async def _write(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write some; done twice, as after a broken connection, it is the same."""
+        """Write a batch; repeating it, as after a broken connection, changes nothing."""
         success = [_Op(request_put=MESSAGES["PutRequest"](key=place, value=value)) for place, value in batch]
         request = MESSAGES["TxnRequest"](success=success)
         await self._client.call("KV/Txn", request)
