@@ -119,7 +119,6 @@ WantedBy=multi-user.target
 
 
 def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
-    """Write the unit file of a command."""
     service = SERVICES[name]
     return _UNIT.format(
         name=name,
@@ -135,7 +134,6 @@ def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
 
 
 def environment(name: str) -> str:
-    """Write the initial file of a command's flags."""
     head = f"# Flags of `vipwire {name}`, without quotes and on one line; `vipwire {name} --help` shows them all."
     return f"{head}\nVIPWIRE_{name.upper()}_FLAGS={SERVICES[name].flags}\n"
 

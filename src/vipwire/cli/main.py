@@ -211,7 +211,6 @@ class GoFlagsCommand(click.Command):
         return []
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the command's summary and all flags, in groups, with defaults."""
         from vipwire.config.flag_help import help_text  # noqa: PLC0415  # only needed for help
 
         formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{help_text()}")

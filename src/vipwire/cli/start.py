@@ -13,7 +13,6 @@ from vipwire.process_lifecycle.early_signals import end_by_sigterm
 
 
 def start() -> None:
-    """Run the command of this process's command line."""
     command, *words = sys.argv[1:] or [""]
     if command == "proxy" and "_VIPWIRE_COMPLETE" not in os.environ:
         _proxy(words)

@@ -230,7 +230,6 @@ class Config(Section, frozen=True):
 
     @property
     def gates(self) -> dict[str, bool]:
-        """The value of every known feature gate."""
         return dict(enabled_gates(self.feature_gates))
 
     @property

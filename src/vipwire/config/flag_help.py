@@ -26,7 +26,6 @@ def _group(group: Group) -> str:
 
 
 def usage(flag: Setting) -> str:
-    """Write a flag's names and the kind of its value, as on a command line."""
     name = f"-{flag.short}" if flag.short == flag.name else f"--{flag.name}"
     short = f"-{flag.short}, " if flag.short and flag.short != flag.name else ""
     return f"{short}{name} {flag.kind.usage}".rstrip()

@@ -102,7 +102,6 @@ def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
 
 
 def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:
-    """Return the value of every known gate, given the operator's."""
     chosen = dict(gates)
     groups = {stage: chosen[name] for name, stage in _GROUPS.items() if name in chosen}
     return {

@@ -60,7 +60,6 @@ class Registered(Protocol):
 
 
 def mode_names() -> tuple[str, ...]:
-    """Return the modes, the default first."""
     return tuple(_MODULES)
 
 

@@ -32,7 +32,6 @@ def must(allowed: Callable[[Any], bool], message: str) -> Check:
 
 
 def within(least: int, most: int) -> Check:
-    """Make the check of a number between bounds."""
     return must(lambda value: least <= value <= most, f"must be within the range [{least}, {most}]")
 
 
@@ -99,7 +98,6 @@ def port_range(text: str) -> range | None:
 
 
 def is_version(text: str) -> Iterator[str]:
-    """Check the version of Kubernetes in a configuration."""
     if text and not re.fullmatch(r"\d+\.\d+", text):
         yield "must be omitted or be <major>.<minor>"
 
@@ -188,7 +186,6 @@ class Setting(Value, frozen=True):
 
     @property
     def kind(self) -> ValueKind:
-        """The kind of the value."""
         return self.read_as or _KIND_OF.get(type(self.default), ValueKind.SECTION)
 
     @property
@@ -198,11 +195,9 @@ class Setting(Value, frozen=True):
 
     @property
     def help(self) -> str:
-        """The meaning of the flag, in one paragraph."""
         return self.text or f"{self.warning[:1].upper()}{self.warning[1:]}."
 
     def value(self, config: Any) -> Any:
-        """Return this field's value in a configuration."""
         return attrgetter(self.attribute)(config)
 
 

@@ -232,7 +232,6 @@ class Counters(Section, frozen=True):
 
     @property
     def level(self) -> CounterLevel:
-        """The level of the mode's counters."""
         if self.series == Series.NONE.value:
             return CounterLevel.NOTHING
         return CounterLevel.TRAFFIC if self.traffic else CounterLevel.CONNECTIONS

@@ -205,7 +205,6 @@ def _way(path: Path) -> list[Path]:
 
 
 def _others_may_write(found: os.stat_result) -> bool:
-    """Report whether other users may replace entries of a folder."""
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
     may_write = by_group or found.st_mode & stat.S_IWOTH
     return bool(stat.S_ISDIR(found.st_mode) and may_write and not found.st_mode & stat.S_ISVTX)

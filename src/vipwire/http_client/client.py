@@ -60,7 +60,6 @@ class Client:
         self._kept: defaultdict[Server, list[Wire]] = defaultdict(list)
 
     async def close(self) -> None:
-        """Close the kept connections."""
         for wires in self._kept.values():
             for wire in wires:
                 wire.close()
@@ -139,7 +138,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def _without_password(url: str) -> str:
-    """Remove user and password from a URL."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -186,7 +184,6 @@ async def _dial(parts: SplitResult) -> Wire:
 
 
 async def _encrypt(wire: Wire, parts: SplitResult, tls: ssl.SSLContext | None, name: str | None) -> None:
-    """Do the TLS handshake on a connection."""
     plain, host = wire.transport, _host(parts)
     try:
         encrypted = await asyncio.get_running_loop().start_tls(

@@ -95,11 +95,9 @@ class Wire(asyncio.Protocol):
         return reusable
 
     def keeps_open(self) -> bool:
-        """Report whether the server keeps the connection open."""
         return bool(self._parser.should_keep_alive())
 
     def status(self) -> int:
-        """Return the current answer's status."""
         return int(self._parser.get_status_code())
 
     def close(self) -> None:
@@ -173,7 +171,6 @@ class Response:
         return (await self.read_at_most(_LONGEST_REASON)).decode("utf-8", "replace")
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body in pieces as they arrive."""
         while True:
             while self._pieces:
                 for read in self._unpack(self._next()):

@@ -158,7 +158,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._room.stop_waiting(self)
 
     async def _answer(self) -> None:
-        """Answer the received request, then pipelined ones."""
         reader, pipelined = self._reader, False
         try:
             while reader.exchange is not None or reader.refused is not None:

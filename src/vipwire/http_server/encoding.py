@@ -11,7 +11,6 @@ Fields: TypeAlias = Mapping[str, str | tuple[str, ...]]
 
 
 def encode_head(status: int, fields: Fields) -> bytes:
-    """Encode the status line and the header fields of an answer."""
     lines = [f"HTTP/1.1 {int(status)} {HTTPStatus(status).phrase}"]
     for name, value in fields.items():
         lines += (f"{name}: {each}" for each in ((value,) if isinstance(value, str) else value))

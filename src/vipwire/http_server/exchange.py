@@ -105,7 +105,6 @@ class Exchange:
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """The client's certificate, which TLS has verified."""
         return self.connection.certificate
 
     async def read(self, most: int) -> bytes:
@@ -126,7 +125,6 @@ class Exchange:
 
     @property
     def size(self) -> int:
-        """The number of received bytes of the body."""
         return len(self._body)
 
     def take(self, piece: bytes) -> None:
@@ -136,7 +134,6 @@ class Exchange:
         self.complete = True
 
     def break_off(self) -> None:
-        """Record that the rest of the body will not arrive."""
         self.broken = True
 
     def invite(self) -> bool:

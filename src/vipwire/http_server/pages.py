@@ -72,7 +72,6 @@ class Pages:
 
 
 def refusal(status: HTTPStatus, headers: Fields = TEXT) -> Reply:
-    """Return a reply with the status's phrase."""
     return Reply(f"{status.value}: {status.phrase}", status, {**TEXT, **headers})
 
 

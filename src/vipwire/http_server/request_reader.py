@@ -41,16 +41,13 @@ class RequestReader:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a site waits for a body."""
         return self._came is not None
 
     @property
     def unparsed(self) -> int:
-        """The number of bytes after the request."""
         return len(self._unparsed)
 
     def feed(self, data: memoryview) -> None:
-        """Add received bytes."""
         self._unparsed += data
         self.parse()
 
@@ -59,7 +56,6 @@ class RequestReader:
         self.parse()
 
     def end(self) -> None:
-        """Read no further request."""
         self.is_last = True
 
     def close(self) -> None:

@@ -82,7 +82,6 @@ class Room:
         return True
 
     def recognize(self, guest: Guest) -> None:
-        """Mark a connection as a known user's."""
         self._waiting.pop(guest, None)
         if (address := self._strangers.pop(guest, None)) is not None:
             _decrease(self._strangers_of, address)
@@ -99,11 +98,9 @@ class Room:
             self._waiting[guest] = address
 
     def stop_waiting(self, guest: Guest) -> None:
-        """Record that a connection no longer waits for its client."""
         self._waiting.pop(guest, None)
 
     def is_waiting(self, guest: Guest) -> bool:
-        """Report whether a connection is a stranger that waits for its client."""
         return guest in self._waiting
 
     def bound_unread(self) -> None:

@@ -41,7 +41,6 @@ class Serving:
 
     @property
     def ports(self) -> list[int]:
-        """The ports of the listening sockets."""
         return [int(listener.getsockname()[1]) for listener in self._listeners]
 
     def listen(self, listener: socket.socket, opening: Opening = open_plain, backlog: int = 128) -> None:

@@ -205,7 +205,6 @@ def _script_view(document: Document) -> Text:
 
 
 def _print_script(document: Document) -> None:
-    """Print the script of the mode's tools without wrapping lines."""
     console = show.console()
     for family in document["families"]:
         for line in difference.script_lines(family):

@@ -63,7 +63,6 @@ def _pods(side: FamilyView) -> str:
 
 
 def plan_view(document: Document) -> RenderableType:
-    """Lay out a plan as trees of sentences."""
     parts: list[RenderableType] = [Text(f"node {document['node']}", style="bold")]
     families = (Text(f"  {family['family']}: {_node_words(family)}") for family in document["families"])
     parts.extend(Prose(words, _BEHIND_THE_FAMILY) for words in families)

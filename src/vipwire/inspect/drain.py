@@ -361,7 +361,6 @@ def in_kernel(situation: Situation, names: Iterable[ObjectName]) -> bool | None:
 
 
 def drain_view(document: Document) -> RenderableType:
-    """Show the change, whether the kernel has it, and the connections that are left."""
     names = ", ".join(document["services"]) or "no Service"
     what = "drained" if document["drained"] else "used again"
     until = f" until {document['until']}" if document["until"] else ""

@@ -59,7 +59,6 @@ class Rates:
             self._counted.popleft()
 
     def recognise(self, frontends: Frontends) -> None:
-        """Replace the frontends whose connections are counted."""
         self._frontends = frontends
 
     def take(self, notification: FlowNotification) -> None:
@@ -144,7 +143,7 @@ def _fresh(row: Document) -> float:
 
 
 def top_view(document: Document, most: int) -> RenderableType:
-    """Lay out a line for each Service port, and below it its endpoints."""
+    """Lay out a line for each Service port, with its endpoints below."""
     rows: list[list[str | Text]] = []
     services: dict[str, list[Document]] = {}
     for row in document["rows"]:

@@ -69,7 +69,6 @@ class Tracer:
         return document
 
     def summary(self) -> Document:
-        """Count the new connections of each endpoint of each Service port."""
         totals: Counter[str] = Counter()
         for (service, _), count in self.endpoints.items():
             totals[service] += count
@@ -95,7 +94,6 @@ BEHIND_THE_TIME: Final = len("00:00:00.000 ended ")
 
 
 def event_view(document: Document) -> Text:
-    """Write one event as a line."""
     ended = document["event"] == FlowChange.DESTROYED.value
     said = f" after {document['seconds']} s" if ended and document.get("seconds") is not None else ""
     silent = " never answered" if ended and not document["answered"] else ""

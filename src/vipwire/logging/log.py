@@ -175,7 +175,6 @@ class TextFormatter(logging.Formatter):
         return self.line(record.created, _level(record.levelno), record.getMessage(), _fields(record))
 
     def line(self, created: float, level: str, message: str, fields: Mapping[str, object]) -> str:
-        """Write a record's fields as one line."""
         when = datetime.fromtimestamp(created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         shown = f"{_COLOURS[level]}{level}\x1b[0m" if self._colour else level
         pairs = [f"{name}={value if type(value) is int else _text(value)}" for name, value in fields.items()]

@@ -27,7 +27,6 @@ class Stop:
         self._loop.call_soon_threadsafe(self.end, f"{successor} takes over")
 
     async def wait(self) -> str:
-        """Wait for the end and return its reason."""
         return await self._reason
 
     def end(self, reason: str) -> None:

@@ -75,7 +75,6 @@ class Holder(Value, frozen=True):
 
     @property
     def remedy(self) -> str:
-        """How to end the process."""
         if not self.pid and not self.said:
             return "find it as root (ss -xlp)"
         return f"end it (kill {self.pid})" if self.pid else "end its container"
@@ -111,7 +110,6 @@ class Claim:
         os.environ[INHERITED] = json.dumps(numbers)
 
     def close(self) -> None:
-        """Release the names."""
         self._wake.close()
         self._thread.join()
         for each in (*self._listeners.values(), *self._heard, *self._successors, self._woken):

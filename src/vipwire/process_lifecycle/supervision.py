@@ -90,7 +90,6 @@ class LoopWatch:
         self._thread.join()
 
     def beat(self) -> None:
-        """Show that the loop runs."""
         now = time.monotonic()
         if self._told:
             self._told, self._until = False, now + self._news
@@ -180,7 +179,6 @@ class Guard(Generic[T]):
         return self._steps.of(self.part)
 
     def failed(self, thing: T, error: Exception) -> None:
-        """Suspend an object after an error."""
         before, said = self._suspended.get(thing), in_short(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
@@ -201,16 +199,13 @@ class Guard(Generic[T]):
         return suspension is None or suspension.due <= self._clock()
 
     def due(self) -> tuple[T, ...]:
-        """List the suspended objects whose delay has passed."""
         return tuple(thing for thing in self._suspended if self.ready(thing))
 
     def forget(self, thing: T) -> None:
-        """Remove an object that no longer exists."""
         self._suspended.pop(thing, None)
 
     @property
     def holds(self) -> bool:
-        """Whether any object is suspended."""
         return bool(self._suspended)
 
 
@@ -258,7 +253,6 @@ class Supervisor:
         return troubles | ({"event loop": self._loop} if self._loop else {})
 
     def forget(self, name: str) -> None:
-        """Remove a part that is no longer to run."""
         self._parts.pop(name, None)
 
     async def watch(self) -> None:

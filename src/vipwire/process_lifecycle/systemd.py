@@ -17,7 +17,6 @@ _ALIVE: Final = "WATCHDOG=1"
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Send a state to systemd."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
         return

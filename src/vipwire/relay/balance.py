@@ -85,7 +85,6 @@ class ClientMemory:
         return len(self._clients)
 
     def identity(self, place: Place) -> bytes | Place:
-        """Return the part of an endpoint that the table remembers."""
         return place.address if self.whole else place
 
     def recall(self, client: str, now: float, seconds: float) -> bytes | Place | None:
@@ -94,7 +93,6 @@ class ClientMemory:
         return found[0] if found is not None and now - found[1] < seconds else None
 
     def note(self, client: str, place: Place, now: float) -> None:
-        """Remember a client's endpoint."""
         self._clients.pop(client, None)
         self._clients[client] = (self.identity(place), now)
         if len(self._clients) > MOST_CLIENTS:
@@ -167,7 +165,6 @@ class Pool:
         return None
 
     def connected(self, target: BalancedEndpoint) -> None:
-        """Record a successful dial."""
         target.failures = 0
         target.connections += 1
 
@@ -182,7 +179,6 @@ class Pool:
         return begins
 
     def sweep(self, now: float) -> None:
-        """Forget clients whose affinity has timed out."""
         self.memory.forget(now, self._affinity)
 
     def _fresh(self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:

@@ -105,7 +105,6 @@ class Call:
 
     @contextmanager
     def closed_by_failure(self) -> Iterator[None]:
-        """Close the connection if the block raises."""
         try:
             yield
         except BaseException:
@@ -233,7 +232,6 @@ class Remote:
         }
 
     def places(self, listeners: Mapping[str, Listener], protocol: Protocol) -> frozenset[tuple[Address, int]]:
-        """Return the addresses and ports of a protocol's listeners."""
         return frozenset(
             (Address(place.address), port)
             for key, listener in listeners.items()
@@ -284,7 +282,6 @@ class Remote:
                 self.ports.pop(key, None)
 
     def alive(self) -> bool:
-        """Report whether the last relay still answers."""
         if self._call is None:
             return False
         try:

@@ -58,7 +58,6 @@ class Session:
         self.owner.end(self)
 
     def ready(self, fd: int, mask: int) -> None:
-        """Relay answers to the client."""
         del fd, mask
         owner, (number, peer, asked) = self.owner, self.client
         listening = owner.sockets.get(number)
@@ -105,7 +104,6 @@ class DatagramListener(BaseListener):
         self._had = {client: target for client, target in self._had.items() if self._serves(target)}
 
     def ready(self, fd: int, mask: int) -> None:
-        """Relay datagrams of clients."""
         del mask
         listening, everywhere, asked = self.sockets[fd], fd in self._everywhere, b""
         for _ in range(_BATCH):
@@ -144,7 +142,6 @@ class DatagramListener(BaseListener):
         self.shared.ended()
 
     def close(self) -> None:
-        """Close the listening sockets and all clients' sockets."""
         super().close()
         for session in list(self._sessions.values()):
             self.end(session)

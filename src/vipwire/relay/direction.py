@@ -72,7 +72,6 @@ class Pipe:
         return cls.spare.pop() if cls.spare else cls()
 
     def give_back(self) -> None:
-        """Keep the pipe for another connection, or close it."""
         if not self.filled and len(Pipe.spare) < _SPARE_PIPES:
             Pipe.spare.append(self)
         else:
@@ -112,7 +111,6 @@ class Direction:
             self.link.close()
 
     def flush(self) -> None:
-        """Continue copying, because the sink accepts more."""
         if not self.waiting:
             return
         self.waiting = False

@@ -75,7 +75,6 @@ class Dialled:
         return self._steps.get((protocol, *peer[:2]), 0)
 
     def goes_round(self, protocol: int, peer: tuple[str, int]) -> bool:
-        """Report whether a client's connection has passed through the relay too often."""
         return self.steps(protocol, peer) >= _MOST_STEPS
 
     def add(self, protocol: int, sock: _socket.socket, peer: tuple[str, int]) -> tuple[int, str, int]:
@@ -85,7 +84,6 @@ class Dialled:
         return place
 
     def remove(self, place: tuple[int, str, int]) -> None:
-        """Forget a closed socket."""
         self._steps.pop(place, None)
 
 
@@ -131,7 +129,6 @@ class Shared:
         self._idle = loop.timer_queue(udp_timeout, self._look)
 
     def close(self) -> None:
-        """Close the spare socket and the one for connection tracking."""
         self._spare.close()
         self.origins.close()
 
@@ -177,7 +174,6 @@ class BaseListener:
         self._admitted: dict[str, bool] = {}
 
     def places(self) -> Iterator[tuple[tuple[int, Place], _socket.socket]]:
-        """Yield the sockets, each with its protocol and its requested place."""
         for place, sock in zip(self.listener.binds, self.sockets.values(), strict=True):
             yield (self.listener.protocol, place), sock
 
@@ -205,12 +201,10 @@ class BaseListener:
         return known
 
     def refused(self, reason: str) -> None:
-        """Count a refused client."""
         self.shared.refused[reason] += 1
         self.loop.note(f"{self.listener.name}: clients are refused: {reason}")
 
     def close(self) -> None:
-        """Close the listening sockets."""
         for fd, sock in self.sockets.items():
             self.loop.leave(fd, sock)
         self.sockets = {}

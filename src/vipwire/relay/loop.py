@@ -90,7 +90,6 @@ class EventLoop:
         queue.items.append((self.now + queue.seconds, item))
 
     def again(self, call: Callable[[], None]) -> None:
-        """Call back in the next round."""
         self._again.append(call)
 
     def note(self, text: str) -> None:

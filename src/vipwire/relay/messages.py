@@ -181,7 +181,6 @@ _Message = TypeVar("_Message")
 
 
 def encode(message: Request | Answer) -> bytes:
-    """Encode a message after its length."""
     body = _ENCODER.encode(message)
     return HEAD.pack(len(body)) + body
 

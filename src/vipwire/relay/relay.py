@@ -232,7 +232,6 @@ class ControlConnection:
         loop.add(sock.fileno(), self, select.EPOLLIN)
 
     def ready(self, fd: int, mask: int) -> None:
-        """Read the available bytes, and answer every complete request."""
         del mask
         try:
             data = self._sock.recv(1 << 20, socket.MSG_DONTWAIT)

@@ -47,7 +47,6 @@ def tell_asked(sock: _socket.socket) -> None:
 
 
 def tells_asked(sock: _socket.socket) -> bool:
-    """Report whether the kernel reports each datagram's destination address."""
     level, option, _ = _OPTIONS[socket.AddressFamily(sock.family)]
     return bool(sock.getsockopt(level, option))
 
@@ -155,7 +154,7 @@ def open_listener(protocol: int, place: Place, ports: range, chance: Callable[[]
 
 
 def _candidates(port: int, ports: range, chance: Callable[[], float]) -> Iterator[int]:
-    """Yield the ports to try: all of the range, from a random one on."""
+    """Yield the ports to try, from a random one on."""
     if port or not ports:
         yield port
         return

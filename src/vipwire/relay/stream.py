@@ -83,7 +83,6 @@ class RelayedConnection:
 
     @property
     def loop(self) -> EventLoop:
-        """The event loop."""
         return self.owner.loop
 
     def direction_ended(self) -> bool:
@@ -122,7 +121,6 @@ class RelayedConnection:
         self._give_up("no endpoint answers")
 
     def ready(self, fd: int, mask: int) -> None:
-        """Handle the events of either socket."""
         if self.step >= 0:
             self._answered(mask)
             return
@@ -311,7 +309,6 @@ class StreamListener(BaseListener):
         return header(self.listener.proxy_protocol, link.peer[:2], asked_for(link.client, self.family))
 
     def link_ended(self) -> None:
-        """Free the descriptors' budget of a connection."""
         self._links -= 1
         self.shared.budget.links -= 1
         self.shared.ended()

@@ -47,7 +47,6 @@ class Grid:
         self._whole = whole
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Request the whole width."""
         del console
         return Measurement(1, options.max_width)
 
@@ -65,7 +64,6 @@ class Grid:
             yield Prose(Text(words, style="dim"))
 
     def _widths(self) -> list[int]:
-        """Measure each column unfolded."""
         return [
             max([cell_len(column.title), *(_width(line) for row in self._rows for line in row[index])])
             for index, column in enumerate(self._columns)
@@ -109,7 +107,6 @@ class _Kept:
     widths: list[int] = field(default_factory=list)
 
     def cells(self, row: Sequence[_Cell]) -> tuple[_Cell, ...]:
-        """Select a row's shown cells, and fold its prose."""
         return tuple(
             tuple(_folded(row[index], width, holds=self.columns[index].holds))
             if self.columns[index].prose

@@ -7,8 +7,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_flags(*flags: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Add flags (click options) to a command, in their order."""
-
     def decorate(command: Command) -> Command:
         for option in reversed(flags):
             command = option(command)

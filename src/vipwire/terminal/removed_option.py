@@ -7,8 +7,6 @@ import click
 
 
 def refuse(option: str, instead: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """Return the callback of a hidden option that no longer exists."""
-
     def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
         if value is not None:
             raise click.UsageError(f"{option} was removed: {instead}", ctx)

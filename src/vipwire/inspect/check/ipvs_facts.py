@@ -58,7 +58,6 @@ T = TypeVar("T")
 
 
 def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
-    """Read the kernel's objects of ipvs mode, of both families."""
     local = read_addresses()
     servers: list[IpvsServer] = []
     entries: dict[ObjectKey, Object] = {}

@@ -169,7 +169,6 @@ class IpvsState:
 
     @property
     def traces(self) -> bool:
-        """Whether the kernel holds any object of ipvs mode."""
         return bool(self.vips or self.sets or any(server.ours for server in self.servers))
 
 
@@ -186,7 +185,6 @@ class Leaving:
 
     @property
     def target(self) -> ModeSpec:
-        """The mode that vipwire will run."""
         return selected(self.config)
 
     @cached_property
@@ -217,7 +215,6 @@ class Leaving:
 
 
 def judge_leaving(leaving: Leaving) -> list[Consequence]:
-    """Compare ipvs mode on this node with the mode that vipwire will run."""
     found: list[Consequence] = []
     mode, lacks = f"{leaving.target.name} mode", leaving.lacks
     if lacks:

@@ -128,7 +128,6 @@ def coloured(word: str, by: str | None = None) -> Text:
 
 
 def remedied(said: str, remedy: str) -> Text:
-    """Write a finding, and below it the remedy."""
     return Text.assemble(said, (f"\n→ {remedy}", "cyan")) if remedy else Text(said)
 
 

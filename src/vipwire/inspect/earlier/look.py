@@ -93,7 +93,6 @@ class EarlierChain(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The chain as JSON, with stable names."""
         return {
             "family": self.family.value,
             "table": self.table,
@@ -144,7 +143,6 @@ def earlier_chains(
 def earlier_for(
     config: Config, packet: Packet, targets: Collection[Target], own: Collection[Address]
 ) -> tuple[EarlierChain, ...]:
-    """Find the chains that decide about one packet before the selected mode's."""
     return earlier_chains(config, [family_of(packet.destination)], packet, targets, own)
 
 
@@ -255,7 +253,6 @@ class _Looking:
         return found & meeting.effects
 
     def nf_tables(self, netlink: NetlinkSocket) -> Iterator[EarlierChain]:
-        """Find the chains of nf_tables."""
         families = _INET, _NETDEV, _BRIDGE, NFPROTO[self._family]
         dumped = netlink.dump(MessageType.GETCHAIN, encode.list_tables())
         for chain in [decode.chain(payload) for payload in dumped if payload[0] in families]:

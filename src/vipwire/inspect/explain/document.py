@@ -109,7 +109,6 @@ def _walk_document(walk: Walk | None) -> Document:
 
 
 def flow_document(flow: Flow) -> Document:
-    """Describe a tracked connection: the client's addresses, and the endpoint's."""
     return {
         "client": format_endpoint(flow.source, flow.source_port),
         "vip": format_endpoint(flow.destination, flow.destination_port),

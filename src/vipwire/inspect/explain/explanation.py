@@ -73,7 +73,6 @@ class Explanation:
 
     @property
     def planned(self) -> End:
-        """The plan's answer in a word."""
         return _ENDS.get(type(self.outcome), End.UNTOUCHED)
 
     @property
@@ -92,7 +91,6 @@ class Explanation:
 
     @cached_property
     def service(self) -> tuple[Service, ServicePort] | None:
-        """The Service and port of the packet's frontend."""
         if self.frontend is None:
             return None
         name = self.frontend.port_name
@@ -133,7 +131,6 @@ class Explanation:
 
     @property
     def by_address(self) -> bool:
-        """Whether the client's address alone decides its target."""
         return self.action is not None and self.action.spread.algorithm is Algorithm.SOURCE_HASH
 
 
@@ -296,7 +293,6 @@ Check = tuple[int, ServiceHealthCheck]
 
 
 def health_checks(situation: Situation) -> Iterator[Check]:
-    """List the health checks of the plans."""
     for name in sorted({name for side in situation.sides for name in side.plans}):
         check = joint_health_check(side.plans.get(name) for side in situation.sides)
         if check is not None:

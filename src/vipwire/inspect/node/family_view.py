@@ -51,7 +51,6 @@ class FamilyView:
 
     @cached_property
     def wanted(self) -> dict[Any, Any]:
-        """All rendered objects."""
         wanted = dict(self.node_objects)
         for rendered in self.rendered.values():
             wanted.update(rendered.own)

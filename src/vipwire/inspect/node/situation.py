@@ -95,7 +95,6 @@ def opened(config: Config) -> Iterator[Kernel]:
 
 
 def take(config: Config, store: Store, kernel: Kernel) -> Situation:
-    """Read the plan, the kernel and the addresses."""
     situation = planned(config, store)
     seen = (
         observed(

@@ -74,7 +74,6 @@ class AccessControl:
 
 
 def host_of(request: Request) -> str:
-    """Return the request's Host header without the port, in lower case."""
     host = request.headers.get("host", "").strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -175,7 +175,7 @@ class Look:
 
 
 def changes_of(config: Config, service: str) -> list[Any]:
-    """Return the changes of one Service, oldest first."""
+    """Return the last syncs that changed one Service, oldest first."""
     return [change_document(each) for each in read_changes(changes_file(config.state_dir)) if each.service == service]
 
 

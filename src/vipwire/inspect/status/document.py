@@ -53,7 +53,6 @@ def share_text(share: float | Fraction) -> str:
 
 
 def family_document(side: FamilyView) -> Document:
-    """Describe one family: its objects, and whether the kernel holds them."""
     delta = side.delta
     document: Document = {
         "family": side.family.value,

@@ -63,7 +63,6 @@ class EjectedTarget(NamedTuple):
 
 
 def ejected(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[EjectedTarget]:
-    """Return a port's endpoints of one family that are ejected."""
     found, _, pools, until = _endpoints_of(store, side, service, port)
     used = {*pools.cluster, *pools.local}
     return [
@@ -74,7 +73,6 @@ def ejected(store: Store, side: FamilyView, service: Service, port: ServicePort)
 
 
 def endpoint_usages(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[dict[str, Any]]:
-    """Describe every endpoint of a port in one family: its place, conditions, use and the reason."""
     if service.name not in side.plans:
         return []
     found, taken, pools, until = _endpoints_of(store, side, service, port)

@@ -126,7 +126,6 @@ class Map:
             first = False
 
     def mapped(self, *, write: bool) -> mmap.mmap:
-        """Map the elements of an array into memory."""
         each = stride(self.shape)
         size = -(-self.shape.max_entries * each // mmap.PAGESIZE) * mmap.PAGESIZE
         access = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)

@@ -39,12 +39,10 @@ def pin(descriptor: int, path: Path) -> None:
 
 
 def of_node(cookie: int) -> Path:
-    """Return the folder of a network namespace, by its cookie."""
     return OURS / f"{cookie:x}"
 
 
 def is_mounted(path: Path = BPFFS, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Report whether bpffs is mounted."""
     lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     return any(line.split()[1:3] == [str(path), _KIND] for line in lines)
 

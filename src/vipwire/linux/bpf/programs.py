@@ -85,7 +85,6 @@ def _load(hook: str, code: bytes, licence: str, name: str, log: "ctypes.Array[ct
 
 
 def program(descriptor: int) -> Program:
-    """Return a program's description (struct bpf_prog_info)."""
     maps = (ctypes.c_uint32 * _MOST)()
     prepared = bytearray(64)
     struct.pack_into("=IQ", prepared, 52, _MOST, ctypes.addressof(maps))
@@ -113,7 +112,6 @@ def detach(link: int) -> None:
 
 
 def look_at_link(descriptor: int) -> BpfLink:
-    """Return a cgroup link's description (struct bpf_link_info)."""
     data = information(descriptor)
     _, number, running = struct.unpack_from("=III", data)
     cgroup, hook = struct.unpack_from("=QI", data, 16)

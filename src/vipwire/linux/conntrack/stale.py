@@ -72,7 +72,6 @@ class Staleness(Value, frozen=True):
         return source != (address, port) and any(address in cidr for cidr in self.service_cidrs)
 
     def families(self) -> tuple[Family, ...]:
-        """Return the families that can have stale flows."""
         addresses = {address for address, _ in self.frontends if address is not None}
         addresses.update(cidr.network for cidr in self.service_cidrs)
         if any(address is None for address, _ in self.frontends):

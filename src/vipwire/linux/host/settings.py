@@ -84,7 +84,6 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
 
 
 def remedy_of(sysctl: Sysctl, code: int) -> str:
-    """Return the remedy for an errno of writing a setting."""
     setting = f"`{sysctl.name} = {sysctl.value}`"
     if code == errno.ENOENT:
         if sysctl.path.startswith("net/netfilter/"):

@@ -23,13 +23,11 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def nested(kind: int, *parts: bytes) -> bytes:
-    """Encode an attribute whose value is a list of attributes."""
     value = b"".join(parts)
     return _HEADER.pack(4 + len(value), kind | NESTED) + value
 
 
 def string(kind: int, text: str) -> bytes:
-    """Encode a NUL-terminated string."""
     value = text.encode()
     length = 5 + len(value)
     return _HEADER.pack(length, kind) + value + _NUL_AND_PADDING[length & 3]
@@ -57,7 +55,6 @@ def attributes(data: bytes | memoryview, at: int = 0) -> dict[int, memoryview]:
 
 
 def text_of(value: memoryview) -> str:
-    """Decode a NUL-terminated string."""
     return bytes(value).rstrip(b"\0").decode(errors="replace")
 
 

@@ -122,7 +122,6 @@ def status_request(family: Family, status: int) -> bytes:
 def reply_request(
     protocol: Protocol, source: Address, source_port: int, destination: Address, destination_port: int
 ) -> bytes:
-    """Encode the payload of a CT_GET for the one flow with this reply tuple."""
     ends = source, source_port, destination, destination_port
     return struct.pack("=BBH", 2 if len(source) == 4 else 10, 0, 0) + _tuple(_REPLY, ends, protocol)
 

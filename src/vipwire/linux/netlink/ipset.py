@@ -116,12 +116,10 @@ def create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int 
 
 
 def named(family: Family, name: str) -> bytes:
-    """Encode the payload that names a set, to list or destroy it."""
     return _header(_NFPROTO[family]) + string(2, name)
 
 
 def changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]]) -> Iterator[bytes]:
-    """Encode the payloads that add elements with their marks, or delete them."""
     for start in range(0, len(elements), _PER_MESSAGE):
         part = elements[start : start + _PER_MESSAGE]
         blobs = [nested(7, *_element(element, mark)) for element, mark in part]
@@ -146,7 +144,6 @@ def _element(element: IpsetEntry, mark: int) -> Iterable[bytes]:
 
 
 def decode_list(payload: memoryview) -> Found:
-    """Decode one message of a listing."""
     found = attributes(payload, 4)
     if 2 not in found:
         raise DecodeError("ipset lists a set without a name")

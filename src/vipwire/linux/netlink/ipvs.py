@@ -29,7 +29,6 @@ HEADER_SIZE: Final = _HEADER.size
 
 
 def command(number: int, payload: bytes = b"", version: int = 1) -> bytes:
-    """Encode the payload of a message: the family's command and its attributes."""
     return _HEADER.pack(number, version, 0) + payload
 
 
@@ -159,7 +158,6 @@ _KNOWN_FLAGS: Final = 0x3D  # without IP_VS_SVC_F_HASHED, which only the kernel 
 
 @lru_cache(maxsize=8192)
 def identity(family: Family, server: VirtualServer) -> bytes:
-    """Encode the attributes that identify a virtual server."""
     if server.mark:
         return attribute(1, _U16.pack(_NUMBERS[family])) + attribute(5, _U32.pack(server.mark))
     return b"".join(
@@ -210,7 +208,6 @@ def service_command(number: Command, family: Family, server: VirtualServer, sche
 
 
 def dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:
-    """Encode the payload of NEW_, SET_ or DEL_DEST."""
     where = attribute(1, real.address.ljust(16, b"\0")) + attribute(2, _BE16.pack(real.port))
     return command(number, _named(family, real.server) + nested(_DEST, where, _forwarding(family, forwarding)))
 
@@ -220,7 +217,6 @@ def list_services() -> bytes:
 
 
 def list_dests(family: Family, server: VirtualServer) -> bytes:
-    """Encode the payload of a dump of one virtual server's real servers."""
     return command(Command.GET_DEST, _named(family, server))
 
 
@@ -241,7 +237,6 @@ def decode_timeouts(payload: memoryview) -> Timeouts:
 
 
 def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduling, TrafficStats]:
-    """Decode one message of a dump of virtual servers."""
     found = _inside(payload, _SERVICE, "virtual server")
     family = _FAMILIES.get(_number(found, 1, "virtual server's family"))
     if family is None:
@@ -261,7 +256,6 @@ def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduli
 
 
 def decode_dest(payload: memoryview) -> RealServerState:
-    """Decode one message of a dump of real servers."""
     found = _inside(payload, _DEST, "real server")
     family = _FAMILIES.get(_number(found, 11, "real server's family"))
     if family is None:

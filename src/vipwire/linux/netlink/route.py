@@ -130,12 +130,10 @@ def address(number: int, value: Address, *, flags: int = 0, scope: int = 0, depr
 
 
 def addresses_request(family: Family | None = None) -> bytes:
-    """Encode the payload of a GET_ADDRESS dump, of one family or of all."""
     return _ADDRESS.pack(_FAMILIES[family][0] if family else 0, 0, 0, 0, 0)
 
 
 def encode_route(route: Route) -> bytes:
-    """Encode a route to add or delete."""
     to, table, link = route.destination, _U32.pack(route.table), _U32.pack(route.link) if route.link else None
     family, numbers = _FAMILIES[to.family][0], (route.table, route.protocol, route.scope, route.type, route.flags)
     parts = (
@@ -155,13 +153,11 @@ def routes_request(family: Family, table: int = 0) -> bytes:
 
 
 def route_request(to: Address) -> bytes:
-    """Encode the payload of a GET_ROUTE for the route of a packet to an address."""
     family, width = _FAMILIES[family_of(to)]
     return _ROUTE.pack(family, 8 * width, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, to)
 
 
 def encode_rule(family: Family, rule: RoutingRule) -> bytes:
-    """Encode a routing rule to add or delete."""
     head = _ROUTE.pack(_FAMILIES[family][0], 0, 0, 0, rule.table, 0, 0, _TO_TABLE, 0)
     numbers = {_MARK: rule.mark, _MASK: 0xFFFFFFFF} if rule.mark else {}
     numbers |= {_TABLE: rule.table, _PRIORITY: rule.priority}
@@ -233,7 +229,6 @@ def decode_whole_link(payload: memoryview) -> Link:
 
 
 def is_running(payload: memoryview) -> bool:
-    """Report from an answer to GET_LINK whether the interface is up and has a carrier."""
     if len(payload) < _LINK.size:
         raise DecodeError("rtnetlink link message is cut short")
     flags: int = _LINK.unpack_from(payload)[3]

@@ -29,7 +29,6 @@ class ConnectedSocket(NamedTuple):
 
     @property
     def cookie(self) -> bytes:
-        """The socket's cookie as BPF programs see it."""
         return self.identity[40:48]
 
     @property
@@ -61,7 +60,6 @@ def list_waiting(family: Family, protocol: Protocol) -> bytes:
 
 
 def read_socket(payload: bytes) -> ConnectedSocket:
-    """Decode one answer: struct inet_diag_msg."""
     if len(payload) < 4 + _IDENTITY or payload[0] not in _FAMILIES.values():
         raise DecodeError("sock_diag describes a socket in a form that is not known")
     return ConnectedSocket(payload[0], bytes(payload[4 : 4 + _IDENTITY]))

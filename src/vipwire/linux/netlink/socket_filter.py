@@ -57,12 +57,10 @@ DISCARD: Final = Instruction(_RETURN, _DISCARD)
 
 
 def load_byte(at: int) -> Instruction:
-    """Load the byte at an offset of the message."""
     return Instruction(_LOAD_BYTE, at)
 
 
 def load_half(at: int) -> Instruction:
-    """Load two bytes at an offset of the message."""
     return Instruction(_LOAD_HALF, at)
 
 
@@ -72,17 +70,14 @@ def load_word_of_attribute(at: int = 0) -> Instruction:
 
 
 def load_byte_of_attribute() -> Instruction:
-    """Load the first byte of the found attribute's value."""
     return Instruction(_LOAD_BYTE_AT_X, 4)
 
 
 def if_equal(value: int, then: str = "", otherwise: str = "") -> Instruction:
-    """Compare the loaded value."""
     return Instruction(_IF_EQUAL, value, then, otherwise)
 
 
 def if_any_bit(bits: int, then: str = "", otherwise: str = "") -> Instruction:
-    """Test bits of the loaded value."""
     return Instruction(_IF_ANY_BIT, bits, then, otherwise)
 
 
@@ -153,7 +148,6 @@ _SYN_SENT = 1  # enum tcp_conntrack
 
 
 def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Protocol]) -> bytes:
-    """Make the filter for endpoints at these addresses."""
     protocol = [*find(_ATTRIBUTES, _ORIGINAL, 2, 1, missing="discard"), load_byte_of_attribute()]  # CTA_PROTO_NUM
     return assemble(
         [
@@ -185,7 +179,6 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
 
 
 def _to(addresses: Collection[Address]) -> Program:
-    """Pass replies from one of these addresses."""
     if len(addresses) > MOST_ADDRESSES:
         return [PASS]
     return [

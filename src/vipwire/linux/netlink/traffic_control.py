@@ -17,7 +17,6 @@ _KIND, _OPTIONS, _BPF_NAME = 1, 2, 7
 
 
 def qdiscs_request() -> bytes:
-    """Encode the payload of a GET_QDISC dump."""
     return _MESSAGE.pack(0, 0, 0, 0, 0)
 
 

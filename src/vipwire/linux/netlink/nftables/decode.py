@@ -203,7 +203,6 @@ def generation_id(payload: memoryview) -> int:
 
 
 def generation(payload: memoryview) -> Generation:
-    """Decode the answer to Kind.GETGEN, or a notification (Kind.NEWGEN)."""
     _, found = _open(payload, wire.GENERATION_ID)
     return Generation(
         number_of(found[wire.GENERATION_ID]),

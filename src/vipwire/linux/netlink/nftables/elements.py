@@ -268,7 +268,6 @@ def _value_of(data: memoryview) -> bytes:
 
 
 def decode_verdict(data: memoryview) -> VerdictData:
-    """Decode NFTA_DATA_VERDICT."""
     found = attributes(data)
     code = number_of(found.get(wire.VERDICT_CODE, _NOTHING))
     return VerdictData(code - (1 << 32) if code >> 31 else code, text_of(found.get(wire.VERDICT_CHAIN, _NOTHING)))

@@ -93,7 +93,6 @@ def open_table(family: Family, name: str) -> Operation:
 
 
 def delete_table(family: Family, name: str) -> Operation:
-    """Delete a table with its contents."""
     return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
 
 
@@ -223,7 +222,6 @@ def flush_set(family: Family, table: str, name: str) -> Operation:
 
 
 def list_tables() -> bytes:
-    """Encode the payload of a dump (Kind.GETTABLE) of all tables of all families."""
     return wire.header(0)
 
 
@@ -236,7 +234,6 @@ def list_objects(family: Family, table: str) -> bytes:
 
 
 def list_rules(family: Family, table: str, chain: str) -> bytes:
-    """Encode the payload of a dump (Kind.GETRULE) of one chain's rules."""
     return _in_table(family, table) + string(wire.RULE_CHAIN, chain)
 
 
@@ -246,13 +243,11 @@ def _in_table(family: Family, table: str) -> bytes:
 
 
 def ask_chain(family: Family, table: str, chain: str) -> bytes:
-    """Encode the payload of a request (Kind.GETCHAIN) for one chain."""
     return wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, chain)
 
 
 @lru_cache(maxsize=256)  # each transaction names a few sets of a few dozen
 def list_elements(family: Family, table: str, name: str) -> bytes:
-    """Encode the payload of a dump (Kind.GETSETELEM) of a set's elements."""
     head = wire.header(wire.NFPROTO[family])
     return head + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
 
@@ -267,5 +262,4 @@ def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -
 
 
 def ask_generation() -> bytes:
-    """Encode the payload of the request Kind.GETGEN."""
     return wire.header(0)

@@ -41,17 +41,14 @@ def _group(kind: int, *parts: bytes) -> bytes:
 
 
 def expression(name: str, *parts: bytes) -> bytes:
-    """Encode an expression of any name from its attributes."""
     return _group(1, string(1, name), _group(2, *parts))
 
 
 def payload(word: int, base: int, offset: int, length: int) -> bytes:
-    """Load bytes of a header."""
     return expression("payload", u32be(1, register(word)), u32be(2, base), u32be(3, offset), u32be(4, length))
 
 
 def meta(word: int, key: int) -> bytes:
-    """Load a field of the packet's metadata."""
     return expression("meta", u32be(2, key), u32be(1, register(word)))
 
 
@@ -126,7 +123,6 @@ def lookup(word: int, name: str, target: int | None = None, *, flags: int = 0) -
 
 
 def lookup_verdict(word: int, name: str) -> bytes:
-    """Look up the registers in a verdict map, and execute the verdict found."""
     return _lookup(word, name, 0, 0)
 
 

@@ -71,7 +71,6 @@ def _operation(
 
 
 def decode_flowtable(payload: memoryview) -> Flowtable:
-    """Decode a message of a dump of flowtables (Kind.GETFLOWTABLE)."""
     found = attributes(payload, 4) if len(payload) >= 4 else {}
     if wire.FLOWTABLE_TABLE not in found or wire.FLOWTABLE_NAME not in found:
         raise DecodeError("a flowtable has no name")

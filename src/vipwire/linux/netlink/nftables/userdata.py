@@ -27,7 +27,6 @@ def entry(kind: int, value: bytes) -> bytes:
 
 
 def number(kind: int, value: int) -> bytes:
-    """Encode a 32-bit number in host byte order, as nft does."""
     return struct.pack("=BBI", kind, 4, value)
 
 
