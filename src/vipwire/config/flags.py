@@ -1,15 +1,12 @@
 """The flags of `vipwire proxy`: the reading of a command line, and the configuration made from it.
 
-The names are kube-proxy's, of 1.36 and of every earlier version. Most flags are rows of the configuration; the others
-set no field. A flag without a meaning today causes a warning, so that old command lines still work.
+The names are kube-proxy's, of 1.36 and of every earlier version. A flag without a meaning today causes a warning.
 
-Command lines follow Go's pflag: a boolean takes its value only after an equals sign (`--cleanup=false`; in `--cleanup
-false` the `false` is a separate argument); every other flag takes the text after the equals sign or else the next
-argument, even one that begins with `-`; underscores in names are dashes; the last value of a repeated flag counts,
-lists and feature gates add up.
+Command lines follow Go's pflag: a boolean takes its value only after an equals sign (`--cleanup=false`); every other
+flag takes the text after the equals sign or else the next argument, even one that begins with `-`; underscores in
+names are dashes; the last value of a repeated flag counts, lists and feature gates add up.
 
-The merge order is kube-proxy's: with `--config` the file decides, and only flags that are `with_config` count beside
-it; without it the flags override the defaults.
+As in kube-proxy, with `--config` the file decides, and only flags that are `with_config` count beside it.
 """
 
 import os

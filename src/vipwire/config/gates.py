@@ -1,10 +1,8 @@
 """Feature gates: the known ones, the locked ones, and the reading of `A=true,B=false`.
 
-A generally available gate is locked: setting it to its own value has no effect, turning it off is an error, as in
-kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself.
-
-Clusters give one list of gates to every component and to several versions, so an unknown gate causes a warning. An
-unknown gate whose name is close to one of `SECURITY_GATES` is an error: a typing mistake must not disable a check.
+A generally available gate is locked: turning it off is an error, as in kube-proxy. `AllAlpha` and `AllBeta` set every
+gate of that stage that is not named itself. An unknown gate causes a warning, because clusters give one list of gates
+to several versions; one whose name is close to one of `SECURITY_GATES` is an error.
 """
 
 import enum

@@ -1,11 +1,8 @@
 """The kinds of values in the configuration: how a flag and how the file write each of them.
 
-`read` and `text` are for flags, `plain` is the value in a written file. `decode` has the YAML nodes of each kind,
-which a start without a file does not import.
-
-A duration is Go's: an optional sign and one or more decimal numbers, each with a unit: `24h0m0s`, `1.5h`, `500ms`. A
-bare `0` needs no unit. Inside vipwire a duration is a float of seconds; writing goes through whole nanoseconds, as in
-Go, so that the written text equals the one read. Source: Go's package `time`, ParseDuration and Duration.String.
+`read` and `text` are for flags, `plain` is the value in a written file; `decode` has the YAML nodes of each kind. A
+duration is Go's (`24h0m0s`, `1.5h`, `500ms`, `0`; package `time`, ParseDuration and Duration.String), in vipwire a
+float of seconds. Writing goes through whole nanoseconds, as in Go, so that the written text equals the one read.
 """
 
 import enum

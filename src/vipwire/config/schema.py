@@ -1,11 +1,10 @@
 """A row of the configuration: one field with its flag, default, check and meaning.
 
 The rows drive the reader and the writer of the file, the flags, `--help` and the documentation, validation, and the
-reload of a changed file. A check judges one field alone: it yields the allowed values if the value is another.
-`validation` has the rules between several fields.
+reload of a changed file.
 
-Go's zero values matter for every ConfigMap of kubeadm, which has unset fields as `0s`, `0` or `""`: in a field that
-is not a pointer the zero value *means* the default; in a pointer field only `null` does.
+In a field that is not a pointer in Go, the zero value (`0s`, `0`, `""`) means the default, as ConfigMaps of kubeadm
+have it; in a pointer field only `null` does.
 """
 
 import enum

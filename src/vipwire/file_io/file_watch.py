@@ -1,13 +1,10 @@
 """Reports changes of files and folders to an event loop by inotify(7), without a thread or polling.
 
-A polling library wakes the process twenty times a second, most of the cost of an idle proxy.
-
 FileWatch compares a file's content, not its time, because a ConfigMap is mounted as a link to a link: `config.conf`
 points into `..data`, which the kubelet points to another folder. So it watches the folders of the name and of the
-link's target. If inotify is impossible or hears nothing (a network file system), it reads the file now and then. For
-a file that is no link only its own name counts, so that other files in the folder, such as each proxy's record, wake
-no process. The file itself is watched, too: the folder reports nothing about a mounted file, such as a container's
-resolv.conf.
+link's target, and the file itself, which may be a mount. If inotify is impossible or hears nothing (a network file
+system), it reads the file now and then. For a file that is no link only its own name counts, so that writes of other
+proxies beside it wake no process.
 """
 
 import asyncio

@@ -1,15 +1,11 @@
 """Writes files atomically, and manages the files of each network namespace in the state directory.
 
-    proxy-NETNS.json, changes-NETNS.jsonl, announced-NETNS.json
-
 vipwire cannot know that a namespace is gone: a process in another pid namespace, or a socket, may keep it. So vipwire
-removes the files that no running proxy writes:
+removes the files (proxy-NETNS.json, changes-NETNS.jsonl, announced-NETNS.json) that no running proxy writes:
 
     of another boot                                 no cookie outlives the machine's start
     unchanged for a day                             a running proxy touches its file every `SIGN_SECONDS`
     unchanged for minutes, and not among the last   a machine on which namespaces come and go
-
-A proxy whose record was removed, because the machine slept, writes it again at the next `SIGN_SECONDS`.
 """
 
 import contextlib

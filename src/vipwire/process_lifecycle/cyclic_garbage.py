@@ -1,15 +1,11 @@
 """Sets how often Python's garbage collector runs, and returns freed memory to the kernel.
 
-vipwire holds a million long-lived immutable values without cycles. By default the collector examines the newest 700
-containers at a time and, while the first list arrives, all of them again and again: half of the time of a start with
-10,000 Services. So the collector is off until the first sync is over, then ignores all values of that time, and
-afterwards examines 50,000 new containers at a time.
+vipwire holds a million long-lived immutable values without cycles, which the collector by default examines again and
+again: half of the time of a start with 10,000 Services. So it is off until the first sync is over, then ignores all
+values of that time. It stays on afterwards, because each failed request leaves a cycle (its exception and the
+frames).
 
-It stays on afterwards, because each failed request leaves a cycle (its exception and the frames), and a server may be
-away for days. For the same reason a start that does not reach its first sync turns the collector on again.
-
-The first list of a large cluster leaves holes all over the heap of the C library, a twentieth of the process's
-memory, which vipwire does not need again.
+The first list of a large cluster leaves holes in the heap of the C library, a twentieth of the process's memory.
 """
 
 import contextlib

@@ -1,14 +1,12 @@
 """One process for each claim on this machine: a second process gets an error about the first, or takes over.
 
-The kernel objects of a proxy belong to a network namespace, which containers with separate pid namespaces may share.
-So a claim is a Unix socket whose name belongs to the network namespace (`local_sockets`): the kernel closes it when
-the process ends in any way. The owner of a name answers there in a thread of its own:
+A claim is a Unix socket whose name belongs to the network namespace (`local_sockets`), which containers with separate
+pid namespaces may share. The kernel closes the socket when the process ends in any way. The owner answers there in a
+thread of its own, and the kernel tells each side the other's process and user (SO_PEERCRED):
 
     second connects     first describes itself, as one line of JSON
     second: takeover    first (if the second is root, or the same user) answers `ending`, and ends in its usual way
     the connection ends ▸ the first has ended ▸ the second has the names
-
-The kernel tells each side the other's process and user (SO_PEERCRED).
 """
 
 import contextlib

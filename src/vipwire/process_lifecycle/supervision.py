@@ -1,9 +1,7 @@
 """Parts that run side by side in one process: no part ends another, and no object ends a part.
 
-    Supervisor   runs each part. A failed part restarts, after a second at first, after a minute at most. `troubles`
-                 lists the parts that do not run, for a readiness page
-    Guard        handles errors of one object. A part logs the error and suspends the object until the object changes,
-                 or until a delay has passed that doubles up to five minutes
+    Supervisor   runs each part, and restarts a failed one after a second at first, after a minute at most
+    Guard        suspends an object after an error until it changes, or for a delay that doubles up to five minutes
     Activities   the current activities and their start times
     LoopWatch    a thread that checks every second whether the loop responds, and reports where it hangs
 

@@ -1,10 +1,9 @@
 """One thread for jobs that are short, but now and then take seconds.
 
-The event loop blocks for a moment on a job: most have ended by then, at the cost of two wake-ups. A longer job
-continues beside the loop.
+The event loop blocks for a moment on a job: most have ended by then. A longer job continues beside the loop.
 
-A job marked as brief runs in the loop's own thread: two wake-ups are a tenth of the cost of a change of one endpoint.
-If one takes long nevertheless, the next ones run in the worker thread for a while.
+A job marked as brief runs in the loop's own thread, which saves two wake-ups: a tenth of the cost of a change of one
+endpoint. If one takes long nevertheless, the next ones run in the worker thread for a while.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """The relay's event loop: one epoll, and timers of fixed delays.
 
 asyncio would take three times the processor time (docs/modes/userspace.md). Sockets are registered once,
-edge-triggered. A handler reads until EAGAIN, or until its turn is over; then the loop calls it again after all
-others.
-
-Each queue of timers has one delay, so the last timer of a queue is due last, and a new timer costs one append.
+edge-triggered: a handler reads until EAGAIN, or until its turn is over; then the loop calls it again after all
+others. Each queue of timers has one delay, so that a new timer costs one append.
 """
 
 import select

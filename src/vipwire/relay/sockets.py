@@ -1,14 +1,11 @@
 """The sockets of listeners: opens them, and finds the address and port that a client connected to.
 
-If a socket listens at all addresses, the kernel reports the destination address of each datagram, and the relay
-answers from there. Otherwise the kernel would answer from its preferred address, and the client would ignore the
-answer. Only sockets at ports that clients use need this: if rules lead clients to a socket, connection tracking
-translates the answers.
+A socket at all addresses answers from the address that the kernel reports with a datagram; otherwise the kernel would
+choose another address, and the client would ignore the answer.
 
-If rules translate a range of ports to a listener, a TCP socket reports the original port (SO_ORIGINAL_DST). A
-datagram does not, because its header is translated: the relay asks connection tracking for the flow by its reply
-tuple. That is unique, even if a client sends to many ports of a range from one socket: the kernel gives every flow
-but the first another source port (nat INPUT).
+If rules translate a range of ports to a listener, a TCP socket reports the original port (SO_ORIGINAL_DST). For a
+datagram the relay asks connection tracking for the flow by its reply tuple, which is unique: the kernel gives a
+second flow of a client's socket another source port (nat INPUT).
 """
 
 import _socket

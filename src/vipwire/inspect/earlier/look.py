@@ -1,12 +1,11 @@
 """Finds the base chains that decide about a packet before vipwire: of nf_tables and of iptables-legacy.
 
-The kernel calls the chains of a hook by priority, but all nat chains together at -100, where their priorities order
-them among each other (docs/design/0019). Of equal priorities the chain registered last comes first. The kernel does
-not report that order, so such a chain counts as earlier.
+The kernel calls a hook's chains by priority, but all nat chains together at -100, ordered among each other by their
+priorities (docs/design/0019). Of equal priorities the chain registered last comes first; the kernel does not report
+that order, so such a chain counts as earlier.
 
-vipwire translates at prerouting or output, and masquerades at input or postrouting. Everything before the translation
-counts. Between the two, source NAT before vipwire's counts, and changes of the mark that vipwire masquerades by.
-Drops after the translation do not count.
+All chains before vipwire's translation count. Between translation and vipwire's masquerading, only source NAT and
+changes of vipwire's masquerade mark count.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """The thread that follows the objects, reads the kernel, makes documents, and answers questions.
 
-One thread does this because objects and netlink sockets may have only one user at a time. It passes each document to
-`publish`. It reads again after `LOOK_SECONDS`, but spends at most a fifth of the time reading: with ten thousand
-Services one reading takes seconds. Rates are taken at every step.
+One thread does this because objects and netlink sockets may have only one user at a time. It spends at most a fifth
+of the time reading: with ten thousand Services one reading takes seconds.
 """
 
 import asyncio

@@ -1,21 +1,17 @@
 """Decides which tracked flows are stale: those whose packets still go to a wrong endpoint. Pure.
 
-The first packet of a flow decides its DNAT, which the conntrack entry remembers. A UDP client that keeps sending from
-one port keeps its entry alive forever, and with it a removed endpoint, or no translation if the first packet preceded
-the rule. So vipwire deletes such entries when a Service changes, and the next packet passes the rules again. TCP and
-SCTP do not need this: an endpoint answers with a reset, or the client gives up.
+The first packet of a flow decides its DNAT, and each later packet keeps the conntrack entry alive. So vipwire deletes
+stale UDP entries when a Service changes. TCP and SCTP do not need this: an endpoint answers with a reset, or the
+client gives up.
 
     original:  client:port  ->  10.96.0.10:53      is this a frontend to judge?
     reply:     10.1.2.3:53  ->  client:port        is this one of its serving endpoints?
 
 If a Service only gains endpoints, its flows stay valid; unless it had none, because those flows were not translated.
+kube-proxy skips Services that have lost their last endpoint or were deleted (k/k#139628).
 
-kube-proxy differs: it skips Services that have lost their last endpoint or were deleted (k/k#139628), and it treats
-flows to a node port's number on any machine as its own.
-
-Flows of any protocol that wait for an answer of an ejected endpoint are stale, too. The kernel remembers an
-unanswered SYN for two minutes, so a client that repeats it, or reuses the port, would reach the ejected endpoint
-again. Without the flow, its next packet passes the rules, which choose another endpoint.
+Flows of any protocol that wait for an answer of an ejected endpoint are stale, too: the kernel remembers an
+unanswered SYN for two minutes, and would send a repeated one to the same endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,10 +1,8 @@
 """ctnetlink: decodes and filters the kernel's table of tracked connections, and deletes single flows.
 
-Formats: include/uapi/linux/netfilter/nfnetlink_conntrack.h and net/netfilter/nf_conntrack_netlink.c. A flow has two
-tuples. The *original* one is the first packet as sent, so its destination is the VIP; the *reply* one is the expected
-answer, so its source is the endpoint that the VIP was translated to.
-
-A node has up to a million flows, so decoding must not walk a flow's thirty attributes: see `FlowDecoder`.
+Formats: include/uapi/linux/netfilter/nfnetlink_conntrack.h and net/netfilter/nf_conntrack_netlink.c. The *original*
+tuple of a flow is the first packet as sent, so its destination is the VIP; the *reply* tuple is the expected answer,
+so its source is the endpoint. A node has up to a million flows, so `FlowDecoder` does not walk their attributes.
 """
 
 import enum

@@ -1,11 +1,7 @@
 """The generic netlink family "IPVS": virtual servers, real servers, timeouts; bytes without a socket.
 
-A virtual server is the address of clients: a protocol, address and port, or a packet mark. Its real servers are the
-endpoints. One datagram holds many commands; the kernel answers those that it refuses and those that ask. The kernel
-assigns a generic netlink family its number: ask for it by name.
-
-Layouts: include/uapi/linux/ip_vs.h and genetlink.h, net/netfilter/ipvs/ip_vs_ctl.c. Ports and addresses are in
-network order, all else in host order.
+The kernel answers commands that it refuses and those that ask. Layouts: include/uapi/linux/ip_vs.h and genetlink.h,
+net/netfilter/ipvs/ip_vs_ctl.c. Ports and addresses are in network order, all else in host order.
 """
 
 import enum

@@ -1,18 +1,16 @@
 """Assembles classic BPF for a netlink socket: instructions and jumps by name, packed for SO_ATTACH_FILTER.
 
-The kernel runs the program on each message before queueing it, so that a process in a multicast group does not wake
-for messages that it would ignore. Two loads walk netlink attributes (net/core/filter.c, `SKF_AD_NLATTR`). Loads are
-in network order, and jumps go forward only.
+The kernel runs the program on each message before queueing it, so that unwanted messages do not wake the process. Two
+loads walk netlink attributes (net/core/filter.c, `SKF_AD_NLATTR`). Loads are in network order, jumps go forward only.
 
 Of conntrack's events `beginnings_and_ends` passes
 
     NEW          a flow of one of the protocols to one of the endpoints begins (TCP: with a SYN)
     DESTROYED    it ends without an answer; the kernel destroys a flow at once whose only answer is a reset
 
-All other events (other addresses, ends of answered flows) stay in the kernel. The filter compares the last four bytes
-of an address, so that it may pass another IPv6 address. If a program cannot hold all addresses, it passes every
-address. vipwire does not join the group of updates: the kernel spends over a microsecond on each of its messages, six
-a connection, of every connection.
+The filter compares the last four bytes of an address, so that it may pass another IPv6 address. If a program cannot
+hold all addresses, it passes every address. vipwire does not join the group of updates: each message costs the kernel
+over a microsecond, six a connection.
 """
 
 import struct

@@ -1,18 +1,12 @@
 """Encodes and decodes the members of sets and maps, 100,000 of them at a start.
 
-Keys and data are register contents: each part of a concatenation is padded to four bytes. An element on the wire is
+Keys and data are register contents: each part of a concatenation is padded to four bytes.
 
     LIST_ELEM { [FLAGS] [TIMEOUT] KEY { VALUE } [KEY_END { VALUE }] [DATA { VALUE | VERDICT {…} }] [USERDATA] }
-
-Most elements are a key and data, whose sizes the set fixes, with constant bytes between. So encoding joins four byte
-strings, and decoding compares two constants for a whole message at once. The kernel lists elements in that form, too;
-other forms are decoded attribute by attribute.
-
-Elements with counters are listed as
-
     LIST_ELEM { KEY { VALUE } EXPR { NAME "counter" DATA { BYTES PACKETS } } [TIMEOUT] [EXPIRATION] … }
 
-A scrape of the metrics may read 100,000 of them, so a message of equal layouts is also decoded at once.
+In a message of plain or counted elements, all have constant bytes at the same places: these messages are decoded at
+once, all others attribute by attribute.
 """
 
 import functools

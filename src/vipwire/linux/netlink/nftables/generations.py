@@ -1,10 +1,8 @@
 """Detects by one small request whether another program may have changed the rules of nf_tables.
 
-The kernel counts every commit in the network namespace, of both families together. So one process that writes rules
-of both families shares one Generations, which expects no commits but its own.
-
-A transaction may name the number that it expects. The kernel refuses the transaction if another program has committed
-since; otherwise no further request is needed.
+The kernel counts every commit in the network namespace, of both families together, so a process that writes rules of
+both families shares one Generations. A transaction may name the number that it expects: the kernel refuses the
+transaction if another program has committed since.
 """
 
 from typing import Final
