@@ -1,7 +1,7 @@
 """The interface of a mode to the rest of vipwire: its ModeSpec and its Driver.
 
     ModeSpec    values only, in modes/<mode>/mode.py: cheap to import, so that all modes can be compared
-    Driver      what acts, in the module that `ModeSpec.driver` names: imported when the mode is used
+    Driver      the actions, in the module that `ModeSpec.driver` names: imported when the mode is used
 
 No mode knows another. vipwire passes facts about other modes in these types.
 """

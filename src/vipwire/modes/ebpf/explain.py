@@ -48,7 +48,7 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
     """Explains programs and rules of one family.
 
     `rules` is nftables mode's explainer. `pods`: the programs can tell Pods' sockets; otherwise the rules serve Pods,
-    whatever the maps contain.
+    even if the maps name Pods.
     """
 
     def __init__(self, family: Family, rules: Explainer[Any, Any, Any], *, pods: bool = True) -> None:

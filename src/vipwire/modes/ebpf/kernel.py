@@ -91,7 +91,8 @@ def _wanted(delta: Delta[OurKey, bytes]) -> dict[OurKey, bytes | None]:
 class ProgramSetup:
     """The settings of a node's programs, for both families; a viewer takes them from the kernel.
 
-    `find_pods` looks for kubelet's cgroup, which kubelet may create late or again; it is None if Pods cannot be told.
+    `find_pods` looks for kubelet's cgroup, which kubelet may create late or again; None if the
+    configuration lists Pods, or no cgroup is known.
     `namespaces` are the Pods' network namespaces with connected UDP sockets; None: those of any process.
     """
 
@@ -310,7 +311,7 @@ class EbpfBackend:
         forth = {hook for hook in self.hooks if hook.startswith(("connect", "sendmsg"))}
         try:
             self.tables.leave_out(delta)
-            misled = forth - self.pins.in_force().keys()  # they use replaced maps
+            misled = forth - self.pins.in_force().keys()  # their programs use replaced maps
         except OSError:
             misled = forth
         self._take_out(misled)

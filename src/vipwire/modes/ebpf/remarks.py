@@ -139,7 +139,7 @@ def _meshes(config: Config, proc: Path) -> Iterator[Remark]:
     for path in proc.glob("[0-9]*/comm") if config.ebpf.clients != "node" else ():
         try:
             name = path.read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         if name in _MESHES:
             found.add(_MESHES[name])

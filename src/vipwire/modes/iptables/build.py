@@ -138,7 +138,7 @@ def build(
     detectors, lock_wait = change_detectors(families, choice.variant), LockWait()
     for family in families:
         tool = IptablesTool(family, choice.variant, PURPOSE)
-        locked = any(note.what == UNTRIED for note in notes)  # then for all families
+        locked = any(note.what == UNTRIED for note in notes)
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
         writer = rule_access(tool, lock_wait, by_tools=able.by_tools)

@@ -50,7 +50,7 @@ DRIVER: Final = Driver(
     explainer=_explainer,
     remarks=lambda _: (),
     standing=lambda _: (),
-    kernel_counters={  # kube-proxy's nfacct objects
+    kernel_counters={
         "iptables_ct_state_invalid_dropped_packets_total": lambda: read_counter(INVALID_COUNTER),
         "iptables_localhost_nodeports_accepted_packets_total": lambda: read_counter(LOCALHOST_COUNTER),
     },

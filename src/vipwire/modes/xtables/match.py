@@ -137,7 +137,7 @@ def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings:
 
 
 def would_hold(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> bool:
-    """Report whether a packet would match a missing rule, whatever chance and lists say."""
+    """Report whether a packet would match a missing rule, apart from chance and lists."""
     plain = tuple(each for each in conditions if each.option not in _WITH_EFFECT)
     return judge(plain, header, surroundings).holds is True
 

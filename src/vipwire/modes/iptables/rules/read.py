@@ -46,7 +46,7 @@ def read(
     for name, found in tables.items():
         trees: dict[str, dict[str, Sequence[str]]] = {}
         for chain, rules in found.items():
-            if name == names.NAT and rank(chain):  # most chains
+            if name == names.NAT and rank(chain):
                 seen.objects[Key(CHAIN, name, chain)] = tuple(rules)
                 continue
             root = tree_root(name, chain)

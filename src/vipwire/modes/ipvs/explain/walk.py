@@ -102,7 +102,7 @@ class _Walker:
         return None
 
     def balanced(self, server: VirtualServer) -> Iterator[Path]:
-        """Follow the packet to each real server; POSTROUTING applies to packets that leave with a changed source."""
+        """Follow the packet to each real server; local delivery and direct return skip POSTROUTING."""
         reals, shares = self.node.held.reals.get(server, {}), self.shares(server)
         self.tables.steps += self.real_steps(server, shares)
         how_chosen = choice(self.node.held.servers[server])

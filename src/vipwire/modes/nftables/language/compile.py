@@ -186,7 +186,7 @@ def same_set(sent: bytes, dumped: bytes) -> bool:
 
 def _same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
     match kind:
-        case wire.SET_EXPRESSION:  # the counter's values
+        case wire.SET_EXPRESSION:  # ignore the counter's values
             ours, theirs = (_expressions(attribute(wire.LIST_ELEMENT, bytes(each))) for each in (sent, dumped))
             return [name for name, _ in ours] == [name for name, _ in theirs]
         case wire.SET_DATA_LENGTH if not any(sent):  # of verdicts; the kernel returns the size of its own struct

@@ -1,8 +1,8 @@
 """Reads the sets of Services and of counts from the kernel; checks whether the table exists.
 
 A listing costs the square of a map's size; reading by key costs 2 us an element at any size. Both cost the same at
-100,000 elements, where a listing holds the interpreter's lock less often. vipwire derives the keys of the large maps
-from small ones:
+100,000 elements, where a listing releases the interpreter's lock less often, which is faster beside other threads.
+vipwire derives the keys of the large maps from small ones:
 
     service-ips, local-ips   frontend ▸ class ┐           ┌─▶ service-endpoints           frontend . slot
     service-turns            frontend ▸ chain ┴▶ slots ───┴─▶ service-affinity-slots      frontend . slot ▸ identity

@@ -1,6 +1,6 @@
 """Writes the constant part of the table: sets, base chains, and the rules that no Service changes.
 
-    prerouting, output  -110  firewall-check             drop what loadBalancerSourceRanges does not allow
+    prerouting, output  -110  firewall-check             drop sources outside loadBalancerSourceRanges
     prerouting, output  -104  services                   find the frontend, mark for masquerading, choose, DNAT
     input, forward, output 0  service-endpoints-check    untranslated packets to a frontend:
                               nodeport-endpoints-check   no endpoint (reject), or none on this node (drop)
@@ -76,7 +76,7 @@ HOOKED: tuple[tuple[ObjectKey, Object], ...] = tuple(
 A look-up in an interval set costs more than one in a hash, so packets pay for it only while a Service has a range.
 
     prerouting, output  -109   ranges-firewall    as firewall-check, for ranges
-    prerouting, output  -103   ranges             after `services`, which ends translated packets' way
+    prerouting, output  -103   ranges             after `services`; packets with DNAT skip this chain
     input, forward, output -1  ranges-check       before other ports of a ClusterIP are refused
     postrouting           97   ranges-hairpin     behind `masquerading`
 """
