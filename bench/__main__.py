@@ -22,7 +22,7 @@ OTHERS = ("scale", "iptables", "userspace", "api_costs", "page_costs", "shares",
 
 
 def run(name: str, options: Options) -> list[Figure]:
-    """Run a scenario once; raise SystemExit with what it said when it fails."""
+    """Run a scenario once in another process; raise SystemExit with its error output."""
     command = ["unshare", "--net", sys.executable, "-m", "bench.run", name, msgspec.json.encode(options).decode()]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
     if done.returncode:
@@ -70,7 +70,6 @@ def _print(name: str, options: Options, table: list[Row]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Say what the command line takes."""
     default = Options()
     made = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     made.add_argument(

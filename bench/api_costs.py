@@ -1,7 +1,7 @@
-"""What a client can cost the API server at most: how long the event loop stands still, and how much memory it takes.
+"""Measures the most that a client can cost the API server: blocked event loop time and memory.
 
-Each cost is of one thing that somebody may try with a role, or with none, against a server with TLS and 18 MB of
-ConfigMaps, in a process of its own. While it lasts, an admin's requests have to be answered.
+Each cost is one action that a client with or without a role may try, against a server with TLS and 18 MB of
+ConfigMaps, in a separate process. Meanwhile the server must answer an admin's requests.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ class Server:
     base: float = 0.0
 
     def token(self, user: str) -> dict[str, str]:
-        """Give the header that says who asks, none for nobody."""
+        """Return the user's Authorization header; {} for an anonymous user."""
         rows = csv.reader((self.folder / "tokens.csv").read_text().splitlines())
         found = next((row[0] for row in rows if row[2] == user), "")
         return {"Authorization": f"Bearer {found}"} if found else {}
 
     async def told(self) -> dict[str, float]:
-        """Ask what it has cost since the last time."""
+        """Return the server's costs since the last call."""
         assert self.process.stdin is not None  # noqa: S101  # they are pipes
         assert self.process.stdout is not None  # noqa: S101
         self.process.stdin.write(b"\n")
@@ -56,7 +56,7 @@ class Server:
     async def ask(
         self, method: str, path: str, body: bytes | None = None, kind: str = "json", user: str = "admin"
     ) -> int:
-        """Send a request; give its code."""
+        """Send a request; return its status code."""
         headers = {"Content-Type": f"application/{kind}"} | self.token(user)
         url = f"https://127.0.0.1:{self.port}{path}"
         async with self.session.request(method, url, data=body, headers=headers, ssl=self.tls) as response:
@@ -64,7 +64,7 @@ class Server:
             return response.status
 
     async def connect(self, said: bytes = b"", *, plain: bool = False) -> asyncio.StreamWriter:
-        """Open a connection, say something, and do not read."""
+        """Open a connection, send `said`, and read nothing."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=None if plain else self.tls, limit=1 << 12
         )
@@ -75,7 +75,6 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def served() -> AsyncIterator[Server]:
-    """Run a server."""
     with tempfile.TemporaryDirectory() as name:
         command = ("prlimit", "--nofile=1024:20000", sys.executable, "-m", "bench.api_under_watch", name)
         pipe = asyncio.subprocess.PIPE
@@ -129,7 +128,7 @@ async def slow_headers(server: Server) -> None:
 
 
 def garbage(said: bytes) -> Callable[[Server], Awaitable[None]]:
-    """Open 5,000 connections that are no TLS, or begin as if they were."""
+    """Open 5,000 connections with bytes that are no TLS handshake, or only begin as one."""
 
     async def say(server: Server) -> None:
         for _ in range(5000):
@@ -140,7 +139,7 @@ def garbage(said: bytes) -> Callable[[Server], Awaitable[None]]:
 
 
 def review(user: str, size: int) -> Callable[[Server], Awaitable[None]]:
-    """Post YAML of many values as a question."""
+    """Post YAML of many values as a SubjectAccessReview."""
 
     async def post(server: Server) -> None:
         with contextlib.suppress(aiohttp.ClientError):
@@ -154,14 +153,14 @@ async def shaken(server: Server) -> None:
 
     async def shake() -> None:
         for _ in range(100):
-            with contextlib.suppress(OSError):  # who comes too often is cut off
+            with contextlib.suppress(OSError):  # the server closes connections of too frequent clients
                 (await server.connect()).transport.abort()
 
     await asyncio.gather(*(shake() for _ in range(30)))
 
 
 def slow_bodies(user: str, path: str, size: int, count: int) -> Callable[[Server], Awaitable[None]]:
-    """Begin bodies of which the last byte does not come; meanwhile others write."""
+    """Begin bodies without a last byte; meanwhile other clients write."""
 
     async def begin(server: Server) -> None:
         lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {size}"]
@@ -177,7 +176,7 @@ def slow_bodies(user: str, path: str, size: int, count: int) -> Callable[[Server
 
 
 def unread(count: int) -> Callable[[Server], Awaitable[None]]:
-    """Ask for lists of 18 MB that are not read."""
+    """Request lists of 18 MB and read no answer."""
 
     async def ask(server: Server) -> None:
         token = server.token("view")["Authorization"]
@@ -191,13 +190,13 @@ def unread(count: int) -> Callable[[Server], Awaitable[None]]:
 
 
 async def lists(server: Server) -> None:
-    """8 lists of 18 MB at a time, read as fast as they come, twice."""
+    """8 concurrent lists of 18 MB, read at full speed, twice."""
     for _ in range(2):
         await asyncio.gather(*(server.ask("GET", _MAPS, user="view") for _ in range(8)))
 
 
 def watches(count: int, question: str = "") -> Callable[[Server], Awaitable[None]]:
-    """Begin watches and do not read: of 18 MB, unless a question narrows that."""
+    """Begin watches and read nothing: of 18 MB, unless a query reduces that."""
 
     async def watch(server: Server) -> None:
         token = server.token("view")["Authorization"]
@@ -212,8 +211,6 @@ def watches(count: int, question: str = "") -> Callable[[Server], Awaitable[None
 
 
 def patched(operations: Sequence[object]) -> Callable[[Server], Awaitable[None]]:
-    """Send a JSON patch of a Pod."""
-
     async def patch(server: Server) -> None:
         body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "none"}]}}
         await server.ask("POST", _PODS, json.dumps(body).encode(), user="node")
@@ -223,8 +220,6 @@ def patched(operations: Sequence[object]) -> Callable[[Server], Awaitable[None]]
 
 
 def posted(kind: str, body: bytes) -> Callable[[Server], Awaitable[None]]:
-    """Post a body as a Pod."""
-
     async def post(server: Server) -> None:
         await server.ask("POST", _PODS, body, kind, "node")
 
@@ -270,7 +265,7 @@ COSTS: Final[tuple[tuple[str, Callable[[Server], Awaitable[None]]], ...]] = (
 
 
 async def cost() -> list[Figure]:
-    """Try each thing against a server of its own."""
+    """Try each action against a new server."""
     figures = []
     for name, attempt in COSTS:
         async with served() as server:
@@ -301,5 +296,4 @@ async def _slowest_answer(server: Server, work: asyncio.Task[None]) -> float:
 
 
 def measure(_: Options) -> list[Figure]:
-    """Measure all of it."""
     return asyncio.run(cost())

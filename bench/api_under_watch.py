@@ -1,7 +1,7 @@
-"""An API server with TLS that tells what it costs: `python -m bench.api_under_watch FOLDER`, for `bench.api_costs`.
+"""An API server with TLS that reports its costs: `python -m bench.api_under_watch FOLDER`, for `bench.api_costs`.
 
-It says its port, and after each line on its input the longest round of its event loop since the last, in ms of CPU,
-the most memory that it had meanwhile, in MB, and the CPU seconds that it took.
+Prints its port, then for each line on its input: the longest round of its event loop since the last line, in ms of
+CPU; its peak memory in MB; its CPU seconds.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ _BEAT: Final = 0.002
 
 
 class Watch:
-    """How long the loop was at its longest round, and how much memory the process had.
+    """The longest round of the event loop, and the process's memory.
 
-    Rounds are measured in CPU time: a machine that others use makes them no longer.
+    Rounds are measured in CPU time, which other load does not lengthen.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,6 @@ class Watch:
         self._cpu = time.process_time()
 
     async def run(self) -> None:
-        """Look all the time."""
         while True:
             begun = time.thread_time()
             await asyncio.sleep(_BEAT)
@@ -51,7 +50,7 @@ class Watch:
             self.most = max(self.most, resident())
 
     def told(self) -> dict[str, float]:
-        """Tell, and begin anew."""
+        """Return the costs and reset them."""
         cpu, self._cpu = self._cpu, time.process_time()
         told = {"ms": self.longest * 1000, "mb": self.most, "now_mb": resident(), "cpu": self._cpu - cpu}
         self.longest = self.most = 0.0
@@ -59,12 +58,11 @@ class Watch:
 
 
 def resident() -> float:
-    """Tell this process's memory, in MB."""
+    """Return this process's memory in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 async def serve(folder: Path) -> None:
-    """Serve until the input ends."""
     store = EmbeddedStore(Database(folder), is_readable)
     registry = Registry(store, lambda: datetime.now(UTC))  # noqa: TID251  # a server's clock
     authority = Authority(folder / "pki", datetime.now(UTC))  # noqa: TID251

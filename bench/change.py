@@ -1,4 +1,4 @@
-"""(2) One Service changes, from the event to the committed transaction; (5) many endpoints at once, in process."""
+"""(2) One Service's change from the event to the committed transaction; (5) many endpoints at once, in process."""
 
 import gc
 import statistics
@@ -48,7 +48,7 @@ def measure(options: Options) -> list[Figure]:
 
 
 class _Cluster:
-    """A loaded kernel, and the slices as they are in it."""
+    """A loaded kernel, and its slices."""
 
     def __init__(self, services: int, endpoints: int) -> None:
         self.pipe = Pipe()
@@ -59,7 +59,7 @@ class _Cluster:
         self.pipe.sync()
 
     def changes(self, samples: int) -> Changes:
-        """Measure each kind of change so many times, in ms. Every one leaves the cluster as it was, or nearly."""
+        """Measure each kind of change `samples` times, in ms. Each leaves the cluster almost unchanged."""
         times: Changes = {
             "endpoint replaced": [],
             "endpoint removed": [],
@@ -83,7 +83,7 @@ class _Cluster:
         return times
 
     def burst(self) -> list[Figure]:
-        """Replace one endpoint of each of a thousand Services: all together, and one after the other."""
+        """Replace one endpoint of each of 1,000 Services: all together, and one after the other."""
         count = len(self._slices)
         figures = []
         for what, step in ((f"{BURST:,} endpoints replaced, in one transaction", BURST), ("  one by one", 1)):
@@ -111,6 +111,6 @@ class _Cluster:
 
 
 def _replaced(piece: EndpointSlice, number: int) -> EndpointSlice:
-    """Replace the first endpoint of a slice by one with another address."""
+    """Replace the first endpoint's address of a slice."""
     first, *others = piece.endpoints
     return replace(piece, endpoints=(msgspec.structs.replace(first, address=new_address(number)), *others))

@@ -1,7 +1,7 @@
-"""A cluster of any size, as an API server would send it, and the node that serves it.
+"""A cluster of any size, as an API server would send it, and its proxy's node.
 
-Every Service has one TCP port and a ClusterIP, and one EndpointSlice; endpoints are spread over a hundred nodes. The
-node of this proxy is one of them and in no zone, so that topology hints do not make the pools smaller.
+Every Service has one TCP port, a ClusterIP and one EndpointSlice; endpoints are spread over a hundred nodes. The
+proxy's node is one of them and has no zone, so that topology hints do not reduce the pools.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,6 @@ class Sources:
 
 
 def encoded(services: int, endpoints: int, first: int = 0) -> tuple[list[bytes], list[bytes]]:
-    """Make the JSON of so many Services and of their slices."""
     numbers = range(first, first + services)
     return [msgspec.json.encode(service(i)) for i in numbers], [
         msgspec.json.encode(slice_of(i, endpoints)) for i in numbers
@@ -52,7 +51,7 @@ def decoded(services: Sequence[bytes], slices: Sequence[bytes]) -> Sources:
 
 
 def converted(sources: Sources) -> tuple[list[Service], list[EndpointSlice]]:
-    """Convert everything; each object here is valid."""
+    """Convert everything; each object is valid."""
     services = [found for found, _ in map(convert_service, sources.services) if found is not None]
     slices = [found for found, _ in map(convert_slice, sources.slices) if found is not None]
     if len(services) != len(sources.services) or len(slices) != len(sources.slices):
@@ -76,23 +75,23 @@ def node_plan() -> NodePlan:
 
 
 def node_object() -> dict[str, Any]:
-    """Make the Node object of this proxy's node, in no zone."""
+    """Return the proxy's Node object, without a zone."""
     made = node(NODE, NODE_ADDRESS)
     return {**made, "metadata": {"name": NODE, "uid": f"uid-{NODE}"}}
 
 
 def new_address(number: int) -> Address:
-    """Make an endpoint's address that none of the generated endpoints has."""
+    """Return an address that no generated endpoint has."""
     return Address((0x0A7A0000 + number).to_bytes(4))
 
 
 def new_endpoint(number: int) -> dict[str, Any]:
-    """Make an endpoint, ready on another node, that none of the generated ones is."""
+    """Return an endpoint, ready on another node, with an address that no generated one has."""
     address = ".".join(str(byte) for byte in new_address(number))
     return {**endpoint(1), "addresses": [address]}
 
 
 def with_new_endpoint(index: int, endpoints: int, number: int) -> dict[str, Any]:
-    """Make slice number `index` with its first endpoint replaced by another."""
+    """Return slice number `index` with another first endpoint."""
     made = slice_of(index, endpoints)
     return {**made, "endpoints": [new_endpoint(number), *made["endpoints"][1:]]}

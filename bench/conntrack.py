@@ -45,7 +45,7 @@ def vip_of(index: int) -> Address:
 
 
 def staleness(made: Sequence[Flow]) -> Staleness:
-    """Let all flows but each hundredth be answered by a serving endpoint."""
+    """Make an expectation in which a serving endpoint answers all flows but each hundredth."""
     serving: dict[Address, set[tuple[Address, int]]] = {}
     for flow in made:
         serving.setdefault(flow.destination, set())
@@ -63,7 +63,7 @@ def bare_walk(messages: Iterable[memoryview]) -> None:
 
 
 def best(work: Callable[[], object]) -> float:
-    """Return the CPU seconds of the best of several rounds: others use this machine too."""
+    """Return the least CPU seconds of several rounds, because other programs use the machine too."""
     times = []
     for _ in range(ROUNDS):
         start = time.process_time()

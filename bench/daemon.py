@@ -1,11 +1,11 @@
 """A whole proxy, seen from outside: start, restart, one change, a thousand, idle, memory; kube-proxy beside it.
 
-    python -m bench daemon --services 10000 --modes nftables ebpf --kube-proxy /usr/local/bin/kube-proxy
-    python -m bench daemon --before ../released                # another checkout of vipwire beside this one
-    python -m bench daemon --modes iptables-legacy --gap 2.5   # changes that do not wait for minSyncPeriod
+python -m bench daemon --services 10000 --modes nftables ebpf --kube-proxy /usr/local/bin/kube-proxy
+python -m bench daemon --before ../released                # another checkout of vipwire beside this one
+python -m bench daemon --modes iptables-legacy --gap 2.5   # changes that do not wait for minSyncPeriod
 
-An API server in a process of its own feeds the proxy over HTTP. What counts is when connections from another network
-namespace reach the endpoints that they should. CPU is that of the whole process and of its children.
+A separate API server process feeds the proxy over HTTP. Times end when connections from another network namespace
+reach the right endpoints. CPU is that of the process and its children.
 """
 
 import contextlib
@@ -48,13 +48,13 @@ for module in pkgutil.walk_packages(vipwire.__path__, "vipwire.", onerror=lambda
             importlib.import_module(module.name)
 """
 _OUTLIVING = ("userspace", "ebpf")
-"""Modes that leave something which outlives the network namespace: relays, programs in bpffs."""
+"""Modes with objects that outlive the network namespace: relays, programs in bpffs."""
 _KUBE_PROXY_MODES = ("nftables", "iptables", "iptables-nft", "iptables-legacy", "ipvs")
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A proxy to run: what its figures are called, its command, its environment."""
+    """A proxy to run: title of its figures, command, environment."""
 
     name: str
     command: tuple[str, ...]
@@ -62,7 +62,7 @@ class Contestant:
 
     @property
     def ours(self) -> bool:
-        """Whether it is vipwire."""
+        """Whether the proxy is vipwire."""
         return self.name != "kube-proxy"
 
 
@@ -78,7 +78,7 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _require_others(options: Options) -> None:
-    """Make sure that what is to run beside this vipwire is there, before minutes are spent on others."""
+    """Check that the other proxies exist before minutes of measuring."""
     if options.kube_proxy and shutil.which(options.kube_proxy) is None:
         raise SystemExit(f"--kube-proxy: {options.kube_proxy} is no program")
     if options.before and not (Path(options.before) / "src" / "vipwire").is_dir():
@@ -100,7 +100,7 @@ def _contestants(options: Options, mode: str, folder: Path) -> Iterator[Contesta
 
 
 def _compiled(folder: Path, source: str) -> dict[str, str]:
-    """Return the environment in which Python finds vipwire compiled, as an installed package is."""
+    """Return an environment in which Python finds vipwire's compiled byte code, as in an installed package."""
     added = {"PYTHONPYCACHEPREFIX": str(folder)}
     if source:
         added["PYTHONPATH"] = str(Path(source).resolve() / "src")
@@ -131,7 +131,7 @@ def _measured(mode: str, proxy: Contestant, where: Scene, options: Options) -> I
 
 
 def _restarted(title: str, where: Scene, start: Callable[[], Daemon], *, counted: bool) -> Iterator[Figure]:
-    """Measure a start on a programmed kernel, which one endpoint has changed since."""
+    """Measure a start on a programmed kernel, after a change of one endpoint."""
     before = _generation(where) if counted else 0
     with start() as daemon:
         yield Figure(f"{title} restart, exec to healthy", where.healthy(daemon), "s")
@@ -165,7 +165,7 @@ def _started(title: str, where: Scene, daemon: Daemon) -> Iterator[Figure]:
 
 
 def _followed(title: str, where: Scene, daemon: Daemon, options: Options) -> Iterator[Figure]:
-    """Measure a proxy that idles, and one that follows one change at a time."""
+    """Measure an idle proxy, and one that follows one change at a time."""
     cpu, threads = daemon.cpu(), kernel_threads()
     time.sleep(IDLE_SECONDS)
     idle, idle_threads = (daemon.cpu() - cpu) / IDLE_SECONDS, (kernel_threads() - threads) / IDLE_SECONDS
@@ -194,7 +194,7 @@ def _burst(title: str, where: Scene, daemon: Daemon, options: Options, *, counte
 
 
 def _require(where: Scene, count: int, first: int) -> None:
-    """Make sure that the kernel has every one of the new endpoints from number `first` on."""
+    """Check that the kernel has all new endpoints from number `first` on."""
     targets = {target_bytes(Target(new_address(first + number), 8080, local=False)) for number in range(count)}
     with inside(where.where.node), contextlib.closing(NftablesBackend(Family.IPV4)) as backend:
         backend.render_node(node_plan())
@@ -210,7 +210,7 @@ def _generation(where: Scene) -> int:
 
 
 def _ratios(figures: list[Figure]) -> Iterator[Figure]:
-    """Compare vipwire with what ran beside it, in the same run."""
+    """Compare vipwire with the other proxies of the same run."""
     values = {figure.name: figure.value for figure in figures}
     for figure in figures:
         for other in ("before", "kube-proxy"):

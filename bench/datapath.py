@@ -1,11 +1,11 @@
-"""(6) What a new connection costs through our rules and through kube-proxy's, at several sizes.
+"""(6) The cost of a new connection through vipwire's rules and through kube-proxy's, at several sizes.
 
-    client namespace ── node namespace ── server namespace
-    10.244.0.2          the rules         every endpoint's address
+client namespace ── node namespace ── server namespace
+10.244.0.2          the rules         every endpoint's address
 
 One process owns all sockets (a socket stays in the namespace in which it was opened), so that only the kernel's path
-is measured: connect() to a VIP chosen by chance, then accept and reset, one after the other. The rulesets stand side
-by side in networks of their own and take turns, so that whatever else the machine does hits all of them alike.
+counts: connect() to a random VIP, then accept and reset, one after the other. Each ruleset has its own network, and
+they take turns, so that other load affects all alike.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from vipwire.watched_objects.event import Kind, Listed
 TITLE = "a new connection, client to server through a node"
 TURNS = 20
 NOISE = 1.05
-"""What two runs of the same rules differ by."""
+"""The ratio between two runs of the same rules."""
 _NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 RESET = struct.pack("ii", 1, 0)
@@ -62,7 +62,7 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _figures(size: int, networks: dict[str, "Network"]) -> Iterator[Figure]:
-    """Promise what is stable: the fastest tenth; the median has in it whatever else runs here."""
+    """Promise stable figures only: the fastest tenth; the median includes other load."""
     ours, theirs, none = networks["ours"], networks["theirs"], networks["none"]
     for at, what, most in ((0.1, "fastest tenth within", NOISE), (0.5, "median", None)):
         mine, other = _quantile(ours.to_service, at), _quantile(theirs.to_service, at)
@@ -98,7 +98,7 @@ def _theirs(services: Sequence[Service], slices: Sequence[EndpointSlice]) -> Non
 
 @dataclass(slots=True)
 class Network:
-    """Three namespaces, what listens in the last, and how long connections from the first took, in seconds."""
+    """Three namespaces, the listener in the last, and durations of connections from the first, in seconds."""
 
     client: int
     node: int
@@ -108,7 +108,7 @@ class Network:
     to_server: list[float] = field(default_factory=list)
 
     def connect(self, addresses: Sequence[str], port: int, count: int, times: list[float]) -> None:
-        """Connect to addresses chosen by chance."""
+        """Connect to random addresses."""
         clock, chance = time.perf_counter, random.Random(len(times))
         with inside(self.client):
             clients = [socket.socket() for _ in range(count)]
@@ -140,7 +140,7 @@ def network(load: Load, services: Sequence[Service], slices: Sequence[EndpointSl
 
 
 def _wire(node: int, near: str, far: int, address: str, gateway: str) -> None:
-    """Join a namespace to the node, which becomes its router."""
+    """Connect a namespace to the node, which becomes its router."""
     with inside(far):
         run(f"ip link add eth0 type veth peer name {near} netns /proc/{os.getpid()}/fd/{node}")
         run(f"ip addr add {address}/24 dev eth0")
@@ -153,7 +153,7 @@ def _wire(node: int, near: str, far: int, address: str, gateway: str) -> None:
 
 @contextlib.contextmanager
 def _namespace() -> Iterator[int]:
-    """Make a network namespace that lasts as long as its descriptor and the sockets in it."""
+    """Make a network namespace that lives as long as its descriptor and sockets."""
     home = here()
     if _LIBC.unshare(_NET):
         raise OSError(ctypes.get_errno(), "unshare")

@@ -51,7 +51,7 @@ def serve_dns(count: int, told: Connection) -> None:
         told.send({"load": time.process_time() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
         await asyncio.get_running_loop().create_future()
 
-    cyclic_garbage.look_rarely()  # as the command does
+    cyclic_garbage.look_rarely()  # as `vipwire dns` does
     settings = Settings(rate=0, addresses=("127.0.0.1",), port=0, advertised=("127.0.0.1",))
     asyncio.run(serve(settings, feed, lambda port, _: told.send({"port": port})))
 
@@ -81,7 +81,7 @@ def questions(count: int) -> list[bytes]:
 
 
 def ask(port: int, wires: list[bytes], seconds: float, window: int) -> tuple[int, list[float], int]:
-    """Keep `window` questions under way for a time; give the answers' number, their times, and how many were lost."""
+    """Keep `window` questions in flight for `seconds`; return the number of answers, their times, and losses."""
     lost, times, began = 0, [], time.perf_counter()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect(("127.0.0.1", port))

@@ -1,9 +1,9 @@
-"""What ebpf mode costs and saves beside nftables mode: connections, round trips, whole clusters, changes, restarts.
+"""Costs and savings of ebpf mode beside nftables mode: connections, round trips, clusters, changes, restarts.
 
-The networks of `datapath` stand side by side: without a proxy, with nftables mode, with ebpf mode, and with that and
-no connection tracking for Pods. Every way is taken once in each turn, so that what disturbs hits all alike; a
-difference is the median of those of each turn. All sockets are this process's. Each network has a cgroup of its own,
-as each node has, in which its sockets are opened: they meet the programs of that network, or none.
+Four networks of `datapath`: without a proxy, with nftables mode, with ebpf mode, and with ebpf mode without
+connection tracking for Pods. Each turn measures all of them, so that other load affects all alike; a difference is
+the median over the turns. This process owns all sockets. Each network has its own cgroup, as each node has, in which
+its sockets are opened, so that they meet that network's programs.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from vipwire.watched_objects.event import Kind, Listed, Upserted
 TITLE = "ebpf mode beside nftables mode"
 SWAPS = 2_000
 AT_ONCE = 100
-"""So many sockets of a network are opened at a time: to enter a cgroup takes long."""
+"""Sockets of a network that are opened together, because entering a cgroup is slow."""
 _NOTRACK = f"""
 table ip bench-notrack {{ chain c {{ type filter hook prerouting priority raw; policy accept;
     ip saddr {POD_CIDR} ip daddr {ENDPOINT_NET} notrack; ip saddr {ENDPOINT_NET} ip daddr {POD_CIDR} notrack; }}; }}
@@ -51,13 +51,13 @@ table ip bench-notrack {{ chain c {{ type filter hook prerouting priority raw; p
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A network, and the cgroup in which its sockets are opened."""
+    """A network, and the cgroup of its sockets."""
 
     network: Network
     cgroup: Path
 
     def opened(self, count: int, *, at_node: bool = False) -> list[socket.socket]:
-        """Open sockets of its client, or of the node, that are reset when they are closed."""
+        """Open sockets of its client, or of the node; closing resets them."""
         with own_cgroup.left(self.cgroup), inside(self.network.node if at_node else self.network.client):
             found = [socket.socket() for _ in range(count)]
         for each in found:
@@ -97,14 +97,14 @@ def _loaded(
         pipe = Pipe() if name == "nftables" else Pipe(lambda rules: _programs(rules, side, stack))
         pipe.apply((Listed(Kind.SERVICE, tuple(found[0])), Listed(Kind.ENDPOINT_SLICE, tuple(found[1]))))
         pipe.sync()
-        run(f"ip route add default via {SERVER}")  # rules translate what has a way, if a wrong one
+        run(f"ip route add default via {SERVER}")  # rules translate only packets with a route, if a wrong one
         if name.endswith("notrack"):
             run("nft -f -", _NOTRACK)
     return pipe
 
 
 def _programs(rules: NftablesBackend, side: Side | None, stack: contextlib.ExitStack) -> EbpfBackend:
-    """Put ebpf mode around the rules of this namespace; its Pod is the client."""
+    """Add ebpf mode to the rules of this namespace; its Pod is the client."""
     clients = frozenset[int]()
     if side is not None:
         with inside(side.network.client):
@@ -118,7 +118,7 @@ def _programs(rules: NftablesBackend, side: Side | None, stack: contextlib.ExitS
 def _connects(
     who: str, sides: dict[str, Side], vips: Sequence[str], ends: Sequence[str], count: int, *, at_node: bool
 ) -> Iterator[Figure]:
-    """Connect to endpoints directly, and to Services, in each network, in an order by chance."""
+    """Connect to endpoints directly and to Services, in each network, in random order."""
     chance = random.Random(count)
     ways = [
         (name, to_service) for name in sides for to_service in (False, True) if to_service <= (name != "no proxy")
@@ -159,7 +159,7 @@ def _difference(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _round_trips(sides: dict[str, Side], vips: Sequence[str], count: int) -> Iterator[Figure]:
-    """Send a byte and its answer over connections that stay open."""
+    """Send a byte and its answer over open connections."""
     with contextlib.ExitStack() as stack:
         pairs = {}
         for name, side in sides.items():
@@ -201,7 +201,7 @@ def _swapped(side: Side, vips: Sequence[str], pipe: Pipe) -> Iterator[Figure]:
 
 
 def _objects(options: Options, stack: contextlib.ExitStack) -> Iterator[Figure]:
-    """Load a whole cluster and change a Service, with rules alone and with programs, in turn."""
+    """Load a whole cluster and change a Service, with rules only and with programs, in turn."""
     services, slices = objects(options.services, options.endpoints)
     pipes: dict[str, Pipe] = {}
     totals: dict[str, list[float]] = {"nftables": [], "ebpf": []}

@@ -1,8 +1,7 @@
-"""What outlier ejection costs a new connection: nobody asks for it, other Services do, or this Service does.
+"""The cost of outlier ejection for a new connection: unused, used by other Services, or by this Service.
 
-As in `datapath`: connections one after the other through a node. Before each turn conntrack's events are listened to
-in another manner, in turns, so that whatever else the machine does hits all of them alike. What has come is read
-between the turns, and that is timed by itself.
+As in `datapath`: connections one after the other through a node. The three cases, which listen to conntrack in
+different ways, take turns, so that other load affects all alike. Events are read between the turns, timed separately.
 """
 
 import resource
@@ -64,7 +63,7 @@ def _listener(node: int, addresses: list[Address]) -> NetlinkSocket:
 
 
 def _read(listener: NetlinkSocket, keys: frozenset[EndpointKey]) -> Iterator[float]:
-    """Take in what has come; yield the seconds for each connection."""
+    """Read the events; yield the seconds for each connection."""
     attempts, decoder, count = Attempts(), FlowDecoder(), 0
     attempts.watch(keys)
     began = time.perf_counter()

@@ -39,7 +39,7 @@ def first_sync(where: Scene, folder: Path, to: Path) -> None:
 
 
 def changes(where: Scene, folder: Path, to: Path) -> None:
-    """Record a proxy while one endpoint after the other changes."""
+    """Record a proxy while endpoints change one after the other."""
     with inside(where.where.node):
         proxy = ["vipwire", "proxy", "--state-dir", str(folder), "--hostname-override", NODE]
         proxy += ["--cluster-cidr", POD_CIDR, "--master", where.api.url]
@@ -61,7 +61,7 @@ def _record(to: Path) -> list[str]:
 
 
 def _retitle(path: Path, title: str) -> None:
-    """Say what is seen in the place of py-spy's command line, which names folders of this machine."""
+    """Replace the title, py-spy's command line, which contains this machine's folders."""
     drawn = path.read_text(encoding="utf-8")
     drawn = re.sub(r'(<text id="title"[^>]*>)[^<]*', rf"\g<1>{title}", drawn)
     path.write_text(re.sub(r"/[\w./-]*/(?:bin|tmp)/[\w./-]*", "…", drawn), encoding="utf-8")

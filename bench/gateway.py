@@ -57,7 +57,7 @@ spec:
 
 @contextmanager
 def haproxy(folder: Path, text: str) -> Iterator[int]:
-    """Run a HAProxy of one process; give its number."""
+    """Run a HAProxy of one process; yield its pid."""
     file = folder / f"{free_port()}.cfg"
     file.write_text(text)
     with subprocess.Popen(("haproxy", "-db", "-q", "-f", str(file))) as process:
@@ -77,7 +77,7 @@ def put_routes(here: GatewaySite, hosts: tuple[str, ...], pod: int, path: str) -
 
 
 def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
-    """Start both configurations and measure them in turns; who begins changes from round to round."""
+    """Start both configurations and measure them in turns; each round begins with the other one."""
     pod, hand = free_port(), free_port()
     with ExitStack() as stack:
         stack.enter_context(haproxy(folder, ANSWERING.format(port=pod, text="x" * 512)))
@@ -135,7 +135,7 @@ def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
 
 
 def change(here: GatewaySite, pods: tuple[int, int], which: int) -> float:
-    """Move a Service to the other Pod; give the seconds until a request is answered by it."""
+    """Move a Service to the other Pod; return the seconds until that Pod answers a request."""
     name, host, port = f"web-{which}", f"h{which}.example.com", here.port("http")
     after, before = (here.objects(service(name, "127.0.0.1", pod))[1] for pod in reversed(pods))
 

@@ -50,7 +50,6 @@ def used(pid: int) -> float:
 
 
 def fill(kubectl: Kubectl, routes: int, gateways: int) -> None:
-    """Make all objects."""
     made = [CLASS, PODS, *(GATEWAY.format(number=number) for number in range(gateways))]
     made += [ROUTE.format(number=number, gateway=number % gateways) for number in range(routes)]
     for first in range(0, len(made), AT_ONCE):
@@ -58,7 +57,7 @@ def fill(kubectl: Kubectl, routes: int, gateways: int) -> None:
 
 
 def wait(kubectl: Kubectl, routes: int) -> None:
-    """Wait until each HTTPRoute has a status, and then until all have heard of it."""
+    """Wait until each HTTPRoute has a status, and then until all watchers have received them."""
     end = time.monotonic() + 300
     while time.monotonic() < end:
         time.sleep(3)
@@ -70,7 +69,7 @@ def wait(kubectl: Kubectl, routes: int) -> None:
 
 
 def idle(folder: Path, routes: int, gateways: int, seconds: float) -> float:
-    """Return how many milliseconds of CPU time a second it takes."""
+    """Return the CPU milliseconds for each second."""
     with up(folder / "cluster"):
         config = folder / "cluster" / "admin.kubeconfig"
         kubectl = Kubectl(CLIENTS[0], config, folder)

@@ -1,10 +1,10 @@
-"""Instructions that HAProxy takes for a request with vipwire's configuration of HTTPRoutes, beside one by hand.
+"""Instructions of HAProxy for a request with vipwire's configuration of HTTPRoutes, beside one by hand.
 
 `python -m bench.gateway_instructions` (needs haproxy, wrk and valgrind; loopback only) counts with one host and with
-a thousand: of requests that follow each other on one connection, and of 32 connections at once. Unlike the times of
-bench.gateway the first do not depend on who else is here; `bench.ingress_instructions` says what is counted. One more
-configuration by hand takes `Upgrade: h2c` out of requests, as vipwire's does: without that a client's HTTP/2 in
-HTTP/1.1 passes by all rules of HAProxy.
+a thousand: requests one after the other on one connection, and on 32 concurrent connections. Unlike the times of
+bench.gateway, the former do not depend on other load; `bench.ingress_instructions` says what is counted. A second
+configuration by hand removes `Upgrade: h2c` from requests, as vipwire's does: otherwise a client's HTTP/2 in HTTP/1.1
+bypasses all rules of HAProxy.
 """
 
 import json
@@ -24,19 +24,19 @@ _NO_H2C = "    http-request del-header Upgrade if { req.hdr(upgrade) -m sub -i h
 
 
 def ours(case: Case, folder: Path, pod: int, port: int) -> str:
-    """Have vipwire write a configuration for a route for each host, at `port`."""
+    """Let vipwire write a configuration with a route for each host, at `port`."""
     with gateways(folder) as here:
         put_routes(here, case.hosts, pod, "/app")
         list_all(here)
         here.settle()
         text = (here.haproxy.folder / "haproxy.cfg").read_text()
-        # The hosts in maps end with the Gateway's port, so that it is not another one here.
+        # Hosts in maps end with the Gateway's port, so the port must be the same.
         text = re.sub(r" *stats socket .*\n", "", text)
         return re.sub(r"bind '?127\.0\.0\.1:\d+'?", f"bind 127.0.0.1:{port}", text)
 
 
 def at_once(case: Case, folder: Path) -> Asking:
-    """Ask for all hosts in turn, on the connections of bench.ingress."""
+    """Request all hosts in turn, on the connections of bench.ingress."""
 
     def asking(port: int) -> Iterator[int]:
         connected(port).close()

@@ -54,7 +54,7 @@ request = function() next_host = next_host %% #made + 1; return made[next_host] 
 
 @dataclass(frozen=True)
 class Case:
-    """Sites to ask. `annotations` are those of our Ingresses."""
+    """Sites to request. `annotations` are those of vipwire's Ingresses."""
 
     name: str
     hosts: tuple[str, ...] = (HOST,)
@@ -64,13 +64,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of a second or two has measured."""
+    """The figures of one round of a second or two."""
 
     rate: float
     p99: float
     """Milliseconds."""
     cpu: float
-    """Microseconds of HAProxy's for a request."""
+    """Microseconds of HAProxy's CPU for a request."""
     busy: float
 
 
@@ -80,7 +80,7 @@ Start = dict[str, list[Round]]
 
 @contextlib.asynccontextmanager
 async def haproxy(folder: Path, text: str) -> AsyncIterator[int]:
-    """Run a HAProxy of one process; give its number."""
+    """Run a HAProxy of one process; yield its pid."""
     file = folder / f"{free_port()}.cfg"
     file.write_text(text)
     process = subprocess.Popen(("haproxy", "-db", "-q", "-f", str(file)))  # noqa: ASYNC220  # does not wait
@@ -94,7 +94,7 @@ async def haproxy(folder: Path, text: str) -> AsyncIterator[int]:
 
 
 def load(case: Case, folder: Path, port: int, seconds: int) -> tuple[int, float, float]:
-    """Ask as fast as possible with wrk; give how many requests there were, their rate, and p99 in milliseconds."""
+    """Load the site with wrk; return the number of requests, their rate, and p99 in milliseconds."""
     asking = folder / "asking.lua"
     asking.write_text(ASKING % ", ".join(f'"{host}"' for host in case.hosts))
     flags = ["-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency"]
@@ -110,7 +110,7 @@ def load(case: Case, folder: Path, port: int, seconds: int) -> tuple[int, float,
 
 
 def cookie_from(port: int) -> str:
-    """Ask once, and give the cookie that binds."""
+    """Send a request, and return the affinity cookie."""
     with socket.create_connection(("127.0.0.1", port)) as asking:
         asking.sendall(f"GET /app/x HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         head = asking.makefile("rb").read(200).decode()
@@ -118,7 +118,7 @@ def cookie_from(port: int) -> str:
 
 
 def used(pid: int) -> float:
-    """Tell the microseconds of CPU that a process of one thread has used (proc(5), schedstat)."""
+    """Return the CPU microseconds of a process with one thread (proc(5), schedstat)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1000
 
 
@@ -130,7 +130,7 @@ async def measure(case: Case, folder: Path, port: int, pid: int, seconds: int) -
 
 
 async def compare(case: Case, starts: int, rounds: int, seconds: int) -> dict[str, object]:
-    """Start both again and again: where a process lies in memory makes it up to a fifth slower or faster for good."""
+    """Start both repeatedly, because the memory layout of a process changes its speed by up to a fifth."""
     found = []
     for _ in range(starts):
         with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ async def compare(case: Case, starts: int, rounds: int, seconds: int) -> dict[st
 
 
 async def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
-    """Start both configurations and measure them in turns; who begins changes from round to round."""
+    """Start both configurations and measure them in turns; each round begins with the other one."""
     pod, hand = free_port(), free_port()
     async with (
         haproxy(folder, ANSWERING.format(port=pod, text="x" * 512)),
@@ -167,7 +167,7 @@ async def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
 
 
 def by_hand(case: Case, folder: Path, port: int, pod: int) -> str:
-    """Write the other configuration, with the files that it reads."""
+    """Write the other configuration, with its files."""
     bind, hosts = f"127.0.0.1:{port}", folder / "hosts.map"
     if case.tls:
         pem = folder / "by_hand.pem"
@@ -181,10 +181,10 @@ def by_hand(case: Case, folder: Path, port: int, pod: int) -> str:
 
 
 def judged(starts: list[Start]) -> dict[str, object]:
-    """Give medians over all rounds, and ratios: vipwire's to the other's.
+    """Return medians over all rounds, and ratios of vipwire to the other.
 
-    A ratio is the median over the starts, each of which tells one, that of its own medians. `interval` is where that
-    of the CPU time lies with 95 %, of six starts or more.
+    A ratio is the median over the starts of the ratio of each start's medians. `interval` is the 95 % interval of the
+    CPU time's ratio, from six starts on.
     """
     columns = ("rate", "p99", "cpu", "busy")
     names = starts[0]
@@ -210,7 +210,7 @@ def ratio(start: Start, column: str) -> float:
 
 
 def interval(ordered: list[float]) -> tuple[float, float]:
-    """Tell between which of the values their median lies with 95 %, whatever their distribution (sign test)."""
+    """Return the 95 % confidence interval of the median, for any distribution (sign test)."""
     count, rank, missed = len(ordered), 0, 0.5 ** len(ordered)
     while missed + math.comb(count, rank + 1) * 0.5**count <= 0.025:
         rank += 1
@@ -249,7 +249,7 @@ async def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
 
 
 async def change(here: Site, pods: tuple[int, int], number: int, count: int) -> float:
-    """Move a Service to the other Pod; give the seconds until a request is answered by it."""
+    """Move a Service to the other Pod; return the seconds until that Pod answers a request."""
     which = number * 37 % count
     name, host = f"web-{which}", f"h{which}.example.com"
     await ask(here.http, host)
@@ -264,7 +264,7 @@ async def change(here: Site, pods: tuple[int, int], number: int, count: int) -> 
 
 
 async def ask(port: int, host: str) -> bytes:
-    """Ask once, on a connection of its own; give the body."""
+    """Send a request on a new connection; return the body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     answer = await reader.read()

@@ -1,8 +1,8 @@
-"""The configuration that `bench.ingress` compares with: what an operator would write for the same sites.
+"""The configuration that `bench.ingress` compares with: an operator's own for the same sites.
 
-It does for a request what vipwire's does: tells the Pod about the client, keeps the same times, tries again what can
-be repeated without harm, answers 404 where no rule matches. There are two forms, as people write them: rules with
-ACLs for one host, a map for a thousand.
+It does the same for a request as vipwire's: tells the Pod about the client, has the same timeouts, retries requests
+that can be repeated safely, answers 404 if no rule matches. Two usual forms: rules with ACLs for one host, a map for
+a thousand.
 """
 
 _HEAD = """global
@@ -43,7 +43,7 @@ backend {name}
 
 
 def for_one_host(bind: str, host: str, pod: int, *, sticky: bool = False) -> str:
-    """Write it with ACLs. `sticky`: a cookie binds to the server."""
+    """Return a configuration with ACLs. `sticky`: a cookie binds to the server."""
     rule = f"    use_backend shop if {{ req.hdr(host) -i {host} }} {{ path_beg /app }}\n"
     cookie = "cookie VIPWIRE insert indirect nocache httponly\n    " if sticky else ""
     backend = _BACKEND.format(name="shop", pod=pod, cookie=cookie, bound=" cookie one" if sticky else "")
@@ -51,7 +51,7 @@ def for_one_host(bind: str, host: str, pod: int, *, sticky: bool = False) -> str
 
 
 def for_hosts(bind: str, names: list[str], pod: int, file: str) -> tuple[str, str]:
-    """Write it with a map of hosts, and that map, which is to be put into `file`."""
+    """Return a configuration with a map of hosts, and the map for `file`."""
     rule = f"    use_backend %[req.hdr(host),lower,map_str({file})]\n"
     backends = "".join(_BACKEND.format(name=f"be_{name}", pod=pod, cookie="", bound="") for name in names)
     entries = "".join(f"{name} be_{name}\n" for name in names)

@@ -1,8 +1,8 @@
-"""Instructions that HAProxy takes for a request, with vipwire's configuration beside one by hand.
+"""Instructions of HAProxy for a request, with vipwire's configuration beside one by hand.
 
-`python -m bench.ingress_instructions` (needs haproxy and valgrind; loopback only). They do not depend on who else is
-here. Valgrind counts what HAProxy does itself, not what the kernel does for it, and counts each byte of a copy as
-one: so it is told without the copy of each request that a retry would need (16 KiB, the same in both), too.
+`python -m bench.ingress_instructions` (needs haproxy and valgrind; loopback only). The counts do not depend on other
+load. Valgrind counts HAProxy's own work without the kernel's, and each copied byte as one instruction, so there is a
+second figure without the copy of each request that a retry needs (16 KiB, the same in both).
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from tests.l7.ingress.site import backend, endpoint, endpoint_slice, ingress, ru
 
 WARMING, COUNTED = 200, 1000
 Asking = Callable[[int], Iterator[int]]
-"""Asks a port twice, to warm up and to be counted; gives the number of requests each time."""
+"""Sends requests to a port twice, to warm up and to be counted; yields the number of requests each time."""
 _RETRY = "    retry-on conn-failure empty-response\n"
 
 
 def instructions(folder: Path, text: str, port: int, asking: Asking | None = None) -> int:
-    """Run a HAProxy under valgrind; give its instructions for a request, without those of its start and end."""
+    """Run HAProxy under valgrind; return the instructions for a request, without those of start and end."""
     asked = (asking or one_after_the_other)(port)
     file, counted = folder / "counted.cfg", folder / "counted"
     file.write_text(text)
@@ -55,12 +55,12 @@ def one_after_the_other(port: int) -> Iterator[int]:
 
 
 def control(what: str, pid: int) -> None:
-    """Tell valgrind to begin to count, or to write what it has counted."""
+    """Tell valgrind to begin counting, or to write its counts."""
     subprocess.run(("callgrind_control", what, str(pid)), check=True, capture_output=True)
 
 
 def ask(client: socket.socket, answers: BinaryIO, requests: int) -> None:
-    """Send so many requests on one connection, each after the answer to the one before."""
+    """Send requests on one connection, each after the previous answer."""
     for _ in range(requests):
         client.sendall(f"GET /app/x HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         head = b"".join(iter(answers.readline, b"\r\n")).decode().lower()
@@ -70,7 +70,7 @@ def ask(client: socket.socket, answers: BinaryIO, requests: int) -> None:
 
 
 def connected(port: int) -> socket.socket:
-    """Connect as soon as somebody listens."""
+    """Connect as soon as the port listens."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         try:
@@ -81,7 +81,7 @@ def connected(port: int) -> socket.socket:
 
 
 async def ours(folder: Path, pod: int, port: int, *, all_kinds: bool) -> str:
-    """Have vipwire write a configuration; with `all_kinds` for rules of every kind beside the one that is asked."""
+    """Let vipwire write a configuration; with `all_kinds` for rules of every kind beside the requested one."""
     async with site(folder) as here:
         here.put(service("web"), endpoint_slice("web", pod, [endpoint("127.0.0.1")]))
         here.put(ingress("web", rule(HOST, "/app")))

@@ -1,10 +1,10 @@
 """iptables mode beside kube-proxy's rules: the same Services, both variants of the tool, one run.
 
-kube-proxy's part is its own text (see `iptables_rival`), loaded by one iptables-restore, as it does; what it spends
-on making that text is left out. Loading it grows faster than its size: the largest of `--rivals` is taken. Seconds of
-CPU are given as well, the tool's and the kernel's included: they mean something on a busy machine too.
+kube-proxy's side is its text (see `iptables_rival`), loaded by one iptables-restore, without the time of making the
+text. Loading grows faster than its size: the largest of `--rivals` counts. Figures include CPU seconds of the tool
+and the kernel, which are meaningful on a busy machine too.
 
-    python -m bench iptables --variants legacy --services 1000 --endpoints 5 --rounds 5
+python -m bench iptables --variants legacy --services 1000 --endpoints 5 --rounds 5
 
 leaves out the nft variant, whose rival takes nine minutes at 5,000 Services.
 """
@@ -44,16 +44,15 @@ CHANGES = 20
 MOST_PYTHON_MS = 5.0
 SMALL = 100
 REST_SECONDS = 3.0
-"""The kernel frees what was deleted behind our back, which would count as the rival's time."""
+"""The kernel frees deleted rules in the background, which would count as the rival's time."""
 
 
 class TimedTool(IptablesTool):
-    """Adds up how long the tools run, the kernel's work included."""
+    """Sums the run time of the tools, including the kernel's work."""
 
     seconds = 0.0
 
     def save(self, *tables: str, counted: bool = False) -> str:
-        """Print tables, and look at the clock."""
         began = time.perf_counter()
         try:
             return super().save(*tables, counted=counted)
@@ -61,7 +60,6 @@ class TimedTool(IptablesTool):
             self.seconds += time.perf_counter() - began
 
     def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
-        """Write tables, and look at the clock once the text is there."""
         text = "".join(text)
         began = time.perf_counter()
         super().restore(text, wait)
@@ -92,7 +90,7 @@ class Proxy:
         return time.perf_counter() - began
 
     def change(self, number: int) -> tuple[float, float]:
-        """Replace an endpoint of one Service; return the seconds, and those of them that are not the tool's."""
+        """Replace an endpoint of one Service; return the seconds, and those outside the tool."""
         name = list(self._slices)[number * 7919 % len(self._slices)]
         piece = self._slices[name]
         first, *others = piece.endpoints
@@ -111,7 +109,7 @@ class Proxy:
 
 
 def cpu() -> float:
-    """Add up the seconds of CPU of this process and of the tools that have ended."""
+    """Return the CPU seconds of this process and of ended tools."""
     each = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in each)
 
@@ -197,19 +195,19 @@ def _changes(variant: Variant, options: Options, *, by_tools: bool = False) -> l
 
 
 def _direct(variant: Variant, *, by_tools: bool) -> bool:
-    """Report whether vipwire writes by itself: then the kernel's time is its own."""
+    """Report whether vipwire writes without tools: then the kernel's time counts as its own."""
     return variant is Variant.NFT and not by_tools
 
 
 def _timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds that something takes, and those of CPU."""
+    """Return the seconds and the CPU seconds of `work`."""
     began, used = time.perf_counter(), cpu()
     work()
     return time.perf_counter() - began, cpu() - used
 
 
 def _passed(options: Options) -> list[Figure]:
-    """Count the rules that a new connection to a ClusterIP passes, as a mean over all ClusterIPs."""
+    """Return the mean number of rules that a new connection to a ClusterIP passes."""
     means = {count: _mean(count, options.endpoints) for count in (SMALL, options.services)}
     ratio = means[options.services] / means[SMALL]
     flat = options.services / 2
@@ -226,7 +224,7 @@ def _passed(options: Options) -> list[Figure]:
 def _mean(count: int, endpoints: int) -> float:
     """In the tree by following it; behind it one for masquerading, half the endpoints, the endpoint's two.
 
-    Then one in POSTROUTING, and on the way through FORWARD four jumps and three rules of KUBE-FORWARD.
+    Then one in POSTROUTING, and in FORWARD four jumps and three rules of KUBE-FORWARD.
     """
     services, slices = objects(count, endpoints)
     proxy = Planner(node_plan())

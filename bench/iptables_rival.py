@@ -1,8 +1,8 @@
-"""What kube-proxy 1.36 would give to iptables-restore for the same cluster in its iptables mode: all in one text.
+"""The input of iptables-restore that kube-proxy 1.36 would write for the same cluster in iptables mode.
 
 Chains, names, rules, words and their order are those of its golden test outputs (TestOverallIPTablesRules). It writes
-Services in the order of a Go map, which is none: here they are shuffled, the same way in each run. Where there are
-more than 1,000 endpoints it leaves out their comments, and so does vipwire.
+Services in the random order of a Go map: here they are shuffled, equally in each run. With more than 1,000 endpoints
+it omits their comments, as vipwire does.
 """
 
 import base64
@@ -47,7 +47,7 @@ COMMIT
 
 
 def text(services: Iterable[Service], slices: Iterable[EndpointSlice], pods: str) -> str:
-    """Write the whole input of iptables-restore: `pods` are the Pods' addresses."""
+    """Return the whole input of iptables-restore; `pods` is the Pods' prefix."""
     pairs = list(zip(services, slices, strict=True))
     random.Random(1).shuffle(pairs)
     noted = sum(len(piece.endpoints) for _, piece in pairs) <= CROWD

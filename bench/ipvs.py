@@ -1,9 +1,9 @@
-"""ipvs mode: loading many Services, changing one of them, and a restart; beside ipvsadm and ip, in one run.
+"""ipvs mode: loading many Services, changing one, and a restart; beside ipvsadm and ip, in one run.
 
-    python -m bench.ipvs [--services 5000] [--endpoints 10]
+python -m bench.ipvs [--services 5000] [--endpoints 10]
 
-Runs inside a kernel of its own that has IPVS (`vipwire_lab.guest_kernel`). Its absolute times are those of User-Mode
-Linux, where a system call takes 20 to 30 microseconds: only the ratios say something about other machines.
+Runs in a guest kernel with IPVS (`vipwire_lab.guest_kernel`). Absolute times are those of User-Mode Linux, where a
+system call takes 20 to 30 microseconds: only ratios apply to other machines.
 """
 
 import gc
@@ -89,17 +89,17 @@ def loaded(services: int, endpoints: int) -> tuple[IpvsBackend, Reconciler[Objec
 
 
 class ServerCommand(NamedTuple):
-    """Median seconds of one change from plan to kernel, and of one command to IPVS alone."""
+    """Median seconds of one change from plan to kernel, and of the IPVS command alone."""
 
     whole: float
     command: float
 
 
 def one_change(backend: IpvsBackend, reconciler: Reconciler[ObjectKey, Object], endpoints: int) -> ServerCommand:
-    """Measure a change by one endpoint, of one Service among all, and what of it is the kernel's work.
+    """Measure a change of one endpoint of one Service among all, and the kernel's part of it.
 
-    The collector ran before, not between: a pass over the whole heap empties the processor's caches, and the next
-    change would pay for that.
+    The garbage collector runs before, not between: a pass over the heap empties the processor's caches and would slow
+    the next change.
     """
     plans = [plan(turn // 2 % 50, endpoints, skip=0 if turn % 2 == 0 else -1) for turn in range(_TURNS)]
     servers = IpvsServers(Family.IPV4)
@@ -146,8 +146,7 @@ def inside(services: int, endpoints: int) -> None:
     vips = [address(172, number) for number in range(services)]
     backend.delete()
 
-    # In a network namespace where nothing was deleted before: the kernel finds it hard to add again what it has
-    # deleted a moment ago.
+    # A new network namespace, because the kernel is slow to add again what it has just deleted.
     lines = "\n".join(ipvsadm_text(servers)) + "\n"
     fresh = ["unshare", "--net", "sh", "-c", "ip link set lo up && exec ipvsadm -R"]
     reference = timed(lambda: run(fresh, lines))

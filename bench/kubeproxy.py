@@ -1,4 +1,4 @@
-"""What kube-proxy 1.36 would load for the same cluster in its nftables mode, as text for `nft -f`.
+"""The ruleset that kube-proxy 1.36 would load for the same cluster in nftables mode, as text for `nft -f`.
 
 Tables, hooks, chains, names and rules are those of its golden test outputs (TestOverallNFTablesRules): a chain for
 every Service port, with an anonymous map of its endpoints, found through one verdict map.
@@ -66,7 +66,7 @@ add rule {TABLE} cluster-ips-check ip daddr @cluster-ips reject comment "Reject 
 def script(
     services: Iterable[Service], slices: Iterable[EndpointSlice], node: str, pods: str, cidrs: Iterable[str]
 ) -> Iterator[str]:
-    """Write the whole ruleset: `node` is this node's address, `pods` the Pods', `cidrs` the ClusterIPs' ranges."""
+    """Yield the whole ruleset: `node` is the node's address, `pods` the Pods' prefix, `cidrs` the service CIDRs."""
     yield BASE
     drop = 'comment "Drop traffic to unallocated ClusterIPs"'
     yield f"add rule {TABLE} cluster-ips-check ip daddr {{ {', '.join(cidrs)} }} drop {drop}\n"
@@ -80,7 +80,7 @@ def script(
 
 
 def replaced(service: Service, piece: EndpointSlice) -> Iterator[str]:
-    """Write what a sync writes for one Service whose endpoints have changed: its chain anew."""
+    """Yield the text of a sync for one Service with changed endpoints: its new chain."""
     chain = _chain(service)
     yield f"flush chain {TABLE} {chain}\n"
     yield _rule(chain, piece)

@@ -1,4 +1,4 @@
-"""(1) Everything at once, from decoded API objects to the kernel. (4) The same start on a kernel that has it all."""
+"""(1) Everything at once, from decoded API objects to the kernel. (4) The same start on a programmed kernel."""
 
 import gc
 import time
@@ -56,7 +56,7 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _restart(loaded: Pipe) -> list[Figure]:
-    """Start anew on what the kernel has, with the same plans' worth of work: convert is in the daemon's figure."""
+    """Restart on a programmed kernel, with the same plans; conversion is in the daemon's figure."""
     services = tuple(loaded.store.services.values())
     slices = tuple(piece for service in services for piece in loaded.store.view(service.name)[1])
     cpu, began = time.process_time(), time.perf_counter()

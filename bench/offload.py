@@ -1,11 +1,9 @@
-"""What a flowtable saves an open connection, beside the rules that every packet meets and a node without any.
+"""The time that a flowtable saves an open connection, beside the rules and a node without any.
 
-The networks of `datapath` stand side by side; each has one connection through its node, and they take turns. A round
-trip is one byte there and one back; in bulk, 64 KiB at a time are sent and received. One process has both ends, so
-that nothing but the kernel's path is in it. A difference is the median of those of each turn.
-
-The kernel needs flowtables. One that has them, in an emulator:
-`python -m vipwire_lab.guest_kernel --full -- python -m bench offload`. There only ratios mean something.
+The networks of `datapath` each have one connection through their node, and take turns. A round trip is one byte there
+and one back; in bulk, 64 KiB at a time are sent and received. One process has both ends, so that only the kernel's
+path counts. A difference is the median over the turns. The kernel needs flowtables. One that has them, in an
+emulator: `python -m vipwire_lab.guest_kernel --full -- python -m bench offload`. There only ratios mean something.
 """
 
 import contextlib
@@ -38,7 +36,7 @@ ROUND_TRIPS, PIECES, PIECE = 100, 20, 1 << 16
 
 @dataclass(slots=True)
 class Talk:
-    """A connection through a node, and how long its turns took, in seconds."""
+    """A connection through a node, and the seconds of its turns."""
 
     near: socket.socket
     far: socket.socket
@@ -46,7 +44,7 @@ class Talk:
     bulk: list[float] = field(default_factory=list)
 
     def turn(self) -> None:
-        """Talk back and forth, then send much one way."""
+        """Exchange bytes, then send much in one direction."""
         began = time.perf_counter()
         for _ in range(ROUND_TRIPS):
             self.near.send(b"?")
@@ -117,7 +115,7 @@ def _connected(where: Network, address: str, port: int) -> Iterator[Talk]:
 
 
 def _check(nets: dict[str, Network]) -> None:
-    """Fail unless a flowtable carries the connection that it should, and no other."""
+    """Raise unless a flowtable carries the intended connection, and no other."""
     for name, each in nets.items():
         with inside(each.node), FlowTable() as table:
             carried = table.offloaded(Family.IPV4)

@@ -1,16 +1,15 @@
-"""What can be chosen on the command line."""
+"""The options of the command line."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The cluster has `services` with `endpoints` each; `samples` how often a single change is measured.
+    """The cluster has `services` with `endpoints` each; `samples` is the number of measured single changes.
 
-    Whole proxies rest for `gap` seconds before each single change: longer than minSyncPeriod, none waits for that.
-
-    `variants` are iptables' own: nft, legacy. Whole proxies run in `modes`, beside them the vipwire of the checkout
-    `before` and the program `kube_proxy`, where these are named.
+    Whole proxies rest for `gap` seconds before each single change; a gap above minSyncPeriod avoids its wait.
+    `variants` are iptables' own: nft, legacy. Whole proxies run in `modes`, beside the vipwire of the checkout
+    `before` and the program `kube_proxy`, if given.
     """
 
     services: int = 10_000

@@ -1,7 +1,7 @@
-"""What clients can cost the pages of a process (health, metrics) at most: memory, a loop that stands, slower answers.
+"""The most that clients can cost a process's pages (health, metrics): memory, a blocked loop, slow answers.
 
-A thousand clients in a process of their own do one thing for five seconds, against the proxy's own pages in another.
-A client that is closed connects anew. Meanwhile a prober at the same address asks /healthz, on new connections.
+A thousand clients in one process repeat one action for five seconds, against the proxy's pages in another. Closed
+clients reconnect. Meanwhile a prober at the same address requests /healthz on new connections.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def _many(request: bytes) -> bytes:
 
 
 async def flood(stream: socket.socket, said: bytes, *, reads: int = 0, pause: float = 0.0) -> None:
-    """Send without an end; read as many bytes at a time as is said."""
+    """Send without end; read `reads` bytes at a time."""
     loop = asyncio.get_running_loop()
 
     async def read() -> None:
@@ -62,7 +62,7 @@ async def flood(stream: socket.socket, said: bytes, *, reads: int = 0, pause: fl
 
 
 async def drip(stream: socket.socket, said: bytes) -> None:
-    """Send something, and go on by one byte a second."""
+    """Send `said`, then one byte a second."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(stream, said)
     while True:
@@ -71,21 +71,19 @@ async def drip(stream: socket.socket, said: bytes) -> None:
 
 
 async def endless_chunks(stream: socket.socket) -> None:
-    """Send chunks without an end."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(stream, b"PUT /healthz" + _HOST + b"Transfer-Encoding: chunked\r\n\r\n")
     await flood(stream, b"400\r\n" + b"x" * 1024 + b"\r\n")
 
 
 async def half_closed(stream: socket.socket) -> None:
-    """Send requests, say that no more come, and do not read."""
+    """Send requests, shut down the sending side, and read nothing."""
     await asyncio.get_running_loop().sock_sendall(stream, b"GET /metrics" + _HOST + b"\r\n")
     stream.shutdown(socket.SHUT_WR)
     await asyncio.sleep(random.uniform(0.5, 1.0))
 
 
 async def reset(stream: socket.socket) -> None:
-    """Send requests and reset the connection."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(stream, b"GET /healthz" + _HOST + b"Connection: close\r\n\r\n")
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -119,7 +117,7 @@ ATTEMPTS: Final[dict[str, Attempt]] = {
 
 
 async def attack(name: str, port: int) -> None:
-    """Do one thing with many clients."""
+    """Run one action with many clients."""
 
     async def client() -> None:
         loop = asyncio.get_running_loop()
@@ -138,7 +136,7 @@ async def attack(name: str, port: int) -> None:
 
 
 async def pages() -> None:
-    """Serve until the input ends; say the port, and after each line on the input what it has cost since."""
+    """Serve until the input ends; print the port, and after each input line the costs since the last."""
     health = ProxyHealth((Family.IPV4,), ("Service",), sync_period=30.0)
     health.updated(Family.IPV4, time.time())
     metrics = Metrics("nftables")
@@ -168,7 +166,7 @@ async def pages() -> None:
 
 
 def probe(port: int, seconds: float) -> list[float]:
-    """Ask /healthz for a while; give the milliseconds of each answer, 5,000 for none."""
+    """Request /healthz for a while; return the milliseconds of each answer, 5,000 for none."""
     taken, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
         begun = time.perf_counter()
@@ -184,7 +182,7 @@ def probe(port: int, seconds: float) -> list[float]:
 
 
 def cost(name: str) -> list[Figure]:
-    """Try one thing against a server of its own."""
+    """Try one action against a new server."""
     command, pipe = (sys.executable, "-m", "bench.page_costs"), subprocess.PIPE
     with (
         tempfile.TemporaryFile() as log,
@@ -220,7 +218,6 @@ def cost(name: str) -> list[Figure]:
 
 
 def measure(_: Options) -> list[Figure]:
-    """Measure all of it."""
     return [figure for name in ATTEMPTS for figure in cost(name)]
 
 

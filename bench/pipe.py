@@ -1,4 +1,4 @@
-"""The line from events to the kernel, put together from its parts so that each phase can be timed by itself."""
+"""The pipeline from events to the kernel, assembled so that each phase can be timed."""
 
 import os
 import time
@@ -21,14 +21,13 @@ from vipwire.watched_objects.store import Store
 
 
 class TimedSocket(NetlinkSocket):
-    """Adds up how long the kernel works: all of a transaction is done before `send` returns."""
+    """Sums the kernel's time: a transaction is complete when `send` returns."""
 
     def __init__(self, protocol: int) -> None:
         super().__init__(protocol)
         self.inside = 0.0
 
     def send(self, data: bytes) -> None:
-        """Send, and look at the clock."""
         began = time.perf_counter()
         super().send(data)
         self.inside += time.perf_counter() - began
@@ -50,7 +49,7 @@ def _as_it_is(backend: NftablesBackend) -> Mode:
 
 
 class Pipe:
-    """Store, planner, reconciler and nftables backend of one family; `through` may put another mode's around it.
+    """Store, planner, reconciler and nftables backend of one family; `through` may wrap another mode's around it.
 
     `offload_after` is the backend's: so many packets of a connection meet the rules.
     """
@@ -65,13 +64,12 @@ class Pipe:
         self.phases = Phases()
 
     def apply(self, events: Iterable[Event]) -> None:
-        """Take events."""
         with self.timed("store"):
             for event in events:
                 self.store.apply(event)
 
     def sync(self) -> Report[ObjectKey]:
-        """Bring everything that was applied into the kernel."""
+        """Commit everything applied to the kernel."""
         with self.timed("plan"):
             changes = self.planner.update(self.store.take_touched(), self.store.view)
         with self.timed("render"):
@@ -87,14 +85,14 @@ class Pipe:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Add what the block takes to a phase."""
+        """Add the block's time to a phase."""
         began = time.perf_counter()
         yield
         setattr(self.phases, phase, getattr(self.phases, phase) + time.perf_counter() - began)
 
 
 def memory(process: int | None = None) -> tuple[float, float]:
-    """Tell how much memory a process has, and had at most, in MB."""
+    """Return a process's current and peak memory in MB."""
     status = Path(f"/proc/{process or os.getpid()}/status").read_text(encoding="ascii")
     lines = dict(line.split(":", 1) for line in status.splitlines())
     now, peak = (int(lines[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))

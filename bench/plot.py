@@ -27,7 +27,7 @@ DRAWN: Final = {
     "latency": "one change, event to answer",
     "memory": "peak memory",
 }
-"""What is drawn: the name of the file, and the figure of `bench daemon`."""
+"""The drawn figures: file name, and the figure of `bench daemon`."""
 _SPEAKING: Final = {
     "start": "CPU from exec until the last Service answers",
     "change": "CPU of one change, whole process",
@@ -37,7 +37,7 @@ _SPEAKING: Final = {
 
 
 class Point(NamedTuple):
-    """One median: of which proxy in which mode, at how many Services."""
+    """A median of a proxy in a mode, at a number of Services."""
 
     line: str
     services: int
@@ -63,7 +63,7 @@ def _pyplot() -> Any:
 
 
 def draw(found: list[Point], title: str, path: Path) -> None:
-    """Draw a line for each mode and proxy; both axes are logarithmic, so that what grows evenly is straight."""
+    """Draw a line for each mode and proxy; both axes are logarithmic, so that proportional growth is straight."""
     pyplot = _pyplot()
     lines: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for point in found:

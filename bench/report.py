@@ -1,4 +1,4 @@
-"""Figures, and how they are told: each with what it should be at most, several runs of it as median and best."""
+"""Figures with targets, and the median and best of several runs."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured number. `target` is the most that it should be, None where nothing was promised."""
+    """One measured number. `target` is the most that it should be, None without a promise."""
 
     name: str
     value: float
@@ -28,17 +28,16 @@ class Row:
 
     @property
     def median(self) -> float:
-        """The middle one of the runs."""
         return statistics.median(self.values)
 
     @property
     def best(self) -> float:
-        """The lowest of the runs: here less is always better."""
+        """The lowest of the runs: less is better for all figures."""
         return min(self.values)
 
     @property
     def verdict(self) -> str:
-        """Judge by the median; what only the best run reaches depends on who else uses the machine."""
+        """Judge by the median: a best run alone depends on other load."""
         if self.target is None:
             return ""
         if self.median <= self.target:
@@ -47,7 +46,7 @@ class Row:
 
 
 def rows(runs: Sequence[Sequence[Figure]]) -> list[Row]:
-    """Put the runs of one scenario side by side; a figure that a run could not take is missing there alone."""
+    """Combine the runs of one scenario by figure; runs may lack figures."""
     found: dict[str, list[Figure]] = {}
     for figure in chain.from_iterable(runs):
         found.setdefault(figure.name, []).append(figure)
@@ -58,7 +57,6 @@ def rows(runs: Sequence[Sequence[Figure]]) -> list[Row]:
 
 
 def text(title: str, table: Iterable[Row]) -> str:
-    """Write one scenario's table for a person."""
     lines = [title, f"  {'':58} {'median':>10} {'best':>10}  {'at most':>8}"]
     for row in table:
         target = "" if row.target is None else f"{_number(row.target)}"
@@ -68,7 +66,6 @@ def text(title: str, table: Iterable[Row]) -> str:
 
 
 def document(table: Iterable[Row]) -> list[dict[str, Any]]:
-    """Make one scenario's table for a program."""
     return [{**asdict(row), "median": row.median, "best": row.best, "verdict": row.verdict} for row in table]
 
 

@@ -1,6 +1,6 @@
-"""The same cluster in kube-proxy's layout by `nft -f`, as it loads it, beside ours: everything, and one change.
+"""The same cluster in kube-proxy's layout by `nft -f`, beside vipwire's: everything, and one change.
 
-Of a change only `nft` itself is counted; kube-proxy's own work before it comes on top.
+Of a change only `nft` counts; kube-proxy's own work before it is extra.
 """
 
 import statistics
@@ -61,7 +61,7 @@ def _beside(size: int, endpoints: int) -> list[Figure]:
 
 
 def nft(text: str) -> float:
-    """Run a script; return how long it took in seconds."""
+    """Run a script; return its seconds."""
     began = time.perf_counter()
     done = subprocess.run(["nft", "-f", "-"], input=text, text=True, check=False, stderr=subprocess.PIPE)
     took = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""One run of one scenario, in this process and a network namespace of its own: `python -m bench.run NAME OPTIONS`."""
+"""Runs one scenario once, in this process and a new network namespace: `python -m bench.run NAME OPTIONS`."""
 
 import importlib
 import json

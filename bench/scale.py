@@ -1,4 +1,4 @@
-"""Sizes beyond the promised one: how everything grows. Each needs its memory: 100,000 Services take 2 GB here."""
+"""Sizes beyond the promised one, to see the growth. Each needs its memory: 100,000 Services take 2 GB."""
 
 import gc
 import statistics
@@ -18,7 +18,7 @@ from vipwire.watched_objects.event import Kind, Listed, Upserted
 TITLE = "everything at once, a restart, and one change"
 CHANGES = 50
 MOST = {(44_000, 10): 8.0, (5_000, 50): 6.0}
-"""What was promised for everything at once, in seconds, by Services and endpoints of each."""
+"""Promised seconds for everything at once, by Services and endpoints of each."""
 MOST_MS = 3.0
 
 

@@ -43,7 +43,7 @@ def now() -> datetime:
 
 
 async def write_through(etcd: Etcd, count: int) -> tuple[float, float]:
-    """Write objects through a store; give writes and CPU milliseconds per second and write."""
+    """Write objects through a store; return writes for each second, and CPU milliseconds for each write."""
     settings = read_settings({"etcd-servers": etcd.servers, "etcd-prefix": "/bench-store"})
     store = EtcdStore(Client(settings, now), settings.prefix)
     await store.open()
@@ -71,7 +71,7 @@ def encoder(number: int) -> Any:
 
 
 class Api:
-    """One server, asked as its admin."""
+    """One server, used as its admin."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
         self.process = process
@@ -82,7 +82,7 @@ class Api:
         self.session = self.open("127.0.0.1")
 
     def open(self, address: str) -> aiohttp.ClientSession:
-        """Open connections from an address."""
+        """Open connections from a source address."""
         connector = aiohttp.TCPConnector(ssl=self._context, limit=0, local_addr=(address, 0))
         return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
 
@@ -94,14 +94,13 @@ class Api:
                 raise SystemExit(await answer.text())
 
     def cost(self) -> tuple[float, float]:
-        """Give its CPU seconds so far, and its resident memory in MB."""
+        """Return its CPU seconds so far, and its resident memory in MB."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         ticks = os.sysconf("SC_CLK_TCK")
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return (int(fields[11]) + int(fields[12])) / ticks, pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     async def end(self) -> None:
-        """End it."""
         await self.session.close()
         self.process.send_signal(signal.SIGTERM)
         await self.process.wait()
@@ -120,7 +119,7 @@ async def started(folder: Path, *flags: str) -> Api:
 
 
 async def create_through(servers: list[Api], count: int) -> float:
-    """Create Services, through all servers at once; give how many in a second."""
+    """Create Services through all servers at once; return the rate for each second."""
     numbers, began = iter(range(count)), time.perf_counter()
 
     async def work(server: Api) -> None:
@@ -133,7 +132,7 @@ async def create_through(servers: list[Api], count: int) -> float:
 
 
 async def watch_one(server: Api, nodes: int) -> dict[str, float]:
-    """Watch one server from nodes; give the cost of that, and how long changes take to all of them."""
+    """Watch one server from many nodes; return the cost, and the delay of changes to all nodes."""
     await server.send("POST", _SERVICES, {"metadata": {"name": "seen"}, "spec": {"ports": [{"port": 80}]}})
     _, alone = server.cost()
     seen, opened, reached = [0] * nodes, asyncio.Semaphore(0), asyncio.Event()
@@ -143,7 +142,7 @@ async def watch_one(server: Api, nodes: int) -> dict[str, float]:
 
         async def watch(node: int, path: str) -> None:
             query = "watch=1&resourceVersion=0&allowWatchBookmarks=true"
-            await coming.acquire()  # a server drops strangers of whom too many come at once
+            await coming.acquire()  # a server drops anonymous connections that arrive in large numbers
             async with sessions[node].get(f"{server.url}{path}?{query}") as stream:
                 if stream.status != 200:
                     raise SystemExit(await stream.text())
@@ -205,7 +204,7 @@ def flags(etcd: Etcd) -> tuple[str, ...]:
 
 
 def data_directory(folder: Path, number: int) -> Path:
-    """Prepare the data directory of one of several servers: all have the first one's authority."""
+    """Prepare the data directory of one of several servers, which share the first one's CA."""
     place = folder / f"server{number}"
     if number:
         (place / "pki").mkdir(parents=True)

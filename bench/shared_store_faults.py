@@ -30,7 +30,7 @@ WRITERS: Final = 6
 
 
 class Ledger:
-    """What was acknowledged, and what may have happened besides."""
+    """The acknowledged writes, and those without a known outcome."""
 
     def __init__(self) -> None:
         self.made: dict[str, tuple[str, int]] = {}
@@ -40,7 +40,7 @@ class Ledger:
         self.answers: Counter[str] = Counter()
 
     def check(self, items: list[dict[str, Any]]) -> None:
-        """Compare with what is there; raise SystemExit for a loss, or for what was given twice."""
+        """Compare with the existing Services; raise SystemExit for a loss or a duplicate address."""
         found = {each["metadata"]["name"]: given(each) for each in items if each["metadata"]["name"].startswith("s-")}
         lost = {name for name, what in self.made.items() if name not in self.unsure and found.get(name) != what}
         self.left = self.unsure & found.keys()
@@ -58,15 +58,13 @@ def given(service: dict[str, Any]) -> tuple[str, int]:
 
 
 class Server(Protocol):
-    """An API server, asked as its admin."""
+    """An API server, used as its admin."""
 
     @property
-    def url(self) -> str:
-        """Its URL."""
+    def url(self) -> str: ...
 
     @property
-    def session(self) -> aiohttp.ClientSession:
-        """The connections to it."""
+    def session(self) -> aiohttp.ClientSession: ...
 
 
 class Cluster:
@@ -77,21 +75,20 @@ class Cluster:
         self.servers: dict[int, Api] = {}
 
     async def start(self, number: int) -> None:
-        """Start a server, again if need be."""
+        """Start a server unless it runs."""
         place = self.folder / f"server{number}"
         if not place.exists():
             data_directory(self.folder, number)
         self.servers[number] = await started(place, *flags(self.etcd), *RANGES)
 
     async def kill(self, number: int) -> None:
-        """Kill a server."""
         server = self.servers.pop(number)
         server.process.kill()
         await server.process.wait()
         await server.session.close()
 
     async def fault(self, chance: random.Random) -> str:
-        """Do harm, and undo it."""
+        """Apply a random fault, and undo it."""
         kind, number = chance.choice(("kill", "stop")), chance.randrange(3)
         who, pause = chance.choice(("member", "server")), chance.uniform(0.1, 3)
         if who == "member" and kind == "kill":
@@ -109,7 +106,6 @@ class Cluster:
         return f"{kind} {who} {number} for {pause:.1f} s"
 
     async def items(self) -> list[dict[str, Any]]:
-        """List all Services."""
         return await listed(lambda: list(self.servers.values()))
 
 
@@ -128,7 +124,6 @@ async def listed(servers: Callable[[], Sequence[Server]]) -> list[dict[str, Any]
 
 
 async def suspended(process: Any, seconds: float) -> None:
-    """Suspend a process for a time."""
     process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(seconds)
     process.send_signal(signal.SIGCONT)
@@ -141,7 +136,7 @@ async def write(
     chance: random.Random,
     patience: float = 20.0,
 ) -> None:
-    """Create and delete until cancelled, and wait so many seconds for each answer."""
+    """Create and delete until cancelled; `patience` is the timeout of each answer in seconds."""
     theirs = (ledger.made.keys() - ledger.unsure) | ledger.left
     number, own = 0, sorted(theirs)[worker % WRITERS :: WRITERS]
     while True:
@@ -166,7 +161,7 @@ async def write(
                 ledger.gone.add(name)
                 ledger.made.pop(name, None)
                 ledger.unsure.discard(name)
-            elif code == 500 and value.get("reason") == "ServerTimeout":  # it was not done
+            elif code == 500 and value.get("reason") == "ServerTimeout":  # the server did not execute it
                 ledger.unsure.discard(name)
                 own += [name] if deletes else []
 

@@ -1,8 +1,8 @@
-"""What a hostile namespace costs its neighbour at `vipwire gateway --ingress`: a row for each thing it has many of.
+"""The cost of a hostile namespace to its neighbour at `vipwire gateway --ingress`: a row for each kind of object.
 
-The neighbour's requests and changes are measured first without, then with the objects of the hostile namespace, from
-when these are put there. A row prints how many times as long they take: a request at its 99th percentile, and a new
-path of the neighbour until it is served. One process serves all rows; the objects of one are gone before the next.
+Each row measures the neighbour's requests and changes without and with many objects of the hostile namespace, from
+their arrival on, and prints the ratios: a request's 99th percentile, and the time until a new path of the neighbour
+is served. One process serves all rows; the objects of a row are deleted before the next.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ _GROUP: Final = "gateway.networking.k8s.io/v1"
 
 
 def named(api: str, kind: str, name: str, of: str = "hostile", **more: Any) -> Json:
-    """Write an object."""
+    """Build an object."""
     return {"apiVersion": api, "kind": kind, "metadata": {"namespace": of, "name": name}} | more
 
 
 def ingress(name: str, host: str, paths: list[str], kind: str = "Prefix", of: str = "hostile", **more: Any) -> Json:
-    """Write an Ingress of one host, and the answers are redirects: no Pod is needed."""
+    """Build an Ingress of one host with redirects as answers: needs no Pod."""
     to = {"service": {"name": "web", "port": {"number": 80}}}
     rules = [{"host": host, "http": {"paths": [{"path": each, "pathType": kind, "backend": to} for each in paths]}}]
     made = named("networking.k8s.io/v1", "Ingress", name, of)
@@ -48,12 +48,11 @@ def ingress(name: str, host: str, paths: list[str], kind: str = "Prefix", of: st
 
 
 def service(name: str, of: str) -> Json:
-    """Write a Service."""
     return named("v1", "Service", name, of, spec={"ports": [{"port": 80}]})
 
 
 def backends() -> Iterator[Json]:
-    """400 Services with 100 endpoints each, and paths that lead there."""
+    """400 Services with 100 endpoints each, and paths to them."""
     for number in range(400):
         name = f"b{number}"
         yield service(name, "hostile")
@@ -125,13 +124,11 @@ class Site:
         (folder / "manifests").mkdir()
 
     def put(self, name: str, objects: list[Json]) -> None:
-        """Replace a file of objects."""
         (self.folder / "new").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
         (self.folder / "new").rename(self.folder / "manifests" / f"{name}.json")
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Run the gateway."""
         where = ("--http", f"127.0.0.1:{self.port}", "--https", f"127.0.0.1:{free_port()}", "--bind", "127.0.0.1")
         flags = (*where, "--manifests", str(self.folder / "manifests"), "--run-dir", str(self.folder / "run"))
         command = (
@@ -163,7 +160,7 @@ class Site:
 
 
 async def asked(port: int, path: str) -> tuple[float, int]:
-    """Ask on a new connection; return the seconds, and the status or 0."""
+    """Send a request on a new connection; return the seconds, and the status or 0."""
     begun = time.perf_counter()
     status = b"0"
     with contextlib.suppress(OSError):
@@ -175,7 +172,7 @@ async def asked(port: int, path: str) -> tuple[float, int]:
 
 
 def taken(site: Site) -> tuple[float, float]:
-    """Return how long the neighbour waits: for a request at the 99th percentile, and for a change at the median."""
+    """Return the neighbour's times: a request at the 99th percentile, a change at the median."""
     waits, changes = [], []
     for _ in range(_CHANGES):
         changes.append(site.change())

@@ -29,13 +29,12 @@ _AT_ONCE: Final = 16
 
 
 def service(number: int) -> dict[str, Any]:
-    """Write a Service that selects one Pod."""
+    """Build a Service that selects one Pod."""
     spec = {"selector": {"app": f"a{number}"}, "ports": [{"port": 80, "targetPort": 8080}]}
     return {"metadata": {"name": f"s{number}"}, "spec": spec}
 
 
 def pod(number: int) -> dict[str, Any]:
-    """Write a Pod."""
     meta = {"name": f"p{number}", "labels": {"app": f"a{number}"}}
     address = f"10.200.{number // 250}.{number % 250 + 1}"
     status = {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -43,7 +42,7 @@ def pod(number: int) -> dict[str, Any]:
 
 
 class Client:
-    """Speaks to the API server as its admin."""
+    """Talks to the API server as its admin."""
 
     def __init__(self, folder: Path) -> None:
         config = yaml.safe_load((folder / "admin.kubeconfig").read_text())
@@ -60,7 +59,7 @@ class Client:
                 raise SystemExit(await answer.text())
 
     async def create(self, path: str, values: list[dict[str, Any]]) -> float:
-        """Create objects, several at once; give the seconds it took."""
+        """Create objects, several at once; return the seconds."""
         begun, waiting = time.monotonic(), iter(values)
 
         async def work() -> None:
@@ -72,18 +71,18 @@ class Client:
 
 
 async def follow(monitor: asyncio.subprocess.Process, address: str) -> None:
-    """Wait until the kernel tells of an element with an address."""
+    """Wait until the kernel reports an element with an address."""
     assert monitor.stdout is not None  # noqa: S101  # it was asked for
     while address.encode() not in await monitor.stdout.readline():
         pass
 
 
 async def changes(client: Client, count: int, services: int) -> list[float]:
-    """Make Pods ready and unready in turn; give the milliseconds until the kernel has each change."""
+    """Make Pods ready and unready in turn; return the milliseconds until the kernel has each change."""
     monitor = await asyncio.create_subprocess_exec(
         "stdbuf", "-oL", "nft", "monitor", stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
-    await asyncio.sleep(5)  # it reads the whole table before it listens, and does not say when
+    await asyncio.sleep(5)  # `nft monitor` reads the whole table before it listens, without a sign
     took = []
     for number in range(count):
         which = number // 2 % services
@@ -103,13 +102,12 @@ async def changes(client: Client, count: int, services: int) -> list[float]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Tell the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def settled(pid: int) -> None:
-    """Wait until a process has next to nothing to do."""
+    """Wait until a process is almost idle."""
     before = -1.0
     while cpu_seconds(pid) - before > 0.05:
         before = cpu_seconds(pid)
@@ -117,7 +115,7 @@ async def settled(pid: int) -> None:
 
 
 async def measure(folder: Path, services: int, count: int) -> None:
-    """Start it, load it, and print what was measured."""
+    """Start it, load it, and print the figures."""
     command = (
         sys.executable,
         "-m",
@@ -156,7 +154,7 @@ async def measure(folder: Path, services: int, count: int) -> None:
 
 
 def main() -> None:
-    """Measure, in a network namespace of its own."""
+    """Measure, in a new network namespace."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--services", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=100, help="0 measures the creation only")

@@ -1,9 +1,9 @@
 """(9) Relaying in userspace mode, beside HAProxy in TCP mode and no proxy at all.
 
-    clients ── relay or HAProxy ── server          all on the loopback of a namespace of their own
+clients ── relay or HAProxy ── server          all on the loopback of a new namespace
 
-A new connection is connect, one byte there, one byte back, close. What it costs is the processor time of the proxy's
-process, so that it says how many a core can do whatever else the machine is at. Turns alternate.
+A new connection is connect, one byte there, one byte back, close. Its cost is the CPU time of the proxy's process, so
+that it gives a core's capacity in spite of other load. Turns alternate.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from vipwire.relay.messages import Hello, Listener, Opened, Place, Put, RelaySet
 TITLE = "connections relayed by a process, beside HAProxy's"
 TURNS = 5
 IDLE, MEASURED = 10_000, 6_000
-"""Idle connections that are meant, and those that are opened: a proxy needs two files for each."""
+"""Nominal idle connections, and those opened: a proxy needs two files for each."""
 _BULK = 1 << 30
 _LOOPBACK = b"\x7f\0\0\1"
 _HAPROXY = """
@@ -54,7 +54,7 @@ listen one
 def measure(options: Options) -> list[Figure]:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    # Clients close first, and every connection leaves a port behind for a minute.
+    # Clients close first, so every connection occupies a port for a minute.
     Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("1024 65535")
     Path("/proc/sys/net/ipv4/tcp_tw_reuse").write_text("1")
     with contextlib.ExitStack() as stack:
@@ -68,19 +68,18 @@ def measure(options: Options) -> list[Figure]:
 
 
 class Proxy:
-    """A proxy's process, with those that it has started, and its port."""
+    """A proxy's process with its children, and its port."""
 
     def __init__(self, pid: int, port: int) -> None:
         self.pid, self.port = pid, port
 
     def seconds(self) -> float:
-        """Tell the processor time that it has used."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         times = [Path(f"/proc/{pid}/schedstat").read_text().split()[0] for pid in (self.pid, *children)]
         return sum(map(int, times)) / 1e9
 
     def memory(self) -> float:
-        """Tell its resident memory in MB."""
+        """Return its resident memory in MB."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -146,7 +145,7 @@ def _idle(ours: Proxy, haproxy: Proxy) -> Iterator[Figure]:
 
 
 def _connect(port: int, count: int) -> None:
-    """Connect so often: 8 at a time, so that the proxy finds several waiting."""
+    """Connect `count` times, 8 at a time, so that the proxy finds several waiting."""
     left, opened = count, 0
     poll = select.epoll()
     socks: dict[int, socket.socket] = {}
@@ -187,7 +186,7 @@ def _in_processes(call: Callable[[], None], count: int) -> None:
 
 @contextlib.contextmanager
 def _server() -> Iterator[int]:
-    """Serve: `c` and `i` are answered by themselves, `b` by as many bytes as are wanted."""
+    """Serve: answers `c` and `i` with themselves, `b` with the requested number of bytes."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
     process = multiprocessing.get_context("fork").Process(target=_serve, args=(listening,), daemon=True)
     process.start()

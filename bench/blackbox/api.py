@@ -1,12 +1,11 @@
-"""An API server for one proxy: lists that are encoded once, watches whose lines go to the socket at once.
+"""An API server for one proxy: lists are encoded once, watch events go to the socket at once.
 
-    python -m bench.blackbox.api SERVICES ENDPOINTS
+python -m bench.blackbox.api SERVICES ENDPOINTS
 
-Prints its URL. Each line on its input is a command. The answer is when the first byte of the first event was written
-(CLOCK_MONOTONIC). `move NUMBER` gives the Service of the probe another endpoint, `burst COUNT NUMBER` gives as many
-Services one new endpoint each.
-
-The tests' API server can do more. This one takes no time that a proxy would be charged with.
+Prints its URL. Each line on its input is a command; the answer is when the first byte of the first event was written
+(CLOCK_MONOTONIC). `move NUMBER` gives the probe's Service another endpoint, `burst COUNT NUMBER` gives as many
+Services one new endpoint each. It is faster than the tests' API server, so that its time does not count as the
+proxy's.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Collection:
-    """The objects of one kind as JSON, and who watches them. `items` are as they were when the server began."""
+    """The objects of one kind as JSON, and their watchers. `items` are those at the start."""
 
     version: str
     kind: str
@@ -41,7 +40,7 @@ class Collection:
     watchers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     def page(self, now: int, limit: int, first: int) -> bytes:
-        """Return some of the objects as a list."""
+        """Return a chunk of the list."""
         end = first + limit if limit else len(self.items)
         meta = {"resourceVersion": str(now), "continue": str(end) if end < len(self.items) else ""}
         head = msgspec.json.encode({"apiVersion": self.version, "kind": self.kind, "metadata": meta})
@@ -64,7 +63,7 @@ class Api:
         self._collections = {path: Collection(*_KINDS[path], items) for path, items in objects.items()}
 
     async def serve(self) -> None:
-        """Serve, and do what the input says until it ends."""
+        """Serve, and execute the commands on the input."""
         server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=1 << 20)
         print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
         reader = asyncio.StreamReader()
@@ -80,7 +79,7 @@ class Api:
         return [(index, with_new_endpoint(index, self._endpoints, first + index)) for index in range(count)]
 
     def _write(self, changed: list[tuple[int, dict[str, Any]]]) -> float:
-        """Send changed slices to all who watch; later lists have them, too."""
+        """Send changed slices to all watchers; later lists contain them too."""
         collection, lines = self._collections[SLICES], bytearray()
         for index, value in changed:
             self._now += 1
@@ -110,11 +109,11 @@ class Api:
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         collection = self._collections.get(parts.path)
-        if method != "GET":  # an Event, of which nobody reads what became
+        if method != "GET":  # an Event, which no test reads
             _send(writer, HTTPStatus.CREATED, b"{}")
         elif parts.path == f"/api/v1/nodes/{NODE}":
             _send(writer, HTTPStatus.OK, self._collections["/api/v1/nodes"].items[0])
-        elif collection is None or "sendInitialEvents" in query:  # whoever asks for those falls back to a list
+        elif collection is None or "sendInitialEvents" in query:  # clients that ask for these fall back to a list
             _send(writer, HTTPStatus.UNPROCESSABLE_ENTITY, b'{"kind":"Status","reason":"Invalid","code":422}')
         elif query.get("watch") in ("true", "1"):
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A proxy under measurement, seen from outside only: when it began, its CPU, its memory, those of its children."""
+"""A proxy under measurement, seen from outside: start time, CPU, memory, and its children's."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _KERNEL_THREAD = 0x00200000
 
 
 class Daemon:
-    """A proxy's process. Leaving it as a context ends it with SIGTERM; its rules stay."""
+    """A proxy's process. Leaving the context ends it with SIGTERM; its rules stay."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._log: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed at the end
@@ -38,7 +38,7 @@ class Daemon:
             self._log.close()
 
     def age(self) -> float:
-        """Return the seconds since it was started; raise SystemExit with its log if it takes too long."""
+        """Return the seconds since its start; raise SystemExit with its log after too long."""
         age, status = time.monotonic() - self.began, self.process.poll()
         if status is not None or age > PATIENCE:
             how = "is not ready" if status is None else f"has ended with status {status}"
@@ -47,17 +47,17 @@ class Daemon:
         return age
 
     def cpu(self) -> float:
-        """Return its CPU time so far with that of its children: those that still run to 10 ms."""
-        own = time.clock_gettime((~self.process.pid << 3) | 2)  # what clock_getcpuclockid(3) returns for a process
+        """Return its CPU time with its children's; that of running children to 10 ms."""
+        own = time.clock_gettime((~self.process.pid << 3) | 2)  # as clock_getcpuclockid(3) computes it
         children = sum(_ticks(pid, 11, 12) for pid in self._descendants())
         return own + (_ticks(self.process.pid, 13, 14) + children) / _TICKS
 
     def memory(self) -> tuple[float, float]:
-        """Return what it holds and held at most, in MB, without its children."""
+        """Return current and peak memory in MB, without its children."""
         return memory(self.process.pid)
 
     def look_at_children(self) -> None:
-        """Note how much its largest child holds: once it has ended, nobody can tell."""
+        """Record the memory of its largest child, which is unknown after the child's end."""
         for pid in self._descendants():
             with contextlib.suppress(OSError, KeyError):
                 self.children_peak = max(self.children_peak, memory(pid)[1])
@@ -71,7 +71,7 @@ class Daemon:
 
 
 def kernel_threads() -> float:
-    """Return the CPU time of all the kernel's own threads so far, in seconds: the whole machine's."""
+    """Return the CPU time of all kernel threads of the machine, in seconds."""
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -96,5 +96,5 @@ def _ticks(pid: int, *fields: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of proc_pid_stat(5) from the state, number 3, on."""
+    """Return the fields of proc_pid_stat(5) from number 3 (the state) on."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

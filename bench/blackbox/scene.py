@@ -1,10 +1,10 @@
-"""The surroundings of a proxy under measurement, and probes: connections that only its rules bring to an endpoint.
+"""The network around a proxy under measurement, and probes: connections that need its rules.
 
-    client namespace ── node namespace ────────── server namespace
-    probes              the proxy, its API server  every endpoint's address
+client namespace ── node namespace ────────── server namespace
+probes              the proxy, its API server  every endpoint's address
 
-The networks are those of `bench.datapath`. All sockets of the probes are this process's, so that a probe waits for
-the kernel and nobody else.
+The networks are those of `bench.datapath`. This process owns all sockets of the probes, so that a probe waits for the
+kernel only.
 """
 
 import contextlib
@@ -31,25 +31,23 @@ _QUIET = 2
 
 
 def vip(number: int) -> str:
-    """Return the ClusterIP of Service `number` of the tests' clusters."""
     return f"10.{96 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
 @dataclass(slots=True)
 class Scene:
-    """A node, without a proxy as yet. `services` are all but the probe's, which is the next."""
+    """A node before its proxy starts. `services` is the number without the probe's, which follows them."""
 
     where: Network
     api: "Api"
     services: int
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Daemon:
-        """Start a proxy on the node."""
         with inside(self.where.node):
             return Daemon(command, environment)
 
     def first_and_last(self, daemon: Daemon) -> tuple[float, float]:
-        """Wait until Services from the first to the last answer; return the ages when one did, and when all did."""
+        """Wait until the first to the last Service answers; return the proxy's age at the first and at all."""
         silent = every = sorted({self.services * part // 10 for part in range(11)})
         first = 0.0
         while silent:
@@ -62,12 +60,12 @@ class Scene:
         return first, age
 
     def moved(self, number: int) -> float:
-        """Give the probe's Service another endpoint; return the seconds until that one has answered."""
+        """Replace the endpoint of the probe's Service; return the seconds until the new one answers."""
         began = self.api.do("move", number)
         return self.until(self.services, format_address(new_address(number))) - began
 
     def until(self, service: int, endpoint: str) -> float:
-        """Wait until a certain endpoint answers for a Service; return when it has."""
+        """Wait until `endpoint` answers for a Service; return the time."""
         limit = time.monotonic() + PATIENCE
         while self.answer(service) != endpoint:
             if time.monotonic() > limit:
@@ -76,7 +74,7 @@ class Scene:
         return time.monotonic()
 
     def answer(self, service: int) -> str | None:
-        """Connect to a Service; return the address of the endpoint that accepted, None where none did."""
+        """Connect to a Service; return the accepting endpoint's address, None without one."""
         with inside(self.where.client):
             client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -91,7 +89,7 @@ class Scene:
                 return str(server.getsockname()[0])
 
     def healthy(self, daemon: Daemon) -> float:
-        """Wait until the node's /healthz is 200; return the age of the proxy then."""
+        """Wait until the node's /healthz answers 200; return the proxy's age."""
         while not self._is_healthy():
             daemon.look_at_children()
             daemon.age()
@@ -113,7 +111,7 @@ class Scene:
 
 @contextlib.contextmanager
 def scene(services: int, endpoints: int) -> Iterator[Scene]:
-    """Build a node with an API server that has so many Services and the probe's."""
+    """Build a node with an API server that has `services` Services and the probe's."""
     with network(nothing, (), ()) as where, inside(where.node), Api(services, endpoints) as api:
         where.listener.settimeout(_PROBE_SECONDS)
         run(f"ip addr add {NODE_ADDRESS}/32 dev lo")
@@ -124,7 +122,7 @@ def scene(services: int, endpoints: int) -> Iterator[Scene]:
 
 
 class Api:
-    """`bench.blackbox.api` in a process of its own."""
+    """`bench.blackbox.api` in a separate process."""
 
     def __init__(self, services: int, endpoints: int) -> None:
         command = [sys.executable, "-m", "bench.blackbox.api", str(services), str(endpoints)]
@@ -138,7 +136,7 @@ class Api:
         return line.strip()
 
     def do(self, command: str, *numbers: int) -> float:
-        """Change objects; return when the first byte of that was written, on the monotonic clock."""
+        """Change objects; return the monotonic time of the first written byte."""
         if self._process.stdin:
             self._process.stdin.write(f"{' '.join(map(str, (command, *numbers)))}\n")
             self._process.stdin.flush()
@@ -153,9 +151,9 @@ class Api:
 
 
 def settle(daemon: Daemon, most: float) -> None:
-    """Wait until a proxy has used next to no CPU for a second, twice in a row; not longer than `most` seconds.
+    """Wait until a proxy has used almost no CPU for a second, twice in a row, at most `most` seconds.
 
-    Once is not enough: while others have the processors, it may only be waiting for one.
+    Once is not enough: on a busy machine it may be waiting for a processor.
     """
     limit = time.monotonic() + most
     before, quiet = daemon.cpu(), 0
@@ -167,7 +165,7 @@ def settle(daemon: Daemon, most: float) -> None:
 
 
 def each(times: Iterable[int], action: Callable[[int], float], pause: float) -> list[float]:
-    """Do something several times with a pause before each; return what it returned."""
+    """Run an action for each number, with a pause before each; return the results."""
     found = []
     for number in times:
         time.sleep(pause)
@@ -176,7 +174,7 @@ def each(times: Iterable[int], action: Callable[[int], float], pause: float) -> 
 
 
 def tools(folder: Path, variant: str) -> str:
-    """Make the plain names of the iptables programs one variant's; return the PATH that says so."""
+    """Link the plain names of the iptables programs to one variant; return a PATH with them."""
     if not folder.exists():
         folder.mkdir()
         for program in ("iptables", "ip6tables"):

@@ -49,7 +49,7 @@ _CUTS = ("cut", "deaf", "dumb")
 
 
 def elsewhere(lab: Lab, victim: str, stack: contextlib.ExitStack) -> Connection:
-    """Open a connection to an address of another machine's, and an endpoint that the victim does not run."""
+    """Open a connection to another machine's address, and to an endpoint that the victim does not run."""
     other = next(node for node in reversed(NODES) if node != victim)
     while True:
         found = stack.enter_context(lab.connect("client", OWNED[other], PORT))
@@ -58,7 +58,7 @@ def elsewhere(lab: Lab, victim: str, stack: contextlib.ExitStack) -> Connection:
 
 
 def lives(connection: Connection) -> bool:
-    """Report whether a connection goes on. The client may have forgotten a neighbour that it was just asking for."""
+    """Report whether a connection still works. The client may have just forgotten a neighbour."""
     for last in (False, True):
         try:
             return connection.exchange(b"still there\n", 5.0) == b"still there\n"
@@ -69,7 +69,7 @@ def lives(connection: Connection) -> bool:
 
 
 def strike(machines: Machines, fault: str, victim: str, seconds: float) -> dict[str, Any]:
-    """Strike a machine while clients connect; return what they noticed in these seconds."""
+    """Apply a fault to a machine while clients connect; return their observations of these seconds."""
     lab, address = machines.lab, OWNED[victim]
     clients = [Client(lab, address)] + ([Client(lab, RIVAL, RIVAL_PORT)] if machines.rivals else [])
     writers = [Writer(lab, node, machines.data(node)) for node in _servers(machines) if node != victim]
@@ -110,7 +110,6 @@ def _servers(machines: Machines) -> tuple[str, ...]:
 
 
 def heal(machines: Machines, fault: str, victim: str) -> None:
-    """Make all well again."""
     if fault in _CUTS:
         machines.heal(victim)
     machines.until_owned(OWNED[victim], victim)
@@ -118,7 +117,7 @@ def heal(machines: Machines, fault: str, victim: str) -> None:
 
 
 def one_by_one(machines: Machines, faults: list[str], seconds: float) -> None:
-    """Strike with each fault in turn, and print what clients noticed, and the medians."""
+    """Apply each fault in turn, and print the clients' observations, and the medians."""
     outages: dict[str, list[float]] = {}
     victim, lost = "", Counter[str]()
     for fault in faults:
@@ -139,7 +138,7 @@ def one_by_one(machines: Machines, faults: list[str], seconds: float) -> None:
 
 
 def random_rounds(machines: Machines, rounds: int, seed: int) -> dict[str, Any]:
-    """Strike at random points, and watch who answers for the addresses."""
+    """Apply random faults, and watch which machines answer for the addresses."""
     chance, owners = random.Random(seed), Owners(machines.lab, tuple(OWNED.values()))
     owners.start()
     counts = Counter[str]()

@@ -1,4 +1,4 @@
-"""Clients that notice a failover: connections to an address, writes at an API server, questions of who has what."""
+"""Clients that observe a failover: connections to an address, writes at an API server, ARP questions."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _CONFIG_MAPS: Final = "/api/v1/namespaces/default/configmaps"
 
 
 class Client(threading.Thread):
-    """Opens connections all the time, from a namespace."""
+    """Connects repeatedly, from a namespace."""
 
     def __init__(self, lab: Lab, address: str, number: int = PORT) -> None:
         super().__init__(daemon=True)
@@ -32,7 +32,6 @@ class Client(threading.Thread):
         self.results: list[tuple[float, float, bool]] = []
 
     def run(self) -> None:
-        """Connect until told to end."""
         with self._lab.inside("client"):
             asyncio.run(self._connect_all_the_time())
 
@@ -52,12 +51,11 @@ class Client(threading.Thread):
         self.results.append((began, time.monotonic(), good))
 
     def end(self) -> None:
-        """End it."""
         self._stop_asked.set()
         self.join()
 
     def outage(self) -> tuple[float, int]:
-        """Return the longest time in which connections failed, and how many did."""
+        """Return the longest outage in seconds, and the number of failed connections."""
         longest, first, failed = 0.0, 0.0, 0
         for began, ended, good in sorted(self.results):
             if good:
@@ -73,7 +71,7 @@ class Client(threading.Thread):
 
 
 class Writer(threading.Thread):
-    """Writes a ConfigMap through one API server all the time, from a machine's namespace, over TLS as the admin."""
+    """Writes a ConfigMap through one API server repeatedly, from a machine's namespace, over TLS as the admin."""
 
     def __init__(self, lab: Lab, node: str, data: Path) -> None:
         super().__init__(daemon=True)
@@ -83,7 +81,7 @@ class Writer(threading.Thread):
         self.longest = 0.0
 
     def run(self) -> None:
-        """Write until told to end; a write that fails is made again."""
+        """Write until told to end; repeat failed writes."""
         name, number = f"written-at-{self._node}", 0
         with self._lab.inside(self._node):
             self._ask("POST", _CONFIG_MAPS, {"metadata": {"name": name}})
@@ -106,13 +104,12 @@ class Writer(threading.Thread):
             connection.close()
 
     def end(self) -> None:
-        """End it."""
         self._stop_asked.set()
         self.join()
 
 
 class Owners(threading.Thread):
-    """Asks by ARP who has the addresses, and notes questions that two machines answer."""
+    """Asks by ARP which machines have the addresses, and records questions with two answers."""
 
     def __init__(self, lab: Lab, addresses: tuple[str, ...]) -> None:
         super().__init__(daemon=True)
@@ -124,10 +121,9 @@ class Owners(threading.Thread):
         self.questions, self.answered = 0, 0
         self.doubles: dict[str, list[float]] = {}
         self.seen: set[str] = set()
-        """The addresses that one machine, and no other, has answered for; who reads it clears it."""
+        """Addresses that exactly one machine has answered for; the reader clears the set."""
 
     def run(self) -> None:
-        """Ask until told to end."""
         hardware = self._socket.getsockname()[4]
         me = socket.inet_aton("10.0.0.99")
         while not self._stop_asked.is_set():
@@ -149,14 +145,14 @@ class Owners(threading.Thread):
             self._socket.settimeout(left)
             try:
                 frame = self._socket.recv(2048)
-            except OSError:  # nothing more comes
+            except OSError:  # no more packets
                 return
             claim = claimed_by_arp(frame)
             if claim and frame[:6] == hardware:
                 yield claim
 
     def longest(self) -> float:
-        """Return the longest time in which two machines answered for one address: doubles within a second are one."""
+        """Return the longest time with two owners of one address; doubles within a second count as one."""
         longest = 0.0
         for times in self.doubles.values():
             first = before = times[0]
@@ -166,7 +162,6 @@ class Owners(threading.Thread):
         return longest
 
     def end(self) -> None:
-        """End it."""
         self._stop_asked.set()
         self.join()
         self._socket.close()
@@ -174,7 +169,7 @@ class Owners(threading.Thread):
 
 @contextlib.contextmanager
 def forgetting(lab: Lab) -> Iterator[None]:
-    """Make the client forget its neighbours several times a second: it is as clients that have just come."""
+    """Clear the client's neighbour table several times a second, as for clients that have just started."""
     stop = threading.Event()
 
     def forget() -> None:

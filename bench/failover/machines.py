@@ -1,4 +1,4 @@
-"""Three machines with addresses that move: namespaces of a lab, what runs in them, and how they are struck."""
+"""Three machines with moving addresses: namespaces of a lab, their processes, and faults."""
 
 import contextlib
 import os
@@ -55,14 +55,13 @@ class Machines:
         self.rivals: dict[str, subprocess.Popen[Any]] = {}
 
     def start(self) -> None:
-        """Start all three."""
         self.run("node-1", "try:", *UP, "--node-name", "node-1", "--data-dir", str(self.data("node-1")))
         for node in NODES[1:]:
             self.bring_back(node, *self.token())
         self.declare()
 
     def token(self, *flags: str) -> list[str]:
-        """Make a token; return the words after `vipwire join`."""
+        """Make a token; return the arguments of `vipwire join`."""
         command = [sys.executable, "-m", "vipwire", "token", "create", "--data-dir", str(self.data("node-1")), *flags]
         return shlex.split(self.lab.run("node-1", command).stdout)[2:]
 
@@ -75,11 +74,10 @@ class Machines:
             self.until_owned(OWNED[node], node)
 
     def data(self, node: str) -> Path:
-        """Return the data directory of a machine."""
         return self.folder / node
 
     def run(self, node: str, said: str, *words: str) -> None:
-        """Run vipwire on a machine, and wait until it says a line that begins so."""
+        """Run vipwire on a machine, and wait for a line that begins with `said`."""
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
         command = [sys.executable, "-m", "vipwire", *words]
         process = self.lab.popen(node, command, stderr=subprocess.STDOUT, **options)
@@ -87,21 +85,19 @@ class Machines:
         self.running[node][1].until(lambda lines: any(line.startswith(said) for line in lines), PATIENCE)
 
     def bring_back(self, node: str, *words: str) -> None:
-        """Start what runs on a machine (again)."""
+        """Restart the machine's processes."""
         self.run(
             node, "joined as", "join", *words, "--node-name", node, "--data-dir", str(self.data(node)), *ANNOUNCE
         )
 
     def end(self, node: str, number: signal.Signals) -> None:
-        """End what runs on a machine by a signal."""
+        """End the machine's processes by a signal."""
         self.running.pop(node)[1].end(PATIENCE, number)
 
     def signal(self, node: str, number: signal.Signals) -> None:
-        """Send a signal to vipwire on a machine."""
         self.running[node][0].send_signal(number)
 
     def save_logs(self, folder: Path) -> None:
-        """Write what the processes said."""
         folder.mkdir(parents=True, exist_ok=True)
         for node, (_, listened) in self.running.items():
             (folder / f"{node}.log").write_text("\n".join(listened.until(lambda _: True, PATIENCE)))
@@ -109,15 +105,15 @@ class Machines:
             shutil.copy(path, folder)
 
     def choose_victim(self) -> str:
-        """Choose the machine to strike: any but the only API server."""
+        """Choose the machine to hit: any but the only API server."""
         return "node-2"
 
     def witness(self) -> str:
-        """Name a machine with an API server that is well."""
+        """Return a working machine with an API server."""
         return "node-1"
 
     def kubectl(self, *words: str) -> str:
-        """Run kubectl on a machine that is well."""
+        """Run kubectl on a working machine."""
         node = self.witness()
         environment = os.environ | {"KUBECONFIG": str(self.data(node) / "admin.kubeconfig"), "HOME": str(self.folder)}
         done = self.lab.run(node, [self._kubectl, *words], timeout=PATIENCE, check=False, env=environment)
@@ -126,16 +122,15 @@ class Machines:
         return done.stdout
 
     def holder(self, lease: str) -> str:
-        """Tell who holds a Lease of kube-system."""
+        """Return the holder of a Lease of kube-system."""
         words = ("get", "lease", lease, "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}")
         return self.kubectl(*words, "--ignore-not-found")
 
     def owner(self, address: str) -> str:
-        """Tell who has an address."""
+        """Return the machine that has an address."""
         return self.holder(f"vipwire-address-{address.replace('.', '-')}")
 
     def until_owned(self, address: str, node: str) -> None:
-        """Wait until a machine has an address."""
         end = time.monotonic() + PATIENCE
         while self.owner(address) != node:
             if time.monotonic() > end:
@@ -143,7 +138,7 @@ class Machines:
             time.sleep(0.1)
 
     def cut(self, node: str, how: str) -> None:
-        """Cut a machine off: its links down, or what goes to it, or comes from it, dropped."""
+        """Cut a machine off: set its links down, or drop its incoming or outgoing packets."""
         self.cut_off.add(node)
         if how == "cut":
             for link in (lan_port(node), node):
@@ -157,11 +152,10 @@ class Machines:
         self._under("nft", f"table netdev cut-{node} {{ {chains} }}")
 
     def heal(self, node: str) -> None:
-        """Undo a cut."""
         for link in (lan_port(node), node):
             self._under("ip", "link", "set", link, "up")
         self.lab.run(UNDERLAY, ["nft", "delete", "table", "netdev", f"cut-{node}"], check=False)
-        # what the kernel forgot with the link
+        # the kernel deleted this entry with the link
         self._under("ip", "neigh", "replace", self.lab.address(node), "lladdr", "02:00:00:00:00:02", "dev", node)
         self._under("ip", "route", "replace", self.lab.address(node), "dev", node)
         number = node[-1]
@@ -169,7 +163,6 @@ class Machines:
         self.cut_off.discard(node)
 
     def start_rivals(self) -> None:
-        """Run keepalived on all three."""
         for node in NODES:
             self.lab.serve(node, [RIVAL_PORT])
         for priority, node in ((100, "node-1"), (101, "node-3"), (110, "node-2")):
@@ -182,7 +175,6 @@ class Machines:
         self.until_rival("node-2")
 
     def until_rival(self, node: str) -> None:
-        """Wait until keepalived on a machine has its address."""
         end = time.monotonic() + PATIENCE
         while RIVAL not in self.lab.run(node, ["ip", "addr", "show", "lan0"]).stdout:
             if time.monotonic() > end:
@@ -191,7 +183,6 @@ class Machines:
         time.sleep(5)
 
     def close(self) -> None:
-        """End what runs."""
         for process, _ in self.running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -201,7 +192,7 @@ class Machines:
 
 
 def _service(owner: str) -> Iterator[dict[str, Any]]:
-    """Write a Service whose address `owner` has, with endpoints on the other machines."""
+    """Build a Service with an address of `owner`, with endpoints on the other machines."""
     name = f"on-{owner}"
     ports = [{"port": PORT, "targetPort": ECHO}]
     spec = {"type": "LoadBalancer", "loadBalancerIP": OWNED[owner], "ports": ports}

@@ -37,13 +37,13 @@ class Named(Servers):
     words: tuple[str, ...] = ()
 
     def join(self, node: str) -> None:
-        """Start a machine that joined, or joins."""
+        """Start a joined machine, or let it join."""
         words = () if (self.data(node) / "member.json").exists() else self.words
         flags = ("--node-name", node, "--node-lease-seconds", "3", "--data-dir", str(self.data(node)))
         self.run(node, "joined as", "join", *words, *flags, *ANNOUNCE)
 
     def until_renewed(self, node: str) -> None:
-        """Wait until a machine renews the Lease of its name: one that was cut off may yet lose it to a rival."""
+        """Wait until a machine renews its name's Lease: after a cut, a rival may still take it over."""
         words = ("get", "lease", node, "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}")
         end, first = time.monotonic() + PATIENCE, self.kubectl(*words)
         while self.kubectl(*words) == first:
@@ -52,7 +52,7 @@ class Named(Servers):
             time.sleep(0.2)
 
     def refuses(self, rival: str) -> str:
-        """Start a rival of a machine on the spare one; return what it says when it ends. Raise if it does not."""
+        """Start a rival of a machine on the spare one; return its error. Raise if it does not end."""
         self.until_renewed(rival)
         folder = self.folder / "rival"
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +72,7 @@ class Named(Servers):
 
 
 def strike(machines: Named, kind: str, chance: random.Random) -> str:
-    """Do what a round does; return with which machine."""
+    """Play one round; return the machine it hit."""
     if kind in ("second server", "copy"):
         node = chance.choice(NODES if kind == "second server" else JOINED)
         machines.refuses(node)
@@ -93,7 +93,7 @@ def strike(machines: Named, kind: str, chance: random.Random) -> str:
 
 
 def check(owners: Owners) -> None:
-    """Wait until every address has an owner. Raise SystemExit if two had one for too long, or one has none."""
+    """Wait until every address has an owner. Raise SystemExit after too long with two owners or none."""
     owners.seen.clear()
     end = time.monotonic() + PATIENCE
     while owners.seen != set(OWNED.values()):

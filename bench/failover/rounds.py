@@ -1,8 +1,9 @@
-"""Faults at random points over three members of etcd, while clients write and somebody asks who has the addresses.
+"""Random faults over three etcd members, while clients write and ARP questions look for two owners of an address.
 
-A round kills or suspends a member, a server or both on one machine, or cuts the machine off, in one direction or
-both, and undoes that after a random time. Every ten rounds the Services are compared with what was acknowledged: none
-is lost, none that was deleted is back, no address or node port is given twice. See bench/shared_store_faults.py.
+A round kills or suspends a member, a server or both on one machine, or cuts the machine off in one or both
+directions, and undoes that after a random time. Every ten rounds the Services are compared with the acknowledged
+writes: none may be lost, no deleted one return, no address or node port be given twice. See
+bench/shared_store_faults.py.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ _KINDS: Final = {
     "machine killed": 1,
     "server ended": 1,
 }
-"""What happens, and how often in proportion: a server takes seconds to start."""
+"""The kinds of faults with their weights: a server takes seconds to start."""
 
 
 class _Server:
@@ -58,7 +59,6 @@ class Writing(threading.Thread):
         self._check_asked, self._checked, self._over = threading.Event(), threading.Event(), False
 
     def run(self) -> None:
-        """Write until told to end."""
         with self._machines.lab.inside("client"):
             asyncio.run(self._write())
         self._checked.set()
@@ -89,7 +89,7 @@ class Writing(threading.Thread):
                 await server.session.close()
 
     def check(self, *, last: bool = False) -> None:
-        """Compare what is there with what was acknowledged. Raise SystemExit for a loss."""
+        """Compare the Services with the acknowledged writes. Raise SystemExit for a loss."""
         self._over = last
         self._checked.clear()
         self._check_asked.set()
@@ -118,7 +118,7 @@ def _strike(machines: Servers, kind: str, node: str, seconds: float) -> None:
 
 
 def rounds(machines: Servers, count: int, seed: int) -> dict[str, Any]:
-    """Strike so many times; return what was seen. Raise SystemExit for a loss."""
+    """Apply `count` faults; return the observations. Raise SystemExit for a loss."""
     chance, owners, writing = (
         random.Random(seed),
         Owners(machines.lab, tuple(OWNED.values())),

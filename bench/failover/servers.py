@@ -1,4 +1,4 @@
-"""Three machines as docs/three-servers.md has them: on each a member of etcd and `vipwire up` over all members."""
+"""Three machines as in docs/three-servers.md: each with an etcd member and `vipwire up` over all members."""
 
 import contextlib
 import json
@@ -15,14 +15,14 @@ from bench.failover.machines import NODES, PATIENCE, UP, Machines
 from vipwire_lab.cluster.cluster import Lab
 
 ETCD_FLAGS: Final = ("--heartbeat-interval", "50", "--election-timeout", "500", "--pre-vote")
-"""As the walk in docs/three-servers.md has them."""
+"""As in docs/three-servers.md."""
 ADDRESSES: Final = {node: f"10.0.0.{number}" for number, node in enumerate(NODES, 1)}
 _SERVERS: Final = ",".join(f"http://{address}:2379" for address in ADDRESSES.values())
 STORE: Final = ("--store", "etcd", "--etcd-servers", _SERVERS, "--node-lease-seconds", "3")
 
 
 class Servers(Machines):
-    """A machine is both: its etcd member and its API server die together."""
+    """Three machines, each with an etcd member and an API server that die together."""
 
     victims = NODES
 
@@ -33,7 +33,6 @@ class Servers(Machines):
         self.members: dict[str, subprocess.Popen[Any]] = {}
 
     def start(self) -> None:
-        """Start all three."""
         for node in NODES:
             self._start_member(node)
         self._until_healthy("node-1")
@@ -59,7 +58,6 @@ class Servers(Machines):
         self.run(node, "try:", *UP, *STORE, "--node-name", node, "--data-dir", str(self.data(node)))
 
     def ctl(self, node: str, *words: str) -> str:
-        """Run etcdctl at a machine's member."""
         environment = {"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}
         command = ["etcdctl", "--endpoints", f"http://{ADDRESSES[node]}:2379", *words]
         done = self.lab.run(node, command, check=False, env=environment)
@@ -77,30 +75,28 @@ class Servers(Machines):
                 raise SystemExit("etcd does not answer")
 
     def bring_back(self, node: str, *_words: str) -> None:
-        """Start what does not run of the member and the server of a machine."""
+        """Start a machine's member and server unless they run."""
         if node not in self.members:
             self._start_member(node)
         if node not in self.running:
             self._start_server(node)
 
     def kill_member(self, node: str) -> None:
-        """Kill a machine's member of etcd."""
         member = self.members.pop(node)
         member.kill()
         member.wait()
 
     def end_server(self, node: str, number: signal.Signals) -> None:
-        """End a machine's server, and leave its member."""
         super().end(node, number)
 
     def end(self, node: str, number: signal.Signals) -> None:
-        """End a machine's server, and its member if it is killed."""
+        """End a machine's server, and also its member if `number` is SIGKILL."""
         if number == signal.SIGKILL:
             self.kill_member(node)
         self.end_server(node, number)
 
     def choose_victim(self) -> str:
-        """Choose the machine that runs the controllers, and make its member the leader: the worst to lose."""
+        """Choose the machine that runs the controllers, and move etcd's leader there: the worst loss."""
         victim = self.holder("vipwire-controllers").partition("_")[0] or NODES[0]
         self._until_healthy(victim)
         status = json.loads(self.ctl(victim, "endpoint", "status", "-w", "json"))[0]["Status"]
@@ -114,11 +110,10 @@ class Servers(Machines):
         return bool(status["leader"] == status["header"]["member_id"])
 
     def witness(self) -> str:
-        """Name a machine that is well."""
+        """Return a working machine."""
         return next(node for node in NODES if node in self.running and node not in self.cut_off)
 
     def close(self) -> None:
-        """End what runs, and forget it."""
         super().close()
         for member in self.members.values():
             member.kill()

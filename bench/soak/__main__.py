@@ -34,12 +34,12 @@ from vipwire_lab.namespaces.topology import Pod
 WRITERS, PAUSE = 4, 0.02
 STEADY, NODE_PORT = "steady", 30080
 CALM = 4.0
-"""Seconds between two faults, on average."""
+"""Mean seconds between two faults."""
 _INSIDE = "--inside"
 
 
 class Soak:
-    """One run. `verdict` says what is not as it should be."""
+    """One run. `verdict` lists failed expectations."""
 
     def __init__(self, folder: Path, seconds: float, seed: int, mode: str = "nftables", *, own: bool = False) -> None:
         self._seconds, self._seed = seconds, seed
@@ -52,7 +52,7 @@ class Soak:
         self.verdict: dict[str, str] = {}
 
     def run(self) -> None:
-        """Build, try, judge, and print the table."""
+        """Build the scene, apply faults, judge, and print the table."""
         with self._scene.standing(), self._scene.lab.inside(self._scene.host):
             self._scene.up.start()
             asyncio.run(self._story())
@@ -68,7 +68,7 @@ class Soak:
 
     async def _prepare(self, api: Api) -> str:
         node = {"metadata": {"name": NODE}, "status": {"addresses": [_internal(self._scene.node_address)]}}
-        if not self._scene.own:  # else it has made its Node itself
+        if not self._scene.own:  # otherwise the proxy has created its Node
             await api.send("POST", "/api/v1/nodes", node)
         steady = await api.send("POST", SERVICES, service(STEADY, 0, node_port=NODE_PORT))
         await api.send("POST", SLICES, slice_of(STEADY, 0, self._pods()))
@@ -92,7 +92,7 @@ class Soak:
             yield
 
     async def _trouble(self, api: Api) -> None:
-        """Change things, and have faults, until the time is over."""
+        """Change objects and apply faults until the time is over."""
         writers = [Writer(number, self._ledger, self._pods(), self._seed) for number in range(WRITERS)]
         try:
             async with asyncio.timeout(self._seconds), asyncio.TaskGroup() as tasks:
@@ -122,13 +122,13 @@ class Soak:
                 part.sample()
 
     async def _judge(self, api: Api) -> None:
-        """End all faults, wait until everything is settled, and look."""
+        """End all faults, wait until everything has settled, and compare."""
         self._end_faults()
         for part in self._parts:
             if part.process is None:
                 part.launch()
             await asyncio.to_thread(part.ready)
-        await asyncio.sleep(5.0)  # in which a check of the kernel falls, and the probes go on
+        await asyncio.sleep(5.0)  # long enough for a check of the kernel, while the probes continue
         difference = await asyncio.to_thread(self._scene.difference)
         limit = time.monotonic() + PATIENCE
         while difference and time.monotonic() < limit:
@@ -155,7 +155,7 @@ class Soak:
             faults.netlink()
             faults.clock(0)
         (self._scene.data / "filler").unlink(missing_ok=True)
-        begin = time.monotonic()  # whatever is being opened through NAT loses its entry
+        begin = time.monotonic()  # connections that NAT is just opening lose their entry
         self._scene.run("conntrack", "-F")
         self._harm.windows.append(Window("conntrack flushed", begin, time.monotonic() + 1.0))
 
@@ -194,7 +194,7 @@ def _told(strange: Sequence[Failure], began: float) -> str:
 
 
 def _grown(part: Part) -> list[tuple[float, int]]:
-    """Give memory and files of those samples that are of a process that had started up."""
+    """Return memory and files of samples after the start-up."""
     return [(each.memory, each.files) for each in part.samples if each.age > 10]
 
 
@@ -209,7 +209,7 @@ def _held(part: Part) -> str:
 
 
 def _growth(part: Part) -> str:
-    """Say how what a process holds has grown from the first third of the time to the last; "" if it has not."""
+    """Describe a growth of memory or files from the first third of the time to the last; "" if none."""
     found = _grown(part)
     if len(found) < 30:
         return ""
@@ -224,7 +224,7 @@ def _has_traceback(part: Part) -> bool:
 
 
 def apart(command: Sequence[str], mode: str) -> int:
-    """Run in namespaces of their own: whoever is left in the one of processes ends with the first of them."""
+    """Run in new namespaces: the pid namespace ends all processes with its first one."""
     spaces = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
     with own_cgroup.entered() if mode == "ebpf" else contextlib.nullcontext():
         return subprocess.run(["unshare", *spaces, *command], check=False).returncode

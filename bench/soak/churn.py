@@ -1,4 +1,4 @@
-"""Writers that make, change and delete Services and EndpointSlices, and note what was acknowledged."""
+"""Writers that create, change and delete Services and EndpointSlices, and record acknowledged writes."""
 
 import asyncio
 import random
@@ -19,15 +19,15 @@ _MERGE = {"Content-Type": "application/merge-patch+json"}
 _PATIENCE = aiohttp.ClientTimeout(total=15)
 _STEP = "soak/step"
 _MOST = 40
-"""Services that each writer has at a time."""
+"""Services that each writer keeps."""
 
 
 class RefusedError(Exception):
-    """The server has answered, and not as was wanted."""
+    """The server refused the request."""
 
 
 class Api:
-    """The API server, as its admin."""
+    """The API server, used as its admin."""
 
     def __init__(self, folder: Path) -> None:
         config = yaml.safe_load((folder / "admin.kubeconfig").read_text(encoding="utf-8"))
@@ -43,26 +43,25 @@ class Api:
         await self._session.close()
 
     async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """Send a request. Raise RefusedError with what is answered, or aiohttp's errors and TimeoutError."""
+        """Send a request. Raise RefusedError for a refusal, or aiohttp's errors and TimeoutError."""
         async with self._session.request(method, self._url + path, json=body, headers=headers) as answer:
             if answer.status >= 300:
                 raise RefusedError(f"{answer.status}")
             return await answer.json()
 
     async def items(self, path: str) -> dict[str, Any]:
-        """List a collection by name."""
         return {each["metadata"]["name"]: each for each in (await self.send("GET", path))["items"]}
 
 
 def service(name: str, step: int, port: int = 80, node_port: int = 0) -> dict[str, Any]:
-    """Make a Service without a selector."""
+    """Build a Service without a selector."""
     ports = [{"name": "http", "port": port, "targetPort": 8080} | ({"nodePort": node_port} if node_port else {})]
     spec = {"ports": ports, "type": "NodePort" if node_port else "ClusterIP"}
     return {"metadata": {"name": name, "labels": {_STEP: str(step)}}, "spec": spec}
 
 
 def slice_of(name: str, step: int, pods: Sequence[Pod]) -> dict[str, Any]:
-    """Make its slice. A Pod is masqueraded to itself where it is known to be on the node."""
+    """Build its slice, with node names, which masquerade a Pod's connections to itself."""
     return {
         "metadata": {"name": name, "labels": {_STEP: str(step), "kubernetes.io/service-name": name}},
         "addressType": "IPv4",
@@ -74,14 +73,14 @@ def slice_of(name: str, step: int, pods: Sequence[Pod]) -> dict[str, Any]:
 
 
 class Ledger:
-    """What was acknowledged: the step of each object by its path, None where it was deleted."""
+    """The acknowledged step of each object by its path, None if deleted."""
 
     def __init__(self) -> None:
         self.known: dict[str, int | None] = {}
         self.acknowledged, self.troubles = 0, Counter[str]()
 
     async def write(self, api: Api, method: str, path: str, body: Any, step: int | None) -> bool:
-        """Write an object; tell whether that was acknowledged. What is not may have happened, or not."""
+        """Write an object; report whether the server acknowledged it. Otherwise the outcome is unknown."""
         name = body["metadata"]["name"] if body else path.rpartition("/")[2]
         key = path if path.endswith(f"/{name}") else f"{path}/{name}"
         self.known.pop(key, None)
@@ -95,7 +94,7 @@ class Ledger:
         return True
 
     async def lost(self, api: Api) -> list[str]:
-        """Name what the server has otherwise than it was acknowledged."""
+        """Return differences between the server's objects and the acknowledged ones."""
         wrong = []
         for folder in (SERVICES, SLICES):
             items = await api.items(folder)
@@ -108,7 +107,7 @@ class Ledger:
 
 
 class Writer:
-    """One writer, with names of its own."""
+    """A writer with its own object names."""
 
     def __init__(self, number: int, ledger: Ledger, pods: Sequence[Pod], seed: int) -> None:
         self._number, self._ledger, self._pods = number, ledger, tuple(pods)
@@ -117,7 +116,7 @@ class Writer:
         self._names: list[str] = []
 
     async def run(self, api: Api, pause: float) -> None:
-        """Write until cancelled, with a pause after each object; longer where there is no server."""
+        """Write until cancelled, with a pause after each object, longer without a server."""
         while True:
             done = await self._one(api)
             await asyncio.sleep(pause if done else 0.3)

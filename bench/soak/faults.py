@@ -1,4 +1,4 @@
-"""What goes wrong in a soak: each fault does its harm, undoes it, and says when connections may have failed by it."""
+"""The faults of a soak: each does harm, undoes it, and records when connections may fail by it."""
 
 import asyncio
 import itertools
@@ -21,10 +21,10 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import parse_address
 
 _REPAIR: Final = 30.0
-"""Seconds in which rules that somebody else has removed must be there again; see `reconcile.pacer` for how often."""
+"""Seconds until removed rules must be back; see `reconcile.pacer` for how often vipwire checks."""
 _LIMIT: Final = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 _MOST: Final = 300_000
-"""Entries of the table that are made at most to fill it."""
+"""The most entries made to fill the conntrack table."""
 _TABLE: Final = (
     "nft delete table ip vipwire",
     "nft flush table ip vipwire",
@@ -38,13 +38,13 @@ _FLUSHES: Final = {
     "userspace": ("iptables -t nat -F", "iptables -t nat -F PREROUTING"),
     "ipvs": ("ipvsadm -C", "iptables -t nat -F"),
 }
-"""What others remove, by mode."""
+"""Commands that remove rules, by mode."""
 _PORT: Final = b"\xab\xcd"
 _SEEN, _ASSURED, _CONFIRMED = 1 << 1, 1 << 2, 1 << 3
 
 
 class Harm:
-    """The faults of one scene, and the windows that they have opened."""
+    """The faults of one scene, and their time windows."""
 
     def __init__(self, scene: Scene, chance: random.Random) -> None:
         self._scene, self._chance = scene, chance
@@ -70,7 +70,7 @@ class Harm:
             time.sleep(0.05)
 
     async def server_stops(self) -> None:
-        """SIGTERM for the API server, and a start some seconds later."""
+        """SIGTERM for the API server, and a restart some seconds later."""
         await self._again(self._scene.up, signal.SIGTERM)
 
     async def server_killed(self) -> None:
@@ -82,11 +82,11 @@ class Harm:
         await self._again(self._scene.proxy, signal.SIGTERM)
 
     async def proxy_killed(self) -> None:
-        """SIGKILL for the proxy at any moment."""
+        """SIGKILL for the proxy at a random time."""
         await self._again(self._scene.proxy, signal.SIGKILL)
 
     async def rules_flushed(self) -> None:
-        """Somebody else removes our rules: all of them, those of a family, or a chain."""
+        """Remove vipwire's rules: all of them, those of a family, or a chain."""
         command = self._chance.choice(_FLUSHES[self._scene.mode])
         before = self._repairs()
         async with self._window("rules flushed", 1.0):
@@ -100,7 +100,7 @@ class Harm:
         return text.count("repaired what somebody else changed")
 
     async def netlink_fails(self) -> None:
-        """Let receipts of the proxy overflow (ENOBUFS) or be interrupted (EINTR), and some sending fail."""
+        """Let the proxy's netlink receives overflow (ENOBUFS) or be interrupted (EINTR), and some sends fail."""
         self._scene.proxy_faults.netlink(overflow=60, interrupt=60, unsent=30)
         await asyncio.sleep(self._chance.uniform(3.0, 8.0))
         self._scene.proxy_faults.netlink()
@@ -113,7 +113,7 @@ class Harm:
         filler.unlink()
 
     async def clock_jumps(self) -> None:
-        """Let the clock of both jump, by up to a day either way, and back."""
+        """Let the clock of both jump by up to a day in either direction, and back."""
         ahead = self._chance.choice((-86400, -3600, -30, 30, 3600, 86400))
         for each in (self._scene.proxy_faults, self._scene.up_faults):
             each.clock(ahead)
@@ -122,7 +122,7 @@ class Harm:
             each.clock(0)
 
     async def conntrack_full(self) -> None:
-        """Fill the table of connections of the proxy's node: the kernel drops new ones."""
+        """Fill the conntrack table of the proxy's node: the kernel drops new connections."""
         async with self._window("conntrack full", 3.0):
             with self._scene.lab.inside(NODE):
                 netlink = NetlinkSocket(NETLINK_NETFILTER)
@@ -132,7 +132,7 @@ class Harm:
             await asyncio.to_thread(self._scene.run, "conntrack", "-F")
 
     def all(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """Name the faults that are possible here."""
+        """Return the faults that are possible here."""
         proxy = {} if self._scene.own else {"proxy stops": self.proxy_stops, "proxy killed": self.proxy_killed}
         found: dict[str, Callable[[], Awaitable[None]]] = {
             "API server stops": self.server_stops,
@@ -158,9 +158,9 @@ def _fill(path: Path) -> None:
 
 
 def _fill_conntrack(netlink: NetlinkSocket, limit: int, seconds: float) -> None:
-    """Make entries that the kernel does not drop early, until it takes no more, and keep it so for some seconds.
+    """Make entries that the kernel does not drop early until the table is full, and keep it full for `seconds`.
 
-    The kernel ends connections that are closing to make room: whatever it frees is taken again at once.
+    The kernel drops closing connections to make room, so new entries take freed room at once.
     """
     made, full_until = 0, 0.0
     for host in itertools.count():
@@ -175,7 +175,7 @@ def _fill_conntrack(netlink: NetlinkSocket, limit: int, seconds: float) -> None:
 
 
 def _entries(host: int) -> Iterator[list[bytes]]:
-    """Make requests for entries of one address, in batches; each entry lives 30 seconds."""
+    """Build requests for entries of one address, in batches; each entry lives 30 seconds."""
     flags, status = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL, _SEEN | _ASSURED | _CONFIRMED
     local, remote, port = parse_address(f"198.51.100.{host}"), parse_address("203.0.113.1"), int.from_bytes(_PORT)
     flow = Flow(17, local, port, remote, 9, remote, 9, local, port, status=status, timeout=30)

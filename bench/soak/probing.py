@@ -1,4 +1,4 @@
-"""Connections that are made all the time, and which of those that failed a fault explains."""
+"""Repeated connections, and the failed ones that no fault explains."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ INTERVAL, PATIENCE = 0.03, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of time, in seconds of the monotonic clock, in which a fault explains that connections fail."""
+    """A time span on the monotonic clock, in seconds, in which a fault explains failed connections."""
 
     fault: str
     begin: float
@@ -25,7 +25,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A connection that failed: when it was begun and given up, and how."""
+    """A failed connection: when it began and ended, and the error."""
 
     begin: float
     end: float
@@ -33,13 +33,13 @@ class Failure:
 
 
 def unexplained(failures: Iterable[Failure], windows: Iterable[Window]) -> list[Failure]:
-    """Give the failures that touch no window."""
+    """Return the failures that touch no window."""
     spans = [(window.begin, window.end) for window in windows]
     return [each for each in failures if not any(each.begin <= end and begin <= each.end for begin, end in spans)]
 
 
 class Prober:
-    """While it is entered, a thread connects from a namespace to a target, again and again."""
+    """While entered, a thread connects repeatedly from a namespace to a target."""
 
     def __init__(self, name: str, namespace: Path, target: Target) -> None:
         self.name, self.attempts = name, 0

@@ -1,4 +1,4 @@
-"""The scene of a soak: a lab, an API server (`vipwire up`) on one node of it, and the proxy on the other."""
+"""The scene of a soak: a lab, an API server (`vipwire up`) on one node, and the proxy on the other."""
 
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ _CIDRS = "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
 
 
 class Sample(NamedTuple):
-    """What a process held: at which time, at which age (seconds), resident MB, and open files."""
+    """A process's resident MB and open files, with time and age in seconds."""
 
     when: float
     age: float
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 @dataclass(eq=False)
 class Part:
-    """A process of the scene, which can be started again; `samples` are of all that there were."""
+    """A restartable process of the scene; `samples` cover all its runs."""
 
     name: str
     lab: Lab
@@ -58,14 +58,14 @@ class Part:
         self.ready()
 
     def launch(self) -> None:
-        """Start it, and do not wait."""
+        """Start it without waiting."""
         self._started = time.monotonic()
         with self.log.open("ab") as log:
             environment = self.faults.environment
             self.process = self.lab.popen(self.host, self.command, stdout=log, stderr=log, env=environment)
 
     def ready(self) -> None:
-        """Wait until it is ready. Start it again if it has ended by itself, and note that."""
+        """Wait until it is ready. If it ended by itself, record that and restart it."""
         limit = time.monotonic() + PATIENCE
         while not self.is_ready():
             self.look_after()
@@ -74,14 +74,14 @@ class Part:
             time.sleep(0.05)
 
     def look_after(self) -> None:
-        """Note if it has ended by itself, and start it again as a service manager would."""
+        """If it ended by itself, record that and restart it, as a service manager would."""
         if self.process is None or self.process.poll() is None:
             return
         self.unexpected.append(f"{self.name} ended with status {self.process.returncode}")
         self.launch()
 
     def end(self, number: signal.Signals) -> None:
-        """End it by a signal, and wait until it is gone."""
+        """End it by a signal, and wait for its exit."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -91,7 +91,6 @@ class Part:
             self.unexpected.append(f"{self.name} ended with status {status} after {number.name}")
 
     def sample(self) -> None:
-        """Note what it holds."""
         if self.process is None:
             return
         folder = Path(f"/proc/{self.process.pid}")
@@ -104,10 +103,10 @@ class Part:
 
 
 class Scene:
-    """All of it. `up` is the API server, `proxy` what is tried."""
+    """The whole scene. `up` is the API server, `proxy` the proxy under test."""
 
     def __init__(self, folder: Path, library: Path | None, seed: int, mode: str = "nftables", *, own: bool) -> None:
-        """Prepare it. With `own` the proxy is the API server's: both are one process, on the proxy's node."""
+        """With `own` the proxy runs inside the API server's process, on the proxy's node."""
         self.lab, self.folder, self.data = Lab(), folder, folder / "disk"
         self.mode, self.own, self.host = mode, own, NODE if own else SERVER
         self.up_faults = Faults(folder, "up", library, seed)
@@ -143,7 +142,7 @@ class Scene:
         self.parts = tuple(dict.fromkeys((self.up, self.proxy)))
 
     def _clients(self) -> tuple[str, ...]:
-        """Tell ebpf mode which sockets are its clients': those of this very process, in the namespaces of Pods."""
+        """Tell ebpf mode its clients' sockets: those of this process in the namespaces of Pods."""
         if self.mode != "ebpf":
             return ()
         pods = (pod.name for pod in self.lab.topology.pods if pod.node == NODE)
@@ -152,7 +151,7 @@ class Scene:
 
     @contextlib.contextmanager
     def standing(self) -> Iterator[None]:
-        """Build the lab, and mount the disk; leave nothing."""
+        """Build the lab and mount the disk; remove both at the end."""
         self.data.mkdir()
         with contextlib.ExitStack() as stack:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "soak", str(self.data)]
@@ -166,11 +165,10 @@ class Scene:
                 part.end(signal.SIGTERM)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[Any]":
-        """Run a command on the proxy's node."""
         return self.lab.run(NODE, list(command))
 
     def difference(self) -> str:
-        """Tell what `vipwire diff` says; "" if there is no difference."""
+        """Return the output of `vipwire diff`; "" without a difference."""
         done = self.run(sys.executable, "-m", "vipwire", "diff", *self.flags)
         return "" if done.returncode == 0 else f"status {done.returncode}: {done.stdout}{done.stderr}"[:4000]
 

@@ -1,4 +1,4 @@
-"""Faults inside of a process: `shim.c`, compiled when it is needed, and the file by which it is told what to do."""
+"""Faults inside a process: `shim.c`, compiled on demand, and the file that controls it."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ _LAYOUT = struct.Struct("=IIIIqIIII")
 
 
 def compiled(folder: Path) -> Path | None:
-    """Compile the shim into a folder; None where this machine has no C compiler."""
+    """Compile the shim into a folder; None without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -24,7 +24,7 @@ def compiled(folder: Path) -> Path | None:
 
 
 class Struck(NamedTuple):
-    """How many calls have gone wrong: receipts that lost a datagram, interrupted ones, and sending."""
+    """The number of failed calls: receives that lost a datagram, interrupted ones, and sends."""
 
     overflowed: int
     interrupted: int
@@ -32,7 +32,7 @@ class Struck(NamedTuple):
 
 
 class Faults:
-    """What is to go wrong in the processes that are started with `environment`."""
+    """The faults of processes started with `environment`."""
 
     def __init__(self, folder: Path, name: str, library: Path | None, seed: int) -> None:
         self._path, self._library, self._seed = folder / f"{name}.faults", library, seed & 0xFFFFFFFF
@@ -44,27 +44,26 @@ class Faults:
 
     @property
     def possible(self) -> bool:
-        """Whether there is a shim."""
         return self._library is not None
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a process that can be struck."""
+        """The environment that loads the shim."""
         if self._library is None:
             return dict(os.environ)
         return {**os.environ, "LD_PRELOAD": str(self._library), "SOAK_FAULTS": str(self._path)}
 
     def netlink(self, overflow: int = 0, interrupt: int = 0, unsent: int = 0) -> None:
-        """From now on so many of a thousand calls go wrong."""
+        """Set how many of a thousand calls fail."""
         self._mapped[:16] = struct.pack("=IIII", overflow, interrupt, unsent, self._seed)
 
     def clock(self, ahead: int) -> None:
-        """From now on the clock is so many seconds ahead."""
+        """Set how many seconds the clock is ahead."""
         self._mapped[16:24] = struct.pack("=q", ahead)
 
     @property
     def struck(self) -> Struck:
-        """What has gone wrong so far."""
+        """The failed calls so far."""
         return Struck(*_LAYOUT.unpack(self._mapped[:])[5:8])
 
     def __enter__(self) -> Self:
