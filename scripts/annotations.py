@@ -1,4 +1,4 @@
-"""Write docs/annotations.md from the words that are read: `make docs`. A test holds the file to what this writes."""
+"""Writes docs/annotations.md from the table of annotations: `make docs`. A test compares the file."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -88,7 +88,6 @@ see [standalone.md](standalone.md#addresses-that-move) | `vipwire up`, `vipwire 
 
 
 def document() -> str:
-    """Write the whole page."""
     theirs = ", ".join(f"`{key}`" for key in sorted(KUBE_ROUTERS_OWN))
     return _INTRODUCTION + "".join(map(_row, WORDS)) + _ELSEWHERE.format(theirs=theirs)
 
@@ -99,7 +98,7 @@ def _row(word: Word) -> str:
 
 
 def _modes(word: Word) -> Iterator[str]:
-    """Name the modes in which a word counts, and the values that are left out there."""
+    """Yield the modes that support an annotation, with the values that each mode lacks."""
     lacking = {mode: [lack for lack in lacks if lack.wish == word.wish] for mode, lacks in MODES.items()}
     if not any(lacking.values()):
         yield "all"
@@ -112,7 +111,7 @@ def _modes(word: Word) -> Iterator[str]:
 
 
 def _left_out(word: Word, lacks: list[Lack]) -> list[str]:
-    """Name the values that a mode does not have; none where it has no other than the default."""
+    """Return the values that a mode lacks; all but the default: []."""
     values = [value for lack in lacks for value in lack.values if isinstance(value, Enum)]
     if not values or not all(lack.values for lack in lacks):
         return []

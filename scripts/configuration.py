@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the table of flags: `make docs`. A test holds the file to what this writes."""
+"""Writes docs/configuration.md from the table of flags: `make docs`. A test compares the file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,11 +47,10 @@ Fields that no flag sets, or with another default than the flag's:
 |---|---|---|
 """
 _KINDS = {ValueKind.BOOL: "true or false", ValueKind.INT: "number"}
-"""Words for kinds that `--help` writes otherwise."""
+"""Words for kinds that `--help` writes in another way."""
 
 
 def document() -> str:
-    """Write the whole page."""
     groups = [line for group in Group for line in _group(group)]
     return "\n".join([_INTRODUCTION, *groups, _CHANGES]) + "".join(f"{line}\n" for line in _changes())
 

@@ -50,7 +50,7 @@ Description: Kubernetes service proxy
 
 
 def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command; raise SystemExit with what it said if it fails."""
+    """Run a command; raise SystemExit with its output if it fails."""
     done = subprocess.run(
         [*map(str, command)], env=dict(environment or os.environ), capture_output=True, text=True, check=False
     )
@@ -60,7 +60,6 @@ def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> s
 
 
 def system_python() -> tuple[int, int]:
-    """Ask which version the system's Python is."""
     major, minor = run(PYTHON, "-c", "import sys; print(*sys.version_info[:2])").split()
     return int(major), int(minor)
 
@@ -80,7 +79,7 @@ def lay_out(stage: Path, wheel: Path) -> None:
     run(*pip, *place, "--require-hashes", "-r", ROOT / "requirements/run.lock")
     run(*pip, *place, "--upgrade", "--no-deps", "--no-index", wheel)
     shutil.rmtree(libraries / "bin")
-    # pip notes where the wheel came from: a path of the machine that built it.
+    # pip records the wheel's origin: a path of the building machine.
     for note in libraries.glob("*.dist-info/direct_url.json"):
         note.unlink()
     for record in libraries.glob("*.dist-info/RECORD"):
@@ -108,7 +107,7 @@ def lay_out(stage: Path, wheel: Path) -> None:
 
 
 def add_files(stage: Path, version: str) -> None:
-    """Write what belongs elsewhere: units, pages, completion, configuration."""
+    """Write files outside of the environment: units, manual pages, completion, configuration."""
     (stage / "usr/bin").mkdir(parents=True)
     (stage / "usr/bin/vipwire").symlink_to(f"/{HOME}/bin/vipwire")
     units, etc = stage / "lib/systemd/system", stage / "etc/vipwire"
@@ -138,13 +137,13 @@ def add_files(stage: Path, version: str) -> None:
 
 
 def packed(path: Path) -> None:
-    """Put a .gz in a file's place, without a name or a time in it."""
+    """Replace a file by a .gz without a name or time."""
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
     path.unlink()
 
 
 def describe(stage: Path, version: str) -> str:
-    """Write the package's own files; return its architecture."""
+    """Write the package's control files; return its architecture."""
     about = stage / "DEBIAN"
     about.mkdir()
     for name in ("postinst", "prerm", "postrm"):
@@ -165,7 +164,7 @@ def describe(stage: Path, version: str) -> str:
 
 
 def settle(stage: Path) -> None:
-    """Give everything the commit's time and modes that do not come from the builder's umask."""
+    """Set all times to the commit's, and modes independent of the builder's umask."""
     then = int(os.environ["SOURCE_DATE_EPOCH"])
     for path in (stage, *stage.rglob("*")):
         if not path.is_symlink():
@@ -174,7 +173,7 @@ def settle(stage: Path) -> None:
 
 
 def build(wheel: Path, to: Path, compression: str = "xz") -> Path:
-    """Build the package of a wheel into a folder; return where it is. `compression` is one of dpkg-deb's (-Z)."""
+    """Build the package of a wheel into a folder; return its path. `compression` is one of dpkg-deb's (-Z)."""
     version = wheel.name.split("-")[1]
     os.environ.setdefault("SOURCE_DATE_EPOCH", run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip())
     with tempfile.TemporaryDirectory(prefix="vipwire-deb-") as name:
@@ -191,7 +190,6 @@ def build(wheel: Path, to: Path, compression: str = "xz") -> Path:
 
 
 def main() -> None:
-    """Read the command line and build."""
     parser = argparse.ArgumentParser(prog="python -m scripts.debian", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--to", type=Path, default=ROOT / "dist")

@@ -1,7 +1,7 @@
-"""Draw docs/diagrams/*.d2 into docs/images/: `python scripts/diagrams.py`, or `make diagrams`.
+"""Draws docs/diagrams/*.d2 into docs/images/: `python scripts/diagrams.py`, or `make diagrams`.
 
-D2 draws (MPL-2.0, by npm, at the version in docs/diagrams/package-lock.json). The drawings are kept, so that
-documents need no tool to be read; a test tells when one is older than its text.
+D2 (MPL-2.0, from npm, version in docs/diagrams/package-lock.json) draws. The repository contains the drawings, so
+that reading needs no tool; a test finds outdated ones.
 """
 
 import shutil
@@ -14,7 +14,7 @@ FOLDER: Final = Path(__file__).parents[1] / "docs/diagrams"
 
 
 def main() -> None:
-    """Fetch D2 if it is not there, and draw all."""
+    """Fetch D2 unless it is installed, and draw all diagrams."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             sys.exit(f"drawing needs {program} (Debian's packages: nodejs, npm)")

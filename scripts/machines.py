@@ -1,8 +1,8 @@
-"""Machines with a live systemd, for scripts: namespaces of processes, mounts and a network.
+"""Machines with a live systemd, for scripts: pid, mount and network namespaces.
 
-Each machine's root is an overlay of this machine's, in memory, with an /etc of its own where it writes. Its systemd
-starts nothing but what it is told to: units that touch hardware, and those of this system, are masked. All machines
-are on one Ethernet, a bridge in a namespace of its own. Needs root, cgroup2, and Debian's systemd and iproute2.
+Each machine's root is an overlay of this machine's in memory. Its systemd starts only requested units: those that
+touch hardware, and this system's own, are masked. All machines are on one Ethernet, a bridge in another namespace.
+Needs root, cgroup2, and Debian's systemd and iproute2.
 """
 
 import contextlib
@@ -72,7 +72,6 @@ exec env -i container=vipwire PATH={path} /lib/systemd/systemd --unit=basic.targ
 
 
 def network(*words: str, check: bool = True) -> str:
-    """Run the command ip."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if check and done.returncode:
         raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
@@ -81,7 +80,7 @@ def network(*words: str, check: bool = True) -> str:
 
 @dataclass
 class Host:
-    """A host of the Ethernet: its name, and its address. Commands run in its network alone."""
+    """A host of the Ethernet: name and address. Commands run in its network only."""
 
     prefix: str
     name: str
@@ -90,11 +89,10 @@ class Host:
 
     @property
     def network(self) -> str:
-        """The name of its network namespace."""
         return f"{self.prefix}-{self.name}"
 
     def connect(self) -> None:
-        """Put it on the Ethernet, as eth0."""
+        """Connect it to the Ethernet, as eth0."""
         wire = f"w{self.name}"[:15]
         network("netns", "add", self.network)
         network(
@@ -106,23 +104,20 @@ class Host:
         network("-n", self.network, "link", "set", "lo", "up")
 
     def disconnect(self) -> None:
-        """Pull its cable out."""
         network("-n", f"{self.prefix}-lan", "link", "set", f"w{self.name}"[:15], "down")
 
     def start(self, *command: str) -> None:
-        """Start a command in its network; it is killed at the end."""
+        """Start a command in its network; the end kills it."""
         words = ["nsenter", f"--net=/run/netns/{self.network}", *command]
         self.processes.append(
             subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
         )
 
     def run(self, *command: str, patience: float = _PATIENCE) -> "subprocess.CompletedProcess[str]":
-        """Run a command in its network."""
         words = ["nsenter", f"--net=/run/netns/{self.network}", *command]
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=patience)
 
     def end(self) -> None:
-        """End what runs there."""
         for each in self.processes:
             each.kill()
             each.wait()
@@ -164,7 +159,7 @@ class Machine(Host):
         return bool(self.first) and self.shell("systemctl is-system-running").stdout.strip() == "running"
 
     def shell(self, script: str, **more: str) -> "subprocess.CompletedProcess[str]":
-        """Run a script of bash on the machine, as root."""
+        """Run a bash script on the machine, as root."""
         environment = [f"{name}={value}" for name, value in {"PATH": _PATH, "HOME": "/root", **more}.items()]
         words = [
             "nsenter",
@@ -181,12 +176,11 @@ class Machine(Host):
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_PATIENCE)
 
     def write(self, path: str, text: str) -> None:
-        """Write a file of the machine."""
         quoted = shlex.quote(text)
         self.shell(f"mkdir -p {Path(path).parent}; printf %s {quoted} > {path}").check_returncode()
 
     def kill(self) -> None:
-        """Let it stop at once: all its processes are killed."""
+        """Stop it at once: kill all its processes."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.first, signal.SIGKILL)
 
@@ -200,7 +194,7 @@ class Machine(Host):
 
 
 class Ethernet:
-    """Some hosts, connected while this is entered."""
+    """Connected hosts, while entered."""
 
     def __init__(self) -> None:
         self.prefix = f"vw{os.getpid()}"
@@ -221,7 +215,6 @@ class Ethernet:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def host(self, name: str, address: str) -> Host:
-        """Add a host."""
         made = Host(self.prefix, name, address)
         self._hosts.append(made)
         made.connect()
@@ -237,7 +230,7 @@ class Ethernet:
 
 
 def until(holds: Callable[[], bool], what: str, patience: float = _PATIENCE) -> float:
-    """Wait until something holds; give the seconds. Raise RuntimeError if it does not."""
+    """Wait until `holds()`; return the seconds. Raise RuntimeError after `patience` seconds."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() - began > patience:

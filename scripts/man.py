@@ -1,9 +1,7 @@
 r"""Writes the manual page of every command into a folder: `python -m scripts.man build/man8`.
 
-They are made of what `--help` is made of, so that both say the same.
-
-The pages are in section 8 (system administration), in the macros of man(7). Every hyphen is written as `\-`, or else
-groff would print some as a typographic hyphen, which no shell takes for a dash.
+The source is that of `--help`. The pages are in section 8 (system administration), in the macros of man(7). Every
+hyphen is written as `\-`, because groff prints some others as a typographic hyphen, which no shell accepts.
 """
 
 import re
@@ -22,7 +20,7 @@ from vipwire.config.schema import Group, Setting
 
 SECTION: Final = 8
 _WITH_FLAGS: Final = {("proxy",): True, ("cleanup",): False}
-"""The commands that take the proxy's flags and nothing else; whether the page lists them, or names the other page."""
+"""Commands that take only the proxy's flags: True if the page lists them, False if it refers to the other page."""
 _STATUS: Final = {
     ("proxy",): "0 after SIGTERM or SIGINT: the rules stay. 1 after an error, which is said in one line on standard "
     "error, and when the configuration file has changed, for whatever runs it to start it anew.",
@@ -36,14 +34,14 @@ _FILES: Final = (
 
 
 def all_pages(root: click.Command) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Write the manual page of `root` and of every command below it, in man(7), by the command's words."""
+    """Yield the manual page (man(7)) of `root` and of every command below it, by the command's words."""
     contexts = dict(_walk(_context(root, None), ()))
     for path, context in contexts.items():
         yield path, _page(path, context, tuple(contexts))
 
 
 def _context(command: click.Command, parent: click.Context | None) -> click.Context:
-    """Build the context that a run of the command has: without its settings, click prints another --help."""
+    """Build the context of a run: without its settings, click prints another --help."""
     return click.Context(command, parent, **command.context_settings)
 
 
@@ -129,7 +127,7 @@ def _paragraphs(text: str) -> Iterator[str]:
     for index, paragraph in enumerate(re.split(r"\n\s*\n", text.strip(" \n"))):
         if index:
             yield ".PP"
-        if paragraph.startswith("\b"):  # click's mark of lines that stay as they are
+        if paragraph.startswith("\b"):  # click's mark of lines that are not wrapped
             yield from (".nf", *map(_text, paragraph.strip("\b\n").splitlines()), ".fi")
         else:
             yield _text(paragraph)
@@ -140,7 +138,7 @@ def _title(path: tuple[str, ...]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape what groff would take for its own, and what is not ASCII."""
+    """Escape groff's special characters and non-ASCII ones."""
     flat = " ".join(text.split())
     escaped = flat.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
     escaped = "".join(each if each.isascii() else f"\\[u{ord(each):04X}]" for each in escaped)
@@ -148,7 +146,6 @@ def _text(text: str) -> str:
 
 
 def write_pages(folder: Path) -> None:
-    """Write all pages."""
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in all_pages(main):
         (folder / f"{_title(path)}.{SECTION}").write_text(text, encoding="ascii")

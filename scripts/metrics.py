@@ -1,4 +1,4 @@
-"""Write docs/metrics.md from the metrics themselves: `make docs`. A test holds the file to what this writes."""
+"""Writes docs/metrics.md from the metrics themselves: `make docs`. A test compares the file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +57,7 @@ number leaves it out.
 
 
 class Row(NamedTuple):
-    """What there is to say of a metric."""
+    """A metric's description."""
 
     name: str
     type: str
@@ -66,7 +66,6 @@ class Row(NamedTuple):
 
 
 def document() -> str:
-    """Write the whole page."""
     modes: dict[Row, list[str]] = {}
     for mode in MODES:
         for row in _rows(Metrics(mode)):

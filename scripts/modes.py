@@ -1,4 +1,4 @@
-"""Write docs/modes/README.md from what each mode says of itself: `make docs`. A test holds the file to this."""
+"""Writes docs/modes/README.md from each mode's `ModeSpec`: `make docs`. A test compares the file."""
 
 import re
 from collections.abc import Iterator
@@ -49,14 +49,13 @@ _HEADING = re.compile(r"^## (.+)$|^- \*\*(S\d+)\*\* ", re.MULTILINE)
 
 
 def document() -> str:
-    """Write the whole page."""
     modes = every_spec()
     chosen = (f"| `{each.name}` | {each.for_whom} | [{each.page}]({each.page}) |\n" for each in modes)
     return "".join([_INTRODUCTION, *chosen, _DIFFERENCES, *_differences(modes), _REST])
 
 
 def _differences(modes: tuple[ModeSpec, ...]) -> Iterator[str]:
-    """Write a row for each difference, mode by mode; its words lead to the sentences that do not hold."""
+    """Yield a row for each difference, mode by mode, with links to the sentences that do not hold."""
     sections = dict(_sections())
     for mode in modes:
         for each in mode.differences or (_NONE,):
@@ -69,7 +68,7 @@ def _differences(modes: tuple[ModeSpec, ...]) -> Iterator[str]:
 
 
 def _sections() -> Iterator[tuple[str, str]]:
-    """Find under which heading each sentence stands, as links name it."""
+    """Yield each sentence with the anchor of its heading."""
     section = ""
     for heading, number in _HEADING.findall((DOCS / "semantics.md").read_text(encoding="utf-8")):
         if heading:

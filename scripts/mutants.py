@@ -61,7 +61,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the node's place in `ast.walk`, the line of the statement that holds it, and what is done."""
+    """One change: the node's index in `ast.walk`, the line of its statement, and the change."""
 
     path: str
     node: int
@@ -70,7 +70,7 @@ class Mutant:
 
 
 def _statements(tree: ast.Module) -> Iterator[tuple[ast.stmt, ast.AST]]:
-    """Yield each node inside of a function with the statement that holds it."""
+    """Yield each node inside a function with its statement."""
 
     def inside(node: ast.AST, statement: ast.stmt | None) -> Iterator[tuple[ast.stmt, ast.AST]]:
         for child in ast.iter_child_nodes(node):
@@ -89,7 +89,7 @@ def _statements(tree: ast.Module) -> Iterator[tuple[ast.stmt, ast.AST]]:
 
 
 def _change(node: ast.AST) -> str:
-    """Name the change that a node can take; nothing for a docstring, or a variable whose absence is an error."""
+    """Return a possible change of a node; "" for a docstring, or a variable whose absence is an error."""
     change = ""
     match node:
         case ast.Compare(ops=[op]) if type(op) in COMPARISONS:
@@ -110,7 +110,7 @@ def _change(node: ast.AST) -> str:
 
 
 def candidates(path: Path, root: Path) -> Iterator[Mutant]:
-    """Yield each change that could be made in a module."""
+    """Yield each possible change of a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     places = {node: place for place, node in enumerate(ast.walk(tree))}
     for statement, node in _statements(tree):
@@ -119,7 +119,7 @@ def candidates(path: Path, root: Path) -> Iterator[Mutant]:
 
 
 def mutated(text: str, mutant: Mutant) -> str:
-    """Return a module's text with a mutant's change in it."""
+    """Return a module's text with a mutant's change."""
     tree = ast.parse(text)
     found = next(node for place, node in enumerate(ast.walk(tree)) if place == mutant.node)
     match found:
@@ -148,7 +148,7 @@ def _delete(tree: ast.Module, deleted: ast.AST) -> None:
 
 
 def counted(text: str, path: str) -> str:
-    """Return a module's text in which each statement of a function notes its line in `sys.reached`."""
+    """Return a module's text in which each statement of a function adds its line to `sys.reached`."""
     tree = ast.parse(text)
     lines = {statement: statement.lineno for statement, node in _statements(tree) if statement is node}
     for node in ast.walk(tree):
@@ -167,7 +167,7 @@ def _noted(statement: ast.stmt, line: int | None, path: str) -> list[ast.stmt]:
 
 
 class Notes:
-    """Writes a line of JSON for each test: its time and the statements that it reached, or its failure."""
+    """Writes a JSON line for each test: its time and the statements it reached, or its failure."""
 
     def __init__(self, path: Path, wanted: frozenset[str] | None) -> None:
         self._file = path.open("w", encoding="utf-8", buffering=1)
@@ -175,18 +175,17 @@ class Notes:
         self._killers: set[str] = set()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep the tests that reach the mutant."""
         if self._wanted is not None:
             items[:] = [item for item in items if item.nodeid in self._wanted]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Count a file that cannot be loaded as one that fails."""
+        """Count a file that cannot be loaded as a failure."""
         if report.failed:
             self._write(report.nodeid, failed=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Run a test, unless one of its file has failed already."""
+        """Run a test, unless one of its file has failed."""
         name = item.nodeid.partition("::")[0]
         if name in self._killers:
             item.add_marker(pytest.mark.skip)
@@ -199,7 +198,7 @@ class Notes:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a failure, of a fixture as well."""
+        """Record a failure, of a fixture as well."""
         if report.failed:
             self._killers.add(report.nodeid.partition("::")[0])
             self._write(report.nodeid, failed=True)
@@ -209,7 +208,7 @@ class Notes:
 
 
 def run(copy: Path, files: Sequence[str], wanted: frozenset[str] | None, seconds: float) -> list[dict[str, Any]]:
-    """Run test files in a fork of this process and return the notes; at the end of the time it is killed."""
+    """Run test files in a fork of this process and return the notes; kill it after `seconds`."""
     notes = copy / "notes.jsonl"
     notes.unlink(missing_ok=True)
     child = os.fork()
@@ -225,7 +224,7 @@ def run(copy: Path, files: Sequence[str], wanted: frozenset[str] | None, seconds
             break
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what its tests have left
+        os.killpg(child, signal.SIGKILL)  # processes of its tests
     written = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
     return [json.loads(line) for line in written if line.endswith("}")]
 
@@ -259,7 +258,7 @@ class Reach:
 
 
 def find_reaches(copy: Path, modules: Sequence[Path], files: Sequence[str]) -> dict[tuple[str, int], list[Reach]]:
-    """Run every test once and return the tests that reach each statement, without those that fail unmutated."""
+    """Run every test once; return the tests that reach each statement, without those that fail unmutated."""
     plain = {path: path.read_text(encoding="utf-8") for path in modules}
     for path, text in plain.items():
         path.write_text(counted(text, str(path.relative_to(copy))), encoding="utf-8")
@@ -288,13 +287,13 @@ def killers(copy: Path, mutant: Mutant, reaches: Sequence[Reach]) -> set[str]:
     notes = run(copy, files, frozenset(reach.test for reach in reaches), SECONDS_OF_A_MUTANT)
     target.write_text(text, encoding="utf-8")
     failed = {note["test"].partition("::")[0] for note in notes if note.get("failed")}
-    if notes and notes[-1].get("began"):  # killed in the midst of a test: the mutant never ends
+    if notes and notes[-1].get("began"):  # killed during a test: the mutant never ends
         failed.add(notes[-1]["test"].partition("::")[0])
     return failed
 
 
 def superfluous(killed: Mapping[Mutant, set[str]], files: Sequence[str]) -> list[str]:
-    """Return files without all of which together no more mutants live: those go first that notice the fewest."""
+    """Return files that can be removed together without more mutants alive, those that notice the fewest first."""
     left = {mutant: set(found) for mutant, found in killed.items() if found}
     gone = []
     for file in sorted(files, key=lambda name: (sum(name in found for found in left.values()), name)):
@@ -334,7 +333,7 @@ def _report(killed: Mapping[Mutant, set[str]], copy: Path, files: Sequence[str],
 
 
 def main() -> None:
-    """Draw mutants, run them and print the table."""
+    """Choose mutants, run them and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutants", type=int, default=300, help="how many changes are drawn (300)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed draws the same changes (1)")

@@ -1,7 +1,7 @@
-"""Prints the custom resource definitions of our own policies: `python -m scripts.policy_definitions`.
+"""Prints the custom resource definitions of vipwire's policies: `python -m scripts.policy_definitions`.
 
-deploy/gateway/policies.yaml is what it prints; a test holds them equal. They say what the API server of `vipwire up`
-checks, as far as a schema can.
+deploy/gateway/policies.yaml is the output; a test compares them. The schemas contain the checks of `vipwire up`, as
+far as a schema can.
 """
 
 import sys
@@ -27,7 +27,6 @@ _SCALARS = {
 
 
 def definitions() -> str:
-    """Write both definitions."""
     return HEAD + "".join(f"---\n{yaml.safe_dump(_definition(each), sort_keys=False)}" for each in POLICY_RESOURCES)
 
 

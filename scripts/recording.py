@@ -1,7 +1,7 @@
-"""Record `vipwire lab demo` as an animated picture: `python -m scripts.recording`, or `make recording`.
+"""Records `vipwire lab demo` as an animated SVG: `python -m scripts.recording`, or `make recording`.
 
-The demo runs in a terminal of 100 columns; each line appears in the picture when it appeared there, with pauses of a
-second at most. What the picture shows was so: it is docs/images/demo.svg, an SVG that moves by CSS alone.
+The demo runs in a terminal of 100 columns; each line appears in docs/images/demo.svg with its real timing, and pauses
+of a second at most. CSS alone animates it.
 """
 
 import os
@@ -34,14 +34,14 @@ _CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[()][A-B0-2]|\r")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the terminal, and when it was complete, in seconds of the picture's time."""
+    """A line of the terminal, and its completion in seconds of the picture's time."""
 
     text: Text
     at: float
 
 
 def record(command: list[str]) -> list[Line]:
-    """Run a command in a terminal of its own; raise SystemExit if it fails."""
+    """Run a command in a new terminal; raise SystemExit if it fails."""
     leader, follower = pty.openpty()
     size = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     process = subprocess.Popen(
@@ -66,18 +66,16 @@ def record(command: list[str]) -> list[Line]:
 
 
 def left_of(line: str) -> str:
-    """Leave out what a line showed before it was cleared or written over, and what moves the cursor."""
+    """Remove text that the line overwrote or cleared, and cursor movements."""
     return _CONTROL.sub("", _REWRITTEN.split(line.rstrip("\r"))[-1])
 
 
 def spans(text: Text) -> str:
-    """Write a line's pieces with their colours."""
     pieces = (piece for piece in text.render(CONSOLE) if piece.text)
     return "".join(f"<tspan{attributes(piece)}>{escape(piece.text)}</tspan>" for piece in pieces)
 
 
 def attributes(piece: Segment) -> str:
-    """Give the attributes of a piece of text by its style."""
     style = piece.style or Style()
     found = ""
     if style.color is not None and not style.color.is_default:
@@ -126,7 +124,6 @@ g {{ animation: scroll {whole:.2f}s step-end infinite }}
 
 
 def main() -> None:
-    """Record, and write the picture."""
     lines = record([".venv/bin/vipwire", "lab", "demo"])
     place = ROOT / "docs/images/demo.svg"
     place.write_text(picture(lines), encoding="utf-8")

@@ -21,7 +21,6 @@ HELM: Final = ROOT / ".venv/tools/helm"
 
 
 def say(text: str) -> None:
-    """Tell a step."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -31,7 +30,7 @@ def python_packages(to: Path) -> Path:
     say("the sdist and the wheel")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIPWIRE_"))}
     with tempfile.TemporaryDirectory(prefix="vipwire-release-") as name:
-        # A checkout of what is committed: what else lies about is not released.
+        # A checkout of the commit: uncommitted files are not released.
         source = Path(name) / "source"
         run("git", "clone", "--quiet", "--no-local", ROOT, source)
         command = [sys.executable, "-m", "hatchling", "build", "-d", str(to), "-t", "sdist", "-t", "wheel"]
@@ -41,7 +40,7 @@ def python_packages(to: Path) -> Path:
 
 
 def chart(to: Path) -> None:
-    """Pack the chart, with what it has by a link as a file."""
+    """Pack the chart, with links replaced by their files."""
     say("the Helm chart")
     with tempfile.TemporaryDirectory(prefix="vipwire-chart-") as name:
         staged = Path(name) / "vipwire"
@@ -51,7 +50,7 @@ def chart(to: Path) -> None:
 
 
 def materials(to: Path) -> None:
-    """List what an installation has, with versions and hashes."""
+    """List the packages of an installation with versions and hashes."""
     say("the list of materials")
     tool = Path(sys.executable).with_name("cyclonedx-py")
     options: list[str | Path] = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible"]
@@ -59,13 +58,13 @@ def materials(to: Path) -> None:
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """Give the SHA-256 of each file by its name."""
+    """Return the SHA-256 of each file by its name."""
     files = (path for path in sorted(folder.iterdir()) if path.name != "SHA256SUMS")
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def release(to: Path) -> dict[str, str]:
-    """Make everything in an empty folder; return the sums, which are written beside it, too."""
+    """Build everything in an empty folder; write and return the sums."""
     to.mkdir(parents=True, exist_ok=True)
     if left := sorted(path.name for path in to.iterdir()):
         raise SystemExit(f"{to} is not empty: {', '.join(left[:5])}; remove it, or name another folder with --to")
@@ -80,7 +79,6 @@ def release(to: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Read the command line and build."""
     parser = argparse.ArgumentParser(prog="python -m scripts.release", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--to", type=Path, default=ROOT / "dist")
     parser.add_argument("--twice", action="store_true", help="build everything again elsewhere and compare the bytes")

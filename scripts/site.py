@@ -1,7 +1,7 @@
-"""Decides how documents differ on the site (`make site`) from their Markdown: MkDocs calls this for each page.
+"""MkDocs' hooks for `make site`: how documents differ on the site from their Markdown.
 
-The documents of the root are pages in project/. A link to another file shows its text alone. A link that
-shows a document's file name shows its title.
+Documents of the root are pages in project/. A link to a file that is no page shows its text only. A link that shows a
+document's file name shows its title.
 """
 
 import posixpath
@@ -20,7 +20,6 @@ _pages: list[Any] = []
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the documents of the root."""
     file = type(next(iter(files)))
     for name in PROJECT:
         files.append(file.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))
@@ -28,13 +27,12 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Let links lead to pages of the site."""
+    """Rewrite links to pages of the site."""
     del config, files
     return relinked(markdown, page.file.src_uri)
 
 
 def relinked(text: str, page: str) -> str:
-    """Return a page's Markdown with its links as the site has them."""
     folder = posixpath.dirname(page.removeprefix("project/") if page.startswith("project/") else f"docs/{page}")
 
     def link(found: re.Match[str]) -> str:
@@ -58,14 +56,14 @@ def _page_of(path: str) -> str | None:
 
 
 def on_nav(nav: Any, *, config: Any, files: Any) -> Any:
-    """Keep the pages: their titles are known when all of them are read."""
+    """Keep the pages: their titles are known when all are read."""
     del config, files
     _pages[:] = nav.pages
     return nav
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    """Show titles where links show files, and a plain | in a table's code: other readers of Markdown unescape it."""
+    """Show titles where links show files, and a plain | in a table's code, which other Markdown readers unescape."""
     del config
     titles = {each.url: each.title for each in _pages}
     here = posixpath.dirname(page.url)

@@ -33,13 +33,13 @@ ADDRESS: Final = "10.0.0.64"
 LEADER: Final = "vipwire-controllers"
 OWNER: Final = f"vipwire-address-{ADDRESS.replace('.', '-')}"
 _SETTLED: Final = 10.0
-"""Seconds after which a server that was started or elected is at rest."""
+"""Seconds until a started or elected server is at rest."""
 FAILING: Final = 20.0
-"""Seconds for which a client asks, once a machine has lost its plug."""
+"""Seconds of a client's requests after a machine lost its cable."""
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INSTALLS: Final = ("apt install", "pip install")
 _SAID: Final = "%{errormsg}; TCP after %{time_connect} s, TLS after %{time_appconnect} s, HTTP %{http_code}"
-"""What curl tells of a request."""
+"""curl's output for a request."""
 _WEB: Final = "python3 -m http.server --bind {address} 8080 --directory /usr/share/doc"
 
 
@@ -52,7 +52,7 @@ class Block:
     text: str
 
     def commands(self) -> str:
-        """Return what is to be typed: of a console the lines behind #, of a script all; what installs is left out."""
+        """Return the commands to run: of a console the lines behind #, of a script all; without installations."""
         if self.language == "console":
             lines = [line[2:] for line in self.text.splitlines() if line.startswith("# ")]
         else:
@@ -61,14 +61,13 @@ class Block:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """Read the blocks of a page."""
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = section.partition("\n")
         yield from (Block(heading, *found.groups()) for found in _FENCE.finditer(body))
 
 
 class Walk:
-    """The machines a, b and c of the page, and what is done on them."""
+    """The machines a, b and c of the page."""
 
     def __init__(self, machines: Sequence[Machine], client: Host) -> None:
         self.machines, self.client = machines, client
@@ -77,7 +76,7 @@ class Walk:
         self._sections = [[each for each in page if each.heading.startswith(f"{number} ")] for number in range(1, 6)]
 
     def go(self) -> None:
-        """Do all that the page says, in its order."""
+        """Execute the page's blocks in order."""
         for step in (self._etcd, self._first, self._others, self._site, self._address):
             began = time.monotonic()
             step()
@@ -102,7 +101,7 @@ class Walk:
         starting = [
             threading.Thread(target=self._run, args=(each, "systemctl restart etcd")) for each in self.machines
         ]
-        for each in starting:  # none is ready before two are there
+        for each in starting:  # no server is ready before two run
             each.start()
         for each in starting:
             each.join()
@@ -157,28 +156,28 @@ class Walk:
         say(self._run(last, lease, KUBECONFIG="/var/lib/vipwire/admin.kubeconfig").strip())
 
     def problem(self, curl: str = f"curl --resolve site.example.com:443:{ADDRESS} {SITE}") -> str:
-        """Ask the site as the page does, from the client; tell what goes wrong, "" for nothing.
+        """Request the site as the page does, from the client; return the error, "" for none.
 
-        Its certificate is made here, so nobody knows it.
+        The script makes its certificate, so no CA store knows it.
         """
         words = [*curl.split(), "--insecure", "--silent", "--fail", "--max-time", "0.5", "--output", "/dev/null"]
         done = self.client.run(*words, "--write-out", _SAID)
         return done.stdout if done.returncode else ""
 
     def holder(self, lease: str, asked: Machine | None = None) -> str:
-        """Name the machine that has a Lease, by the API server of one of them; "" for none."""
+        """Return the machine that holds a Lease, by one machine's API server; "" for none."""
         where = f"kubectl get lease -n kube-system {lease} -o jsonpath='{{.spec.holderIdentity}}'"
         asked = asked or self.machines[0]
         return self._run(asked, where, KUBECONFIG="/var/lib/vipwire/admin.kubeconfig").strip().partition("_")[0]
 
     def owner(self) -> Machine:
-        """Find the machine that has the address."""
+        """Return the machine that has the address."""
         until(lambda: bool(self.holder(OWNER)), "the address has an owner")
         name = self.holder(OWNER)
         return next(each for each in self.machines if each.name == name)
 
     def units(self, *, watchdog: bool) -> None:
-        """Kill and stop what systemd runs: it must start it anew."""
+        """Kill and stop units' processes; systemd must restart them."""
         machine = self.machines[1]
         for unit in ("vipwire-up", "vipwire-ingress"):
             for number in ("KILL", "STOP") if watchdog and unit == "vipwire-up" else ("KILL",):
@@ -192,7 +191,7 @@ class Walk:
         return "active" in said and before not in said and "0" not in said
 
     def elect_owner(self) -> None:
-        """End the API servers of the machines without the address for a moment, so that the third is elected."""
+        """Stop the API servers of the machines without the address briefly, so that the third is elected."""
         time.sleep(_SETTLED)
         owner = self.owner()
         others = [each for each in self.machines if each is not owner]
@@ -203,7 +202,7 @@ class Walk:
         time.sleep(_SETTLED)
 
     def failover(self) -> None:
-        """Pull the plug of the machine that has the address, while a client asks by TLS."""
+        """Disconnect the machine that has the address, while a client sends requests by TLS."""
         self.lost = lost = self.owner()
         elected = self.holder(LEADER)
         say(f"pulling the plug of {lost.name}, which has the address; the API server of {elected} is elected")
@@ -225,7 +224,7 @@ class Walk:
         say(f"{len(bad)} of {len(outcomes)} requests in {FAILING:.0f} s failed")
 
     def save_logs(self, folder: Path) -> None:
-        """Write what the services of the machines that are left have said, with times."""
+        """Write the journals of the remaining machines' services, with times."""
         folder.mkdir(parents=True, exist_ok=True)
         for each in self.machines:
             if each is not self.lost:
@@ -234,13 +233,11 @@ class Walk:
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Do the walk."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--watchdog", action="store_true", help="wait for a watchdog, too: half a minute")
     parser.add_argument("--logs", type=Path, help="a folder for what the machines' services said")

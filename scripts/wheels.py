@@ -1,7 +1,7 @@
-"""Write requirements/wheels.txt: the wheel that each machine of the images takes for each pinned package.
+"""Writes requirements/wheels.txt: the wheel of each pinned package for each platform of the images.
 
-`make lock` runs it. pip is asked as if it were on such a machine, and takes nothing but wheels that the locks name by
-their hash. So a package that has no wheel for one of them is noticed when it is pinned, not when an image is built.
+`make lock` runs it. It asks pip as on such a platform, only for wheels that the locks name by hash, so a package
+without a wheel for a platform is noticed when it is pinned, not when an image is built.
 """
 
 import json
@@ -16,13 +16,13 @@ REQUIREMENTS: Final = Path(__file__).parents[1] / "requirements"
 PATH: Final = REQUIREMENTS / "wheels.txt"
 LOCKS: Final = ("run.lock", "etcd.lock", "build.lock")
 PLATFORMS: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-"""The platforms of the images, and what wheels call their machine."""
+"""The platforms of the images, and their machine names in wheels."""
 _ABIS: Final = ("cp311", "abi3", "none")
 _TAGS: Final = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 
 
 def _taken(lock: str, machine: str) -> Iterator[tuple[str, str]]:
-    """Ask pip which files it would install there from a lock; yield name and hash of each."""
+    """Ask pip which files of a lock it would install on a machine; yield name and hash of each."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         asked = ["install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--require-hashes"]

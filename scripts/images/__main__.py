@@ -1,7 +1,7 @@
-"""Build the images of deploy/ and run their Pods: `python -m scripts.images`, as root, from the root of the checkout.
+"""Builds the images of deploy/ and runs their Pods: `python -m scripts.images`, as root, from the checkout's root.
 
-What podman keeps is below one folder; the Pods run in network namespaces of their own, one after the other. No part
-of `make test`: it takes minutes, a registry of images (or `--debian-base`) and an index of packages.
+podman's storage is below one folder; the Pods run in new network namespaces, one after the other. Not part of `make
+test`: it takes minutes, an image registry (or `--debian-base`) and a package index.
 """
 
 import os
@@ -31,12 +31,12 @@ _PROGRAMS = {
     "ip": "iproute2",
     "unshare": "util-linux",
 }
-# What the slim image has, as far as vipwire needs it.
+# The packages of the slim image that vipwire needs.
 _DEBIAN = "ca-certificates,netbase,tzdata,python3,python3-venv"
 
 
 def ready(*, debian: bool) -> None:
-    """Raise with what is missing."""
+    """Raise an error that names missing programs."""
     if os.geteuid():
         raise click.ClickException("run it as root: containers of the host's network are root's")
     wanted = _PROGRAMS | ({"debootstrap": "debootstrap"} if debian else {})
@@ -46,7 +46,7 @@ def ready(*, debian: bool) -> None:
 
 
 def stand_in(engine: Engine) -> None:
-    """Make a base image out of Debian's packages, with Debian's Python where the real one has its own."""
+    """Make a base image of Debian's packages, with Debian's Python where the real image has its own."""
     if not subprocess.run(engine.command("image", "exists", _BASE), check=False).returncode:
         return
     root = engine.folder / "debian"
@@ -54,7 +54,7 @@ def stand_in(engine: Engine) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)
     for name in ("python", "python3"):
         (root / "usr/local/bin" / name).symlink_to("/usr/bin/python3")
-    # As Debian's images have it: what apt has fetched and computed is not kept.
+    # As Debian's images do: discard downloads and caches of apt.
     (root / "etc/apt/apt.conf.d/docker-clean").write_text(
         'APT::Update::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };\n'
         'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };\n'
@@ -72,10 +72,10 @@ def stand_in(engine: Engine) -> None:
 
 
 def build(engine: Engine, flags: tuple[str, ...], *, debian: bool) -> None:
-    """Build all images and tell their sizes."""
+    """Build all images and print their sizes."""
     pull = "never" if debian else "missing"
     for tag, (file, *target) in _BUILDS.items():
-        # --pull: the second file is built from the first one's image, which no registry has.
+        # --pull only for the first: the second starts from the first one's image, which no registry has.
         command = ["build", f"--pull={pull}", "--isolation=chroot", "--network=host", *flags, *target]
         arguments = engine.command(*command, f"--file={file}", f"--tag={tag}", str(DEPLOY.parent))
         subprocess.run(arguments, check=True, stdout=sys.stderr)
@@ -85,7 +85,7 @@ def build(engine: Engine, flags: tuple[str, ...], *, debian: bool) -> None:
 
 
 def run(engine: Engine, pods: tuple[str, ...]) -> Iterator[str]:
-    """Try the Pods; yield those that did not do their work."""
+    """Try the Pods; yield those that failed."""
     for name in pods:
         click.echo(f"{name}:")
         command = [
@@ -116,7 +116,7 @@ def main(pods: tuple[str, ...], build_flag: tuple[str, ...], folder: Path | None
         if debian_base:
             stand_in(engine)
         build(engine, build_flag, debian=debian_base)
-        # ipvs takes a kernel that has it.
+        # ipvs needs a kernel that supports it.
         failed = [*run(engine, pods or tuple(name for name in TRIALS if name != "ipvs"))]
     if failed:
         raise click.ClickException(f"not as it should be: {', '.join(failed)}")

@@ -1,4 +1,4 @@
-"""podman, with a storage of its own; its containers have neither networks nor cgroups of their own."""
+"""podman with its own storage; containers share networks and cgroups of the caller."""
 
 import contextlib
 import resource
@@ -11,32 +11,31 @@ from typing import Final
 
 TAG: Final = "registry.example/vipwire:0.1.0"
 _PROCESSES: Final = 32768
-"""What podman itself is content with."""
+"""podman's own default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Calls podman; everything it keeps is below `folder`.
+    """Calls podman; its storage is below `folder`.
 
-    `within` is a command that it is called by: `unshare --mount`, so that no mounts are left behind.
+    `within` is a command prefix: `unshare --mount`, so that no mounts remain.
     """
 
     folder: Path
     within: tuple[str, ...] = ()
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """Give a whole command line."""
         storage = [f"--root={self.folder / 'root'}", f"--runroot={self.folder / 'run'}"]
         ways = ["--cgroup-manager=cgroupfs", "--events-backend=file", "--runtime=crun"]
         return [*self.within, "podman", *storage, *ways, *map(str, arguments)]
 
     def run(self, *arguments: str | Path) -> str:
-        """Run a command to its end; give what it printed, or raise CalledProcessError."""
+        """Run a command to its end; return its output, or raise CalledProcessError."""
         return subprocess.run(self.command(*arguments), check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def container(self, name: str, *arguments: str) -> list[str]:
-        """Give the command line that runs a container in the foreground."""
-        # podman asks for more than a machine without CAP_SYS_RESOURCE may give.
+        """Return the command line that runs a container in the foreground."""
+        # podman's default exceeds the limit of a machine without CAP_SYS_RESOURCE.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         limits = (f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={_PROCESSES}:{_PROCESSES}")
         return self.command("run", "--rm", "--cgroups=disabled", f"--name={name}", *limits, *arguments)
@@ -44,7 +43,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process by this machine's number; `state` as in /proc, such as S, and Z for a zombie."""
+    """A process by its pid on this machine; `state` as in /proc: S, or Z for a zombie."""
 
     number: int
     state: str
@@ -53,7 +52,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A container in the foreground, what it says in a file."""
+    """A container in the foreground, with its output in a file."""
 
     engine: Engine
     name: str
@@ -61,18 +60,21 @@ class Running:
     process: subprocess.Popen[bytes]
 
     def stop(self, patience: int) -> tuple[int, float]:
-        """End it as the kubelet does: SIGTERM, and SIGKILL after `patience` seconds. Give status and seconds."""
+        """End it as the kubelet does: SIGTERM, and SIGKILL after `patience` seconds.
+
+        Return exit status and seconds.
+        """
         start = time.monotonic()
         self.engine.run("stop", f"--time={patience}", self.name)
         return self.process.wait(), time.monotonic() - start
 
     def processes(self) -> list[Process]:
-        """List the processes of its namespace."""
+        """List the processes of its pid namespace."""
         first = self.engine.run("inspect", "--format={{.State.Pid}}", self.name).strip()
         namespace = Path(f"/proc/{first}/ns/pid").readlink()
         found = []
         for each in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended since
+            with contextlib.suppress(OSError):  # the process has just ended
                 if (each / "ns/pid").readlink() == namespace:
                     state = (each / "stat").read_text().rpartition(")")[2].split()[0]
                     command = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -82,7 +84,6 @@ class Running:
 
 @contextlib.contextmanager
 def started(engine: Engine, name: str, *arguments: str) -> Iterator[Running]:
-    """Run a container for as long as this lasts."""
     log = engine.folder / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(engine.container(name, *arguments), stdout=file, stderr=subprocess.STDOUT)

@@ -1,8 +1,8 @@
-"""Run one Pod of deploy/ with podman as the kubelet would, and look whether it does its work.
+"""Runs one Pod of deploy/ with podman as the kubelet would, and checks its work.
 
-`python -m scripts.images` calls this for each Pod in a network and a mount namespace made for it: the machine's own
-network is not touched, and everything is gone with the last process. The API server is `vipwire up` in a container of
-the same image; two web servers, which answer with their address, stand in for Pods.
+`python -m scripts.images` calls this for each Pod in a new network and mount namespace, which end with the last
+process. The API server is `vipwire up` in a container of the same image; two web servers, which answer with their
+address, replace Pods.
 """
 
 import os
@@ -24,7 +24,7 @@ _SYS_RESOURCE = 1 << 24
 
 
 def until(what: str, condition: Callable[[], object]) -> float:
-    """Wait until something holds; return after how many seconds, or raise with what was waited for."""
+    """Wait until `condition` holds; return the seconds, or raise an error with `what`."""
     start = time.monotonic()
     while not condition():
         if time.monotonic() > start + _PATIENCE:
@@ -34,12 +34,12 @@ def until(what: str, condition: Callable[[], object]) -> float:
 
 
 def said(*words: object) -> None:
-    """Tell what was seen."""
+    """Print an observation."""
     click.echo(f"  {' '.join(map(str, words))}")
 
 
 def withheld() -> frozenset[str]:
-    """Give the rights that this machine does not have itself, and that vipwire can do without."""
+    """Return the capabilities that this machine lacks and vipwire can do without."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     bounding = int(status.partition("CapBnd:")[2].split()[0], 16)
     return frozenset() if bounding & _SYS_RESOURCE else frozenset({"SYS_RESOURCE"})
@@ -47,7 +47,7 @@ def withheld() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One Pod, and what is asked of it."""
+    """One Pod and its trial."""
 
     engine: Engine
     trial: Trial
@@ -56,7 +56,7 @@ class Look:
     kubeconfig: Path
 
     def through(self) -> None:
-        """Start the Pod's containers, see them serve, and end them."""
+        """Start the Pod's containers, check them, and end them."""
         first, (container,) = podspec.containers(self.pod)
         for each in first:
             self.prepared(each)
@@ -75,7 +75,6 @@ class Look:
             raise click.ClickException("that is not as it should be")
 
     def prepared(self, container: podspec.Object) -> None:
-        """Run an init container to its end."""
         command = self.engine.container(container["name"], *podspec.run_arguments(self.pod, container, self.place))
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         said(f"init container {container['name']}: status {done.returncode}")
@@ -83,7 +82,7 @@ class Look:
             raise click.ClickException(done.stdout)
 
     def serves(self, running: Running, container: podspec.Object) -> None:
-        """Ask for the probes' pages, and the Service before and after a change."""
+        """Request the probes' pages, and the Service before and after a change."""
         for kind in ("readinessProbe", "livenessProbe"):
             self.approved(kind, podspec.probe(container, kind))
         self.answered_by(world.FIRST)
@@ -93,7 +92,6 @@ class Look:
             click.echo(self.engine.run("exec", running.name, "vipwire", "status"))
 
     def approved(self, kind: str, probe: podspec.Probe) -> None:
-        """Wait until a probe would go well."""
         url = f"http://{probe.host or world.ADDRESS}:{probe.port}{probe.path}"
         seconds = until(url, lambda: page(url)[0] == 200)
         said(f"{kind} {probe.path}: 200 after {seconds:.1f} s")
@@ -104,7 +102,7 @@ class Look:
         said("answered by", address)
 
     def recovers(self, running: Running) -> None:
-        """Kill what the trial names, and see that it is started again and that nothing dead stays."""
+        """Kill the trial's processes, and check that they restart and leave no zombie."""
         if self.trial.killed:
             victims = [each.number for each in running.processes() if self.trial.killed in each.command]
             os.kill(min(victims), signal.SIGKILL)
@@ -117,7 +115,7 @@ class Look:
         return any(self.trial.killed in each.command and each.number not in victims for each in running.processes())
 
     def ends(self, running: Running) -> None:
-        """End it as the kubelet does, which is to be in time and with status 0."""
+        """End it as the kubelet does; check that it ends in time with status 0."""
         patience = self.pod.get("terminationGracePeriodSeconds", 30)
         status, seconds = running.stop(patience)
         said(f"SIGTERM: status {status} after {seconds:.1f} s of {patience}")

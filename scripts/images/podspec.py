@@ -1,8 +1,8 @@
-"""What the kubelet makes of a Pod's container, as arguments of `podman run`.
+"""Translates a Pod's container into arguments of `podman run`, as the kubelet would run it.
 
-Only what the Pods in deploy/ say is known. Anything else is refused: a right or a mount that is left out in silence
-would let a Pod run here that does not run on a node, or the other way round. Left out knowingly, in `_NOT_HERE`: what
-needs a kubelet (probes, which the caller asks), a registry or cgroups (requests).
+Supports the fields of the Pods in deploy/. Any other is an error, because a missing capability or mount could make a
+Pod run here that does not run on a node, or the reverse. `_NOT_HERE` lists fields omitted on purpose: those that need
+a kubelet (probes, which the caller requests), a registry or cgroups (requests).
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 Object = dict[str, Any]
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where the kubelet puts token and ca.crt of a Pod's service account."""
+"""The kubelet's mount of the token and ca.crt of a Pod's service account."""
 _NOT_HERE = {"name", "image", "imagePullPolicy", "resources", "ports", "livenessProbe", "readinessProbe"}
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
 _KNOWN = {"command", "args", "env", "securityContext", "volumeMounts"}
@@ -40,15 +40,15 @@ _CONTEXT = {
 
 
 class UnknownFieldError(ValueError):
-    """The Pod says something that is not translated."""
+    """The Pod has a field without a translation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a Pod is put.
+    """The surroundings of a Pod.
 
-    `volumes` has a folder for each volume, and `account`. `fields` are what fields of the Pod come to, `environ` what
-    a kubelet adds; `withheld` are rights that this machine cannot give.
+    `volumes` has a folder for each volume, and `account`. `fields` are the values of the Pod's field references,
+    `environ` the kubelet's variables; `withheld` are capabilities that this machine lacks.
     """
 
     volumes: Path
@@ -59,7 +59,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A page that the kubelet asks for; `host` is empty for the Pod's own address."""
+    """A page that the kubelet requests; `host` is "" for the Pod's own address."""
 
     port: int
     path: str
@@ -67,29 +67,29 @@ class Probe:
 
 
 def containers(pod: Object) -> tuple[list[Object], list[Object]]:
-    """Give the init containers and the others of a Pod's spec."""
+    """Return the init containers and the others of a Pod's spec."""
     _refuse(pod, _POD | _POD_NOT_HERE, "spec")
     return pod.get("initContainers", []), pod["containers"]
 
 
 def probe(container: Object, kind: str) -> Probe:
-    """Give `livenessProbe` or `readinessProbe`."""
+    """Return `livenessProbe` or `readinessProbe`."""
     asked = container[kind]["httpGet"]
     ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
     return Probe(ports.get(asked["port"], asked["port"]), asked["path"], asked.get("host", ""))
 
 
 def run_arguments(pod: Object, container: Object, place: Place) -> list[str]:
-    """Give the arguments of `podman run` behind its name: rights, mounts, environment, image, command.
+    """Return the arguments of `podman run`: capabilities, mounts, environment, image, command.
 
-    The network is the caller's: the node's for `hostNetwork`, the Pod's for others.
+    The caller provides the network: the node's for `hostNetwork`, else the Pod's.
     """
     _refuse(container, _KNOWN | _NOT_HERE, container["name"])
     environ = dict(place.environ) | _environ(container, place)
     command = [_expanded(each, environ) for each in container["command"]]
     return [
         "--network=host",
-        # As the pause container of a Pod: a first process that collects orphans.
+        # Like a Pod's pause container: a first process that collects orphans.
         *(["--init"] if pod.get("shareProcessNamespace") else []),
         f"--volume={place.volumes / 'account'}:{ACCOUNT}:ro",
         *_rights(container.get("securityContext", {}), place.withheld),
@@ -104,7 +104,7 @@ def run_arguments(pod: Object, container: Object, place: Place) -> list[str]:
 def _rights(context: Object, withheld: frozenset[str]) -> Iterator[str]:
     _refuse(context, _CONTEXT, "securityContext")
     if context.get("readOnlyRootFilesystem"):
-        # podman would mount a tmpfs at /run and /tmp; the kubelet mounts nothing that the Pod does not name.
+        # podman would mount a tmpfs at /run and /tmp; the kubelet mounts only the Pod's volumes.
         yield from ("--read-only", "--read-only-tmpfs=false")
     if context.get("privileged"):
         yield "--privileged"
@@ -148,7 +148,7 @@ def _environ(container: Object, place: Place) -> dict[str, str]:
 
 
 def _expanded(text: str, environ: Mapping[str, str]) -> str:
-    """Replace $(NAME), as the kubelet does in commands, arguments and values; an unknown one stays."""
+    """Replace $(NAME) as the kubelet does in commands, arguments and values; unknown names stay."""
     return re.sub(r"\$\((\w+)\)", lambda match: environ.get(match[1], match[0]), text)
 
 

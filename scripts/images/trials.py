@@ -1,4 +1,4 @@
-"""What is tried of each image: which Pod of deploy/, as whom, and what it is to answer."""
+"""The trials of each image: its Pod of deploy/, the user, and the expected answer."""
 
 import subprocess
 import urllib.error
@@ -17,7 +17,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def page(url: str) -> tuple[int, str]:
-    """Ask for a page; give status and text, 0 and the reason if there is no answer."""
+    """Request a page; return status and text, or 0 and the reason without an answer."""
     request = urllib.request.Request(url, headers={"Host": world.HOST})  # noqa: S310  # ours, and http
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
@@ -47,19 +47,18 @@ def _name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A Pod. `ask` gives the address of the endpoint that its Service leads to, or why there is none."""
+    """A Pod's trial. `ask` returns the address of the endpoint that its Service reaches, or the error."""
 
     folder: Path
     ask: Callable[[], str]
     mode: str = ""
     user: str = "system:kube-proxy"
     stays: bool = False
-    """Whether it is still answered when the Pod is gone."""
+    """Whether the Service answers after the Pod's end."""
     killed: str = ""
-    """Part of the command line of processes that are killed, to be started anew by the others."""
+    """Part of the command line of processes to kill, which others must restart."""
 
     def objects(self) -> list[Any]:
-        """Render the kustomization."""
         command = ["kubectl", "kustomize", str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return list(yaml.safe_load_all(done.stdout))
@@ -75,6 +74,6 @@ TRIALS: Final = {
     "ipvs": _proxy("ipvs"),
     "userspace": _proxy("userspace", stays=False, killed="vipwire.modes.userspace"),
     "dns": Trial(DEPLOY / "dns", _name, user="viewer"),
-    # `vipwire up` has no user of its own for an Ingress controller.
+    # `vipwire up` has no user for an Ingress controller.
     "ingress": Trial(DEPLOY / "ingress", _site, user="kubernetes-admin", killed="/haproxy "),
 }

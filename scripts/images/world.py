@@ -1,4 +1,4 @@
-"""What stands around a Pod when it is tried: a network, Pods that answer, objects, files that a kubelet mounts."""
+"""The surroundings of a tried Pod: a network, answering Pods, objects, the kubelet's mounts."""
 
 import contextlib
 import csv
@@ -26,7 +26,7 @@ FIELDS: Final = {
     "status.podIP": ADDRESS,
     "metadata.labels['topology.kubernetes.io/zone']": "",
 }
-"""What a Pod may ask of itself."""
+"""Values of a Pod's field references."""
 ENVIRON: Final = {"KUBERNETES_SERVICE_HOST": SERVER[0], "KUBERNETES_SERVICE_PORT": str(SERVER[1])}
 _NETWORK = f"""
 link set lo up
@@ -43,13 +43,13 @@ address add {SECOND}/32 dev lo
 def make_network() -> None:
     """Give this network namespace an address, a default route, and the Pods' addresses."""
     subprocess.run(["ip", "-batch", "-"], input=_NETWORK, text=True, check=True)
-    # A new namespace has the machine's value, and the Pod is to show that it sets it.
+    # A new namespace copies the machine's value, and the Pod must show that it sets it.
     for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
         Path("/proc/sys/net", name).write_text("0\n")
 
 
 def show_one_cgroup_tree() -> None:
-    """Let crun see one tree of cgroups, in this mount namespace: it refuses two of different versions."""
+    """Hide all but one cgroup hierarchy in this mount namespace: crun refuses two versions."""
     path = "/sys/fs/cgroup"
     if (
         subprocess.run(["stat", "-fc", "%T", path], capture_output=True, text=True, check=True).stdout
@@ -60,7 +60,7 @@ def show_one_cgroup_tree() -> None:
 
 @contextlib.contextmanager
 def web_servers(folder: Path) -> Iterator[None]:
-    """Answer at both Pods' addresses, each with its own."""
+    """Answer at both Pods' addresses with the address."""
     with contextlib.ExitStack() as stack:
         for address in (FIRST, SECOND):
             pages = folder / address
@@ -75,7 +75,7 @@ def web_servers(folder: Path) -> Iterator[None]:
 
 
 def objects() -> list[Object]:
-    """Make a Service with a fixed VIP, one without any, and an Ingress."""
+    """Build a Service with a fixed VIP, one without, and an Ingress."""
     metadata = {"name": "web", "namespace": "default"}
     ports = [{"name": "http", "port": 80, "targetPort": _PORT}]
     backend = {"service": {"name": "web", "port": {"number": 80}}}
@@ -98,7 +98,7 @@ def objects() -> list[Object]:
 
 
 def slices_of(address: str) -> list[Object]:
-    """Make an EndpointSlice for each Service, with one endpoint."""
+    """Build an EndpointSlice with one endpoint for each Service."""
     return [
         {
             "apiVersion": "discovery.k8s.io/v1",
@@ -113,20 +113,18 @@ def slices_of(address: str) -> list[Object]:
 
 
 def apply(kubeconfig: Path, *applied: Object) -> None:
-    """Hand objects to the API server, with kubectl."""
     text = yaml.safe_dump_all(applied)
     command = ["kubectl", f"--kubeconfig={kubeconfig}", "apply", "--filename=-"]
     subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
 def ready(kubeconfig: Path) -> bool:
-    """Tell whether the API server answers."""
     command = ["kubectl", f"--kubeconfig={kubeconfig}", "get", "--raw=/readyz"]
     return kubeconfig.exists() and not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def fill_volumes(folder: Path, pod: Object, mode: str, cluster: Path, user: str) -> None:
-    """Write what a kubelet mounts: the service account, as that user of the cluster, and each volume by its name."""
+    """Write the kubelet's mounts: the service account with the credentials of `user`, each volume by its name."""
     with (cluster / "tokens.csv").open(newline="") as file:
         token = next(row[0] for row in csv.reader(file) if row[1] == user)
     authority = (cluster / "pki/ca.crt").read_text()
@@ -142,7 +140,7 @@ def fill_volumes(folder: Path, pod: Object, mode: str, cluster: Path, user: str)
 
 
 def _as_kubelet(folder: Path, files: dict[str, str]) -> None:
-    """Write files as a kubelet does: links to a folder that can be exchanged for another at once."""
+    """Write files as a kubelet does: links to a folder that one rename replaces."""
     (folder / "..2026_01_01").mkdir(parents=True)
     (folder / "..data").symlink_to("..2026_01_01")
     for name, text in files.items():
@@ -151,14 +149,14 @@ def _as_kubelet(folder: Path, files: dict[str, str]) -> None:
 
 
 def _kubeadm(mode: str) -> dict[str, str]:
-    """Write the two files of the ConfigMap as kubeadm does."""
+    """Return the two files of kubeadm's ConfigMap."""
     config = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": mode,
         "clusterCIDR": "10.244.0.0/16",
         "clientConnection": {"kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf"},
-        # The size of the table is the machine's, and this is a network namespace of its own.
+        # The table's size is the machine's, and this is a new network namespace.
         "conntrack": {"maxPerCore": 0},
     }
     cluster = {"server": "https://{}:{}".format(*SERVER), "certificate-authority": f"{ACCOUNT}/ca.crt"}
