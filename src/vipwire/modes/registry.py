@@ -17,7 +17,6 @@ def spec_of(name: str) -> ModeSpec:
 
 
 def selected(config: Config) -> ModeSpec:
-    """Return the mode of a validated configuration."""
     return spec_of(config.proxy_mode)
 
 
@@ -27,7 +26,6 @@ def every_spec() -> tuple[ModeSpec, ...]:
 
 
 def driver_of(spec: ModeSpec) -> Driver:
-    """Import a mode's Driver."""
     return _driver(spec.driver)
 
 

@@ -25,7 +25,6 @@ class PodsCgroup(NamedTuple):
 
 
 def mounted(mounts: Path = _MOUNTS) -> list[Path]:
-    """List the mount points of cgroup2."""
     lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     return [Path(words[1]) for words in map(str.split, lines) if len(words) > 2 and words[2] == "cgroup2"]
 

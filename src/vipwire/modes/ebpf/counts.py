@@ -47,7 +47,6 @@ def carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
 
 
 def later(now: Tallies, before: Tallies) -> Iterator[tuple[bytes, int]]:
-    """Return the increase since `before`."""
     return ((endpoint, number - before.get(endpoint, 0)) for endpoint, number in now.items())
 
 
@@ -83,7 +82,6 @@ class CountedConnections:
         yield from self.in_slots()
 
     def in_slots(self) -> Iterator[tuple[bytes, int]]:
-        """Read the pairs of frontends' current slots."""
         found = [self._pins.find(name + self._version) for name in ("frontends", "slots", "hits")]
         frontends, slots, hits = found
         if frontends is None or slots is None or hits is None:

@@ -126,7 +126,6 @@ def _translates(_family: Family) -> bool:
 
 
 def folder() -> Path:
-    """Return this node's folder in bpffs."""
     return of_node(_node())
 
 

@@ -75,7 +75,6 @@ class Undone:
         return max(0.0, self._at - now) if self.objects else None
 
     def delta(self) -> Delta[OurKey, bytes]:
-        """Return the difference to retry."""
         return Delta(
             added={key: value for key, value in self.objects.items() if value is not None},
             removed={key: b"" for key, value in self.objects.items() if value is None},
@@ -107,7 +106,6 @@ class ProgramSetup:
         return bool(self.clients) if self.settings.listed else bool(self.settings.pods_cgroup)
 
     def look_for_pods(self) -> bool:
-        """Look for kubelet's cgroup; report whether it changed."""
         if self.find_pods is None:
             return False
         before, found = self.settings, self.find_pods()
@@ -181,7 +179,6 @@ class EbpfBackend:
         return min((each for each in dues if each is not None), default=None)
 
     def housekeep(self) -> None:
-        """Retry failed map updates; run the rules' housekeeping."""
         theirs = self.rules.housekeeping_due() == 0
         if theirs:
             self.rules.housekeep()
@@ -195,7 +192,6 @@ class EbpfBackend:
         return ConnectedSockets(self.family, self.pins, self.wanted.namespaces).end(serving, whole=whole)
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of the rules and of the programs; see `Mode`."""
         known = tuple(plans)
         counts = self.rules.read_counts(known, endpoints=endpoints)
         with closing(NodePins(self.pins.folder, None)) as pinned:
@@ -203,7 +199,6 @@ class EbpfBackend:
         return counts
 
     def adopt_settings(self, explicit: frozenset[str]) -> None:
-        """Take the settings of the kernel's rules and programs; see `AdoptsSettings`."""
         if isinstance(self.rules, AdoptsSettings):
             self.rules.adopt_settings(explicit)
         if explicit & COUNTER_FIELDS:

@@ -68,7 +68,6 @@ class Settings(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """The bytes of struct settings."""
         words = self.pods_level, self.listed, self.counting, self.connected, self.affinity, 0
         return _SETTINGS.pack(self.node, self.pods_cgroup, *words, self.build)
 
@@ -101,7 +100,6 @@ class Head(NamedTuple):
 
 
 def version(family: Family) -> str:
-    """Return the suffix of a family's maps and programs."""
     return _VERSIONS[family]
 
 
@@ -160,18 +158,15 @@ V = TypeVar("V")
 
 
 def is_ours(key: Hashable) -> bool:
-    """Report whether an object belongs to ebpf mode itself, not to nftables mode."""
     return isinstance(key, tuple) and key[0] in _SPACES
 
 
 def split(delta: Delta[Any, Any]) -> tuple[Delta[Any, Any], Delta[OurKey, bytes]]:
-    """Split a difference: for nftables mode, and for the maps."""
     parts = [_split(each) for each in (delta.added, delta.changed, delta.removed)]
     return Delta(*(theirs for theirs, _ in parts)), Delta(*(ours for _, ours in parts))
 
 
 def rules_of(objects: Mapping[Any, V]) -> dict[Any, V]:
-    """Return nftables mode's objects."""
     return {key: value for key, value in objects.items() if key[0] not in _SPACES}
 
 
@@ -196,7 +191,6 @@ def describe(key: OurKey) -> str:
 
 
 def for_whom(flags: Flag) -> str:
-    """Describe the clients in words."""
     who = [word for flag, word in ((Flag.NODE, "the node"), (Flag.POD, "its Pods")) if flag in flags]
     return " and ".join(who) or "nobody"
 

@@ -68,7 +68,6 @@ class NodePins:
         return self.folder.exists()
 
     def close(self) -> None:
-        """Close all descriptors; pins stay."""
         for each in self._maps.values():
             each.close()
         self._maps.clear()
@@ -137,7 +136,6 @@ class NodePins:
         return found
 
     def link(self, hook: str) -> BpfLink | None:
-        """Return a hook's link; None if missing."""
         descriptor = pins.opened(self.folder / "links" / hook)
         if descriptor is None:
             return None
@@ -164,7 +162,6 @@ class NodePins:
         pins.pin(loaded[_SETTINGS], self.folder / "maps" / _SETTINGS)
 
     def take_out(self, hooks: Iterable[str]) -> None:
-        """Detach programs."""
         wanted = set(hooks)
         for hook in reversed(ORDER):
             if hook not in wanted:
@@ -284,7 +281,6 @@ def _namespace_of(folder: Path) -> tuple[int, int] | None:
 
 
 def remove_gone(own: Path) -> int:
-    """Remove the pins of deleted network namespaces; return their number."""
     removed = 0
     for each in find_others(own).gone:
         try:

@@ -71,7 +71,6 @@ class Stretches:
         raise FullError(length)
 
     def give(self, first: int, length: int, now: float) -> None:
-        """Return a stretch."""
         if length:
             self._cooling.append((now + COOLING_SECONDS, first, length))
 
@@ -116,7 +115,6 @@ class Tables:
         self._outgrown: _Outgrown | None = None
 
     def close(self) -> None:
-        """Unmap the slots' memory."""
         for each in (self._memory, self._outgrown and self._outgrown.memory):
             if each is not None:
                 each.close()
@@ -194,7 +192,6 @@ class Tables:
         self._of = 0
 
     def fill(self) -> dict[str, tuple[int, int]]:
-        """Return each map's number of elements, and its room."""
         found = {}
         for name, pinned_name in self._names.items():
             if (each := self._pins.find(pinned_name)) is not None and each.shape.max_entries > 1:

@@ -77,7 +77,6 @@ def _shown(tool: IptablesTool, writer: NftAccess, settings: RuleSettings) -> str
 
 
 def samples(family: Family, settings: RuleSettings) -> dict[str, Rules]:
-    """Write one rule of every kind, by table."""
     size = family.bits // 8
     address = Address(bytes([10, *bytes(size - 2), 1]))
     port = f"{format_address(address)}:80" if family is Family.IPV4 else f"[{format_address(address)}]:80"

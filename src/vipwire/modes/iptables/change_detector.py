@@ -29,8 +29,7 @@ _ENTRIES_AT: Final = 32 + 11 * 4
 class ChangeDetector(Protocol):
     """Observes the rules of one family."""
 
-    def look(self) -> Observation:
-        """Read the current state, for comparison with later ones."""
+    def look(self) -> Observation: ...
 
     def after(self, before: Observation, commits: int) -> Observation | None:
         """Read the state after vipwire's commits; None if other programs committed meanwhile."""
@@ -78,7 +77,6 @@ _BRANCH: Final = _CHAIN + 1
 
 
 def count_branches(dispatches: Mapping[tuple[str, str], Dispatch]) -> Counter[str]:
-    """Count the branches of the trees in each table."""
     found = Counter[str]()
     for (table, _), dispatch in dispatches.items():
         found[table] += dispatch.branches

@@ -37,7 +37,6 @@ def _explainer(_family: Family, mode: Any) -> Explainer[Any, Any, Any]:
 
 
 def _cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
-    """Build one for every engine that has tables."""
     return [(each.family, each) for each in iptables.leftovers(families)] if rules else []
 
 

@@ -136,7 +136,6 @@ def walk(table: RuleTables, packet: Packet, recall: Recall = lambda _: None) -> 
 
 
 def run(table: RuleTables, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> ChancePath:
-    """Follow the first packet of a connection through its chains."""
     done, header = ChancePath(), PacketHeader.of(packet)
     way = Traversal(_Rules(table, packet, done, skipped, recall), header)
     for verdict in way.pass_hooks():
@@ -225,7 +224,6 @@ class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
         self._backend = backend
 
     def script(self, delta: Delta[Key, Rules]) -> Iterable[str]:
-        """Write a difference as input of `iptables-restore --noflush`."""
         return [line for text in self._backend.script(delta) for line in text.splitlines()]
 
     def arrange(

@@ -77,7 +77,6 @@ class IptablesBackend:
 
     @property
     def rules(self) -> dict[str, int]:
-        """The number of vipwire's rules in each table."""
         branches = count_branches(self._dispatches)
         return {table: self._rules[table] + branches[table] for table in TABLES}
 
@@ -106,7 +105,6 @@ class IptablesBackend:
         return describe(self.family, key)
 
     def changed(self) -> bool:
-        """Report whether the rules may have changed since vipwire's last commit or observation."""
         return self._observed is None or self._detector.look() != self._observed
 
     def expect(self, wanted: Iterable[Rendered[Key, Rules]]) -> None:
@@ -195,7 +193,6 @@ class IptablesBackend:
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the rules' counters; see `Mode`."""
         ends, variant = endpoints_of(plans), self._tool.variant
         chains = [chain for each in ends.values() for chain in each]
         tables = {

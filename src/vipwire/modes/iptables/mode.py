@@ -32,7 +32,6 @@ LACKS: Final = (
 
 
 def shortcomings(settings: RuleSettings, plan: ServicePlan) -> Iterator[Problem]:
-    """Yield the wishes of a plan that the rules cannot fulfil."""
     forwards = [
         action
         for frontend in plan.frontends

@@ -86,7 +86,6 @@ class IpvsBackend:
         """Virtual servers with draining real servers, as of the last read; see `with_resting`."""
 
     def require(self) -> None:
-        """Raise UnsupportedError if ipsets or iptables are missing."""
         self._sets.require()
         self._tool.require()
 
@@ -155,7 +154,6 @@ class IpvsBackend:
         return look if due is None else min(due, look)
 
     def housekeep(self) -> None:
-        """Remove real servers that have no connections left or whose termination time is over."""
         now = self._clock()
         gone: list[ServerCommand] = []
         for server, reals in self._terminating.servers(now).items():
@@ -340,7 +338,6 @@ class IpvsBackend:
                 yield receiver, how
 
     def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
-        """Return the predicate for virtual servers that vipwire's sets name."""
         places: set[tuple[int, Address, int]] = set()
         ports: set[tuple[int, int]] = set()
         for which, element in owning_entries(self.family, objects):

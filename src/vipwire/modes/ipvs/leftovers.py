@@ -60,7 +60,6 @@ class IpvsLeftovers:
 
     @property
     def in_use(self) -> bool:
-        """Whether some leftovers have to stay."""
         return bool(self.busy or self.addresses)
 
 

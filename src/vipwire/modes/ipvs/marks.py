@@ -41,7 +41,6 @@ class Marks:
 
     @property
     def given(self) -> Mapping[Use, int]:
-        """The marks that `mark` has returned so far."""
         return MappingProxyType(self._of)
 
     def mark(self, key: FrontendKey | RangeKey, side: MarkScope = MarkScope.OUTSIDE) -> int:

@@ -46,7 +46,6 @@ class IpvsOwner(WholeChainOwner):
         return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        """Return the jumps that vipwire inserts into built-in chains."""
         return frozenset(
             ChainRule(chain, rule)
             for (where, chain), rules in _chains(self._family).items()

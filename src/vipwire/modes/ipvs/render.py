@@ -96,7 +96,6 @@ class _Writer:
             self._entry(Set.IPVS_IPS, IpsetEntry(address), shared=True)
 
     def frontend(self, frontend: Frontend) -> None:
-        """Write one frontend: on its address, or on each node port address."""
         key = frontend.key
         addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
         if key.address in self._plan.own_addresses:
@@ -212,7 +211,6 @@ class _Writer:
             self._receive(frontend.action, address, method)
 
     def _receive(self, action: Action, vip: Address, method: Method) -> None:
-        """Make this node's Pods accept packets to a VIP."""
         for target in action.pool if isinstance(action, Forward) else ():
             if target.local:
                 self.shared[Receiver(target.address, vip)] = method

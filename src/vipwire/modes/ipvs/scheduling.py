@@ -40,7 +40,6 @@ _METHODS: Final = {
 
 
 def scheduling_of(asked: Wishes, default_scheduler: str) -> Scheduling:
-    """Return the scheduling for a Service's wishes; `default_scheduler` is the node's."""
     algorithm = _ALGORITHMS.get(asked.balancing, "") if asked.balancing is not None else ""
     scheduler = asked.scheduler or algorithm or default_scheduler
     if "weights" in asked.given or asked.slow_start is not None:

@@ -38,14 +38,12 @@ class GracefulTermination:
         self._begun[real.server] = None
 
     def end(self, real: RealServer) -> None:
-        """Forget a real server that is gone or wanted again."""
         if reals := self._until.get(real.server):
             reals.pop(real, None)
             if not reals:
                 self.forget_servers((real.server,))
 
     def forget_servers(self, servers: Iterable[VirtualServer]) -> None:
-        """Forget the real servers of deleted virtual servers."""
         for server in servers:
             self._until.pop(server, None)
             self._begun.pop(server, None)
@@ -108,7 +106,6 @@ class TerminationPolicy:
                 self._serving[server] = serving
 
     def committed(self, added: Iterable[ObjectKey], removed: Iterable[ObjectKey]) -> None:
-        """Update the virtual servers after a commit; forget the deleted ones."""
         self._servers.update(key for key in added if isinstance(key, VirtualServer))
         for key in removed:
             if isinstance(key, VirtualServer):

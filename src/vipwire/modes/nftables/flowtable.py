@@ -62,7 +62,6 @@ class FlowtableDevices:
         self._next = 0.0
 
     def close(self) -> None:
-        """Close the netlink socket for link notifications."""
         self._links.close()
 
     def found(self, *, there: bool) -> None:

@@ -206,7 +206,7 @@ class NftablesBackend:
         return () if plan.wishes is NOTHING else tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counting sets, over a separate socket; see `Mode`."""
+        """Read the counting sets, over a separate socket."""
         if not self._counters:
             raise CommitError("nothing is counted (--counters=none)")
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)

@@ -24,7 +24,6 @@ class Entrance(NamedTuple):
 
     @property
     def dport(self) -> str:
-        """The ports as rules match them."""
         return ports(*self.span) if self.wide is not None else str(self.frontend.key.port)
 
     @property
@@ -50,7 +49,6 @@ class Entrance(NamedTuple):
 
 
 def entrances(plan: ServicePlan) -> Iterator[Entrance]:
-    """Yield every entrance of a Service's ports."""
     yield from map(Entrance, plan.frontends)
     yield from (Entrance(wide.frontend, wide) for wide in plan.ranges)
 

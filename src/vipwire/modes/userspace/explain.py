@@ -74,7 +74,6 @@ class FrontRules(Surroundings):
             yield self._rule(rule, state_of(rule, self.observed, self.wanted))
 
     def _rule(self, rule: Rule, state: ObjectState) -> ListedRule:
-        """Insert the front's port, if the relay has reported it."""
         if not rule.front:
             return ListedRule(rule.words, state)
         port = self.port_of(rule.front)
@@ -126,7 +125,6 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
         return FrontRules(observed, wanted, own, self._port_of)
 
     def follow(self, objects: FrontRules, packet: Packet) -> Walk:
-        """Follow a packet through the observed rules to a listener."""
         if not objects.observed:
             return Walk(End.UNTOUCHED, (Step("", "relay", state=ObjectState.MISSING),))
         way = _Way(objects, packet)

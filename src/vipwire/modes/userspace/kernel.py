@@ -204,7 +204,6 @@ class UserspaceBackend:
         return _first(self._remote.ports)(front)
 
     def _bound(self, front: str) -> Iterator[tuple[Address, int]]:
-        """Yield the addresses and ports of a front's sockets, as last seen."""
         listener = (self._left or {}).get(Front(front))
         binds = listener.binds if isinstance(listener, Listener) else ()
         for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):

@@ -26,7 +26,6 @@ _WITHOUT_RULES: Final = (
 
 
 def shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> Iterator[Problem]:
-    """Yield the wishes of a plan that listeners and rules cannot fulfil."""
     lacks = LACKS if choices.bind is Bind.RULES else (*LACKS, *_WITHOUT_RULES)
     yield from in_vain(plan.name, plan.wishes, lacks)
     if any(asks_in_vain(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):

@@ -257,7 +257,6 @@ def sctp_refusal(entrance: Entrance) -> Rule:
 
 
 def other_ports(plan: ServicePlan) -> Iterator[Rule]:
-    """Refuse the ports of ClusterIPs that no frontend names."""
     for address in plan.cluster_ips:
         note = comment(f"{plan.name} {NO_SUCH_PORT}")
         yield Rule(FILTER, names.PORTALS_REJECT, f"{to(address)} {note} -j {names.REFUSE}")

@@ -75,7 +75,6 @@ def _deletions(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
 
 
 def written(rule: Rule, ports: Ports) -> str:
-    """Write a rule with the port of its front."""
     return rule.words.replace(PORT, str(ports(rule.front))) if rule.front else rule.words
 
 

@@ -31,7 +31,6 @@ _FILTER_NOTE = "kubernetes service portals that answer nobody"
 
 
 def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
-    """Return the constant objects; empty in settings without rules."""
     if choices.bind is not Bind.RULES:
         return {}
     fixed = {names.REFUSE: _refuse(node.family), names.PORTALS_FILTER: _portals_filter(node)}

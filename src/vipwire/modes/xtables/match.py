@@ -88,7 +88,6 @@ class Surroundings:
         raise NotImplementedError
 
     def look_up(self, name: str, fields: str, header: PacketHeader) -> Lookup | None:
-        """Look the packet up in an ipset."""
         del name, fields, header
         return None
 
@@ -143,7 +142,6 @@ def would_hold(conditions: tuple[Condition, ...], header: PacketHeader, surround
 
 
 def goes_here(header: PacketHeader, surroundings: Surroundings) -> bool:
-    """Report whether the packet's destination is now this node."""
     packet = header.packet
     return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
 

@@ -188,5 +188,4 @@ def removal(table: str, chains: Chains, gone: Collection[str], links: Collection
 
 
 def has_kubelets(tables: Tables) -> bool:
-    """Report whether kubelet has its chains in an engine."""
     return any(chain in chains for chains in tables.values() for chain in KUBELETS)

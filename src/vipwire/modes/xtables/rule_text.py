@@ -129,7 +129,6 @@ class _Reader:
         return ParsedRule(conditions, rest[0], tuple(rest[1:]), word == "-g")
 
     def _condition(self) -> Condition | None:
-        """Parse one match; None if unknown."""
         wanted = self._words[self._at] != "!"
         self._at += not wanted
         name = self._words[self._at] if self._at < len(self._words) else ""

@@ -54,17 +54,14 @@ def rule_of(printed: str) -> str:
 
 
 def undeclared(chain: str, line: str) -> DecodeError:
-    """Return the error for a rule of an undeclared chain."""
     return DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
 
 
 def unknown_line(line: str) -> DecodeError:
-    """Return the error for a line that iptables-save does not print."""
     return DecodeError(f"iptables-save: neither a chain nor a rule of a table: {line!r}")
 
 
 def read_table(text: str) -> dict[str, list[str]]:
-    """Parse one table; empty if there is none."""
     return next(iter(read_tables(text).values()), {})
 
 

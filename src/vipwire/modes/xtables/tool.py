@@ -162,7 +162,6 @@ class IptablesTool:
 
 
 def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
-    """Yield the installed tools of a family."""
     for variant in Variant:
         try:
             tool = IptablesTool(family, variant, purpose, limit=limit)
@@ -192,7 +191,6 @@ def nft_engine() -> bool:
 
 
 def legacy_tables(family: Family) -> tuple[str, ...]:
-    """List the legacy engine's tables of a family in this network namespace."""
     try:
         return tuple((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").split())
     except OSError:

@@ -22,12 +22,10 @@ class Variant(enum.Enum):
 
 
 def has_kubelets_chains(saved: str) -> bool:
-    """Report whether iptables-save output has kubelet's chains."""
     return any(f":{chain} " in saved for chain in KUBELETS)
 
 
 def count_rules(saved: str) -> int:
-    """Count the rules in iptables-save output."""
     return f"\n{saved}".count("\n-A ")
 
 

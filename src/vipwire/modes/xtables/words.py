@@ -23,7 +23,6 @@ _UNREACHABLE: Final = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6
 
 
 def rule(*words: str) -> str:
-    """Join the non-empty words of a rule."""
     return " ".join(word for word in words if word)
 
 
@@ -33,7 +32,6 @@ def comment(text: str) -> str:
 
 
 def host(address: Address) -> str:
-    """Write one address: `10.0.0.1/32`."""
     return f"{format_address(address)}/{len(address) * 8}"
 
 

@@ -121,13 +121,11 @@ class TableReader:
 
 
 def chains_of(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
-    """List the chains of the tables that vipwire writes."""
     found = chain_names(sock, family)
     return {table: [*found.get(table, ())] for table in TABLES}
 
 
 def count_rules(sock: NetlinkSocket, family: Family, chains: Mapping[str, Iterable[str]]) -> int:
-    """Count the rules of these chains, by table."""
     return sum(
         1
         for table, each in chains.items()

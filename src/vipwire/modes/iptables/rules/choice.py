@@ -87,7 +87,6 @@ def _program(bytecode: str) -> list[BpfInstruction]:
 
 
 def _run(program: Sequence[BpfInstruction], source: Address) -> bool:
-    """Run a program, which only jumps forward and so ends."""
     header = bytes(_SOURCE[Family.IPV4 if len(source) == 4 else Family.IPV6]) + source
     a = x = at = 0
     while True:

@@ -57,7 +57,6 @@ def first_difference(codes: "list[int] | tuple[int, ...]") -> int:
 
 
 def low_digits(code: int, count: int) -> int:
-    """Return the lowest `count` digits of a code."""
     return code & ((1 << 2 * count) - 1)
 
 
@@ -88,7 +87,6 @@ class Zone:
         return f"-p {protocol.label} -m {protocol.label} --dport {low}:{high}"
 
     def name(self, prefix: str, at: int, known: int) -> str:
-        """Name the chain behind such a match."""
         name = prefix + self._suffix(at, known)
         if len(name) > LARGEST_NAME:
             raise ValueError(f"{name!r} is too long for a chain")

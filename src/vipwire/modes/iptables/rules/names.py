@@ -117,7 +117,6 @@ class PortChains(NamedTuple):
 
 @lru_cache(maxsize=1 << 15)
 def port_chains(name: ServicePortName, *, wide: bool = False) -> PortChains:
-    """Return the chain names of a Service port; `wide`: of its port range."""
     suffix = _hashed(f"{name}{name.protocol.label}{_RANGE * wide}")
     return PortChains(*(f"{prefix}{suffix}" for prefix in SERVICE_PREFIXES[1:]))
 
@@ -129,7 +128,6 @@ def endpoint_chains(name: ServicePortName, *, wide: bool = False) -> Callable[[s
 
 
 def endpoint_chain(name: ServicePortName, endpoint: str, *, wide: bool = False) -> str:
-    """Name the chain of one endpoint of a Service port; `wide`: of its port range."""
     return endpoint_chains(name, wide=wide)(endpoint)
 
 

@@ -68,7 +68,6 @@ class PortWriter:
         self._ends: dict[Target, EndpointWords] = {}
 
     def objects(self) -> Iterator[tuple[Key, Rules]]:
-        """Yield every chain and entry."""
         forwards: dict[TrafficPolicy, Forward] = {}
         for frontend in self._frontends:
             yield from self._entries(frontend)

@@ -44,7 +44,6 @@ class RangeWriter(PortWriter):
         self._range = ranges[0]
 
     def refused(self) -> Iterator[tuple[Address, Rules]]:
-        """Yield the rules in KUBE-CLUSTER-IPS that refuse a range without endpoints, for each ClusterIP."""
         for frontend in self._frontends:
             if frontend.kind is FrontendKind.CLUSTER_IP and frontend.key.address is not None:
                 yield frontend.key.address, self._refused(frontend)

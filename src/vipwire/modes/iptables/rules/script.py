@@ -30,7 +30,6 @@ class Jump(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The line for iptables-restore."""
         return f"{self.verb} {self.chain} {self.rule}"
 
 
@@ -49,7 +48,6 @@ class TablePart:
     fresh: set[str] = field(default_factory=set)
 
     def lines(self, table: str) -> Iterator[str]:
-        """Write the table as iptables-restore reads it."""
         yield f"*{table}"
         # The tools keep chains sorted, the legacy one in a list with an index of every 40th. From the last to
         # the first, each new chain goes to the list's beginning, which takes the tool a quarter less time than the
@@ -83,7 +81,6 @@ class RestoreInput:
 
     @property
     def rules(self) -> Mapping[str, int]:
-        """The number of rules that the run writes into each table."""
         return {table: sum(len(rules) for rules in part.chains.values()) for table, part in self.parts.items()}
 
     def pieces(self) -> Iterator[str]:
@@ -103,7 +100,6 @@ Drafts = dict[tuple[str, str], Draft]
 
 
 def drafts(delta: Delta[Key, Rules], dispatches: Mapping[tuple[str, str], Dispatch]) -> Drafts:
-    """Compute the new state of the dispatch chains in a difference."""
     changes: dict[tuple[str, str], dict[int, Rules | None]] = {}
     everything: set[tuple[str, str]] = set()
     for key, new in _changes(delta):
@@ -140,7 +136,6 @@ class Writer:
     batch: int = 0
 
     def runs(self, delta: Delta[Key, Rules], drafted: Drafts) -> Iterator[RestoreInput]:
-        """Write every run, in order."""
         parts = self.parts(delta, drafted)
         if not self.batch or sum(_size(part) for part in parts.values()) <= self.batch:
             yield RestoreInput(parts)
@@ -176,7 +171,6 @@ class Writer:
         yield from batches
 
     def parts(self, delta: Delta[Key, Rules], drafted: Drafts) -> dict[str, TablePart]:
-        """Sort a difference by table."""
         parts = {table: TablePart() for table in TABLES}
         chains = [(key, new) for key, new in _changes(delta) if key.kind == CHAIN]
         if self.batch:  # a single run has its own order

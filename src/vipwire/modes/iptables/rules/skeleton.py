@@ -78,7 +78,6 @@ def jump_keys() -> tuple[Key, ...]:
 
 
 def guards(key: Key) -> bool:
-    """Report whether an object is about KUBE-FIREWALL: the rule in it, or a jump to it."""
     return key.kind == JUMP and names.FIREWALL in (key.chain, str(key.detail).rpartition(" ")[2])
 
 

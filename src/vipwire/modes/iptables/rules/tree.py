@@ -66,7 +66,6 @@ class Branch:
 
     @classmethod
     def over(cls, at: int, known: int, children: "tuple[Node | None, ...]", size: int) -> Self:
-        """Build a branch over these children."""
         below = [child for child in children if child is not None]
         chains, height = sum(child.chains for child in below), max(child.height for child in below)
         return cls(at, known, children, size, 1 + chains, 1 + height)
@@ -96,7 +95,6 @@ class Shape:
     before: int = sys.maxsize
 
     def build(self, codes: Iterable[int], depth: int = 0) -> Node:
-        """Build the tree of some codes, as a subtree at a depth."""
         found = sorted(codes)
         if len(found) <= LEAF or depth >= self.deepest:
             return Leaf(tuple(found))
@@ -110,7 +108,6 @@ class Shape:
         return Branch.over(at, low_digits(found[0], at), children, len(found))
 
     def insert(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
-        """Add a new code."""
         name = name or self.root
         if isinstance(node, Leaf):
             return self._replace(name, node, self.build([*codes(node), code], depth), touched)
@@ -129,7 +126,6 @@ class Shape:
         return result
 
     def remove(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
-        """Remove a code of the tree."""
         name = name or self.root
         if isinstance(node, Leaf) or node.size - 1 <= LEAF:
             left = [other for other in codes(node) if other != code]
@@ -174,7 +170,6 @@ class Shape:
         return new
 
     def nodes(self, node: Node, name: str = "") -> Iterator[tuple[str, Node]]:
-        """Yield every chain of a tree by name."""
         name = name or self.root
         yield name, node
         if isinstance(node, Branch):
@@ -197,7 +192,6 @@ class Shape:
         return self.zone.name(self.prefix, node.at, node.below(value))
 
     def rules(self, name: str, node: Node, entry: "Mapping[int, Rules] | Overlay") -> Rules:
-        """Write the rules of one chain."""
         if isinstance(node, Leaf):
             return tuple(rule for code in node.codes for rule in entry[code])
         verb = "-j" if name == self.root else "-g"
@@ -253,7 +247,6 @@ class Dispatch:
     strays: frozenset[str] = frozenset()
 
     def load(self, entries: Mapping[int, Rules]) -> None:
-        """Add the entries that were read from the kernel."""
         self.entries = dict(entries)
         self.tree = self.shape.build(self.entries)
 
@@ -306,7 +299,6 @@ class Dispatch:
 
 
 def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]:
-    """Build the empty dispatch chains of a family, as trees or as kube-proxy's flat chains."""
     zone = Zone(family)
     deepest = DEEPEST if tree else 0
     made = {where: Shape(zone, where[1], prefix, deepest) for where, prefix in ROOTS.items()}

@@ -28,7 +28,6 @@ def chance(options: int, weight: int = 1) -> str:
 
 
 def seen(family: Family, memory: str, seconds: int) -> str:
-    """Match clients that went to an endpoint in the last `seconds`."""
     return f"-m recent --rcheck --seconds {seconds} --reap --name {memory} {_whole_source(family)}"
 
 

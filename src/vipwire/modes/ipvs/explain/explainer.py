@@ -72,7 +72,6 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
         self.family, self._resting = family, resting
 
     def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
-        """Write a difference as commands of ipset, iptables, ipvsadm and ip."""
         return commands(self.family, delta)
 
     def arrange(

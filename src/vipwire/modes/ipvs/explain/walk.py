@@ -26,7 +26,6 @@ _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Metho
 
 
 def follow(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
-    """Follow the first packet of a connection to its virtual server, and from there along each path."""
     walker = _Walker(node, packet)
     server = walker.pass_hooks()
     if server is None:

@@ -50,7 +50,6 @@ def _members(chain: ChainName, rules: Iterable[str]) -> Iterator[RangeRule]:
 
 
 def rules_text(delta: Delta[RangeRule, int]) -> str:
-    """Write a difference of single rules for `iptables-restore --noflush`."""
     return "".join(f"{line}\n" for table in TABLES for line in single(table, delta))
 
 

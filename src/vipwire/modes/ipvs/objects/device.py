@@ -61,7 +61,6 @@ def delete_link(netlink: NetlinkSocket, index: int) -> None:
 
 
 def link_names(netlink: NetlinkSocket) -> dict[int, str]:
-    """Return the name of each link by its index."""
     links = (decode_link(payload) for payload in netlink.dump(GET_LINK, link()))
     return {each.number: each.name for each in links}
 
@@ -89,7 +88,6 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 def socket_sources() -> frozenset[Address]:
-    """Read the local addresses of this node's connected sockets."""
     tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
     return frozenset(
         each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))

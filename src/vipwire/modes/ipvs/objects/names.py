@@ -215,7 +215,6 @@ def _describe_rules(key: SetName | SetEntry | ChainName | RangeRule) -> str:
 
 
 def describe_server(key: VirtualServer | RealServer) -> str:
-    """Name a virtual or real server as ipvsadm lists it."""
     if isinstance(key, RealServer):
         return f"{describe_server(key.server)} -> {format_endpoint(key.address, key.port)}"
     if key.mark:
@@ -224,7 +223,6 @@ def describe_server(key: VirtualServer | RealServer) -> str:
 
 
 def describe_element(element: IpsetEntry) -> str:
-    """Print an element as ipset does."""
     parts = [format_address(element.address)] if element.address else []
     if element.port:
         label = f"{Protocol(element.protocol).label}:" if element.protocol else ""

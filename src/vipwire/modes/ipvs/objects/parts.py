@@ -62,5 +62,4 @@ def partition(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
 
 
 def inverse(delta: Delta[ObjectKey, Object]) -> Delta[ObjectKey, Object]:
-    """Return the difference that undoes another."""
     return Delta(delta.removed, {key: (new, old) for key, (old, new) in delta.changed.items()}, delta.added)

@@ -55,7 +55,7 @@ def segment(family: Family) -> int:
 
 
 def marking(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
-    """Mark packets to a range; `local`: only those of clients outside, for the pool of this node."""
+    """Mark packets to a range; `local`: only those of clients outside."""
     words = _served(wide)
     return RangeRule("mangle", LOCAL_MARKS if local else MARKS, f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff")
 

@@ -184,7 +184,6 @@ class IpvsServers:
             raise
 
     def set_timeouts(self, timeouts: Timeouts) -> None:
-        """Set the timeouts that are not 0."""
         if any(timeouts):
             self._generic.request(self._number, ipvs.set_timeouts(timeouts))
 

@@ -33,7 +33,6 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
         self.family = family
 
     def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
-        """Write a difference as nft commands."""
         return (line for command in text.script(self.family, delta) for line in command.splitlines())
 
     def remains(self) -> str:

@@ -43,7 +43,6 @@ class Table:
 
     @cached_property
     def ranges(self) -> frozenset[str]:
-        """The names of the interval sets."""
         both = itertools.chain(self.observed.items(), self.wanted.items())
         return frozenset(name for (name, _), value in both if isinstance(value, IntervalElement))
 
@@ -61,7 +60,6 @@ class Table:
         return found
 
     def spec(self, name: str) -> SetSpec | None:
-        """Return the declaration of a set; None if unknown."""
         found = self.wanted.get((SET, name.encode()))
         return found if isinstance(found, SetSpec) else None
 

@@ -59,7 +59,6 @@ class UnknownFactError(Exception):
 
 
 def run(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING) -> Run:
-    """Follow the first packet of a connection through its hooks."""
     walker = _Walker(table, packet, choice, memory)
     if packet.from_node:
         hooks = ["output", "postrouting"]
@@ -94,7 +93,6 @@ class _Walker:
 
     @property
     def to_own(self) -> bool:
-        """Whether the packet's current destination is this node itself."""
         return self.packet.to_node if self.run.target is None else self.destination in self.table.own
 
     def hook(self, name: str, *, nat: bool) -> bool:

@@ -137,7 +137,6 @@ _COUNTER = "counter"
 
 
 def same_rule(sent: bytes, dumped: bytes) -> bool:
-    """Report whether a dumped rule's expressions are the sent ones."""
     if sent == dumped:
         return True
     try:

@@ -57,7 +57,6 @@ class Field(Value, frozen=True):
 
     @property
     def words(self) -> int:
-        """The number of four-byte registers of the field."""
         return -(-self.size // 4)
 
 
@@ -163,7 +162,6 @@ def parse_field(words: Scanner, family: Family) -> Field:
 
 
 def parse_fields(words: Scanner, family: Family) -> tuple[Field, ...]:
-    """Parse a field or a concatenation."""
     fields = [parse_field(words, family)]
     while words.skip("."):
         fields.append(parse_field(words, family))

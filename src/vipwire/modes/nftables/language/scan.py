@@ -88,7 +88,6 @@ class Scanner:
         return word[1:-1]
 
     def reference(self) -> str:
-        """Consume `@name`; return the name."""
         word = self.take("@ and a set's name")
         if len(word) < 2 or not word.startswith("@"):
             self.fail_before("expected @ and a set's name")

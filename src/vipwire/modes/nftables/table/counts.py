@@ -83,7 +83,6 @@ def refusal(family: Family, reason: Refusal, counters: CounterLevel) -> tuple[st
 
 
 def refused(reason: Refusal) -> str:
-    """Return the name of a reason's chain."""
     return _REFUSED[reason]
 
 
@@ -119,7 +118,6 @@ def traffic_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str
 
 
 def counted_by(chains: Container[str]) -> CounterLevel:
-    """Return the counter level of a table from the names of its chains."""
     if "filter-prerouting-traffic" in chains:
         return CounterLevel.TRAFFIC
     return CounterLevel.CONNECTIONS if "count-connection" in chains else CounterLevel.NOTHING

@@ -134,12 +134,10 @@ class AffinitySet(NamedTuple):
 
     @property
     def map(self) -> str:
-        """The map from clients to identities."""
         return f"{_MEMORY_MAP[self.local]}/{self.owner}"
 
     @property
     def other(self) -> str:
-        """The map of the other policy."""
         return f"{_MEMORY_MAP[not self.local]}/{self.owner}"
 
     def remember_chain(self, prefix: str, seconds: int) -> str:
@@ -156,7 +154,6 @@ _MEMORY_MAP = ("affinity", "affinity-local")
 
 
 def is_memory(name: str) -> bool:
-    """Report whether a map remembers clients."""
     return name.partition("/")[0] in _MEMORY_MAP and "/" in name
 
 
@@ -184,7 +181,6 @@ class Class(NamedTuple):
 
     @property
     def handle(self) -> bytes:
-        """The class handle in a register."""
         kind = 1 + (self.space is Space.NODE_PORT) + 2 * self.local + 4 * self.sticky
         major = kind + 12 * list(Algorithm).index(self.algorithm) + 48 * (self.space is Space.RANGE)
         return handle_bytes(major << 16 | (1 if self.algorithm is Algorithm.ROUND_ROBIN else self.size))

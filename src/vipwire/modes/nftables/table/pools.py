@@ -14,7 +14,6 @@ from vipwire.modes.nftables.table.skeleton import AFFINITY_SIZE, Words
 
 
 def memory_set(family: Family, name: str) -> SetSpec:
-    """Declare a map that remembers clients; see `AffinitySet`."""
     client, remembering = Words(family).client[:1], frozenset({"dynamic", "timeout"})
     return SetSpec(name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE)
 

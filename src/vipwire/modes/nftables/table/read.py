@@ -120,7 +120,6 @@ NOTHING_AHEAD: Final[Listings] = MappingProxyType({})
 
 
 def has_table(netlink: NetlinkSocket, family: Family) -> bool:
-    """Report whether a table named `vipwire` exists in a family."""
     tables = [decode.table(payload) for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables())]
     return any(table.name == TABLE and table.family == NFPROTO[family] for table in tables)
 
@@ -141,7 +140,6 @@ def read_elements(
     large: int = LARGE,
     ahead: Listings = NOTHING_AHEAD,
 ) -> Elements:
-    """Read all elements of these sets; use the listings in `ahead`."""
     found: dict[str, Elements] = {}
     for item in sorted(declared, key=_turn):
         pairs = _by_key(netlink, family, item, found) if item.count is not None and item.count >= large else None

@@ -85,7 +85,6 @@ class _Memories:
                     policies.add(TrafficPolicy.LOCAL)
 
     def of(self, frontend: Frontend, action: Forward) -> AffinitySet:
-        """Return the affinity map of a frontend with this action."""
         owner = _owner(frontend, action)
         return AffinitySet(owner, action.policy is TrafficPolicy.LOCAL, len(self._policies[owner]) > 1)
 

@@ -131,7 +131,6 @@ def _hook(chain: Chain) -> encode.NetfilterHook | None:
 
 
 def _new_hooks(family: Family, going: _Groups, coming: _Groups) -> Iterator[DescribedOperation]:
-    """Replace base chains whose hook or priority changes."""
     before = dict(_chains(going)) if CHAIN in going else {}
     for name, chain in _chains(coming) if before else ():
         if name in before and before[name].hook != chain.hook:

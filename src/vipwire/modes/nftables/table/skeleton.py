@@ -102,7 +102,6 @@ class Words:
 
     @property
     def connection(self) -> str:
-        """The source, destination, protocol and port as a rule writes them."""
         return " . ".join(self.client)
 
 

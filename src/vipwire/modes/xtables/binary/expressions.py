@@ -203,7 +203,6 @@ def _mark(value: int, mask: int, inverted: bool) -> bytes:  # noqa: FBT001 - a f
 
 
 def jump(code: Code, chain: str) -> bytes:
-    """Encode a jump or goto to a chain."""
     if not _CHAIN.fullmatch(chain):
         raise UnknownRuleError(f"not a chain: {chain!r}")
     name = chain.encode() + b"\0"

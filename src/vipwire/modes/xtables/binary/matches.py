@@ -67,7 +67,6 @@ _NO_CHUNKS: Final = b"\xff\0\0" * 4
 
 
 def _ported(size: int, layout: str) -> Codec:
-    """Return the codec of a match with destination ports only."""
     fields = struct.Struct(layout)
     unused = (0,) * (len(fields.unpack(bytes(fields.size))) - 4)
 

@@ -119,5 +119,4 @@ def target_words(family: Family, found: Extension) -> str:
 
 
 def size_of(family: Family, name: str) -> int:
-    """Return the size of a target's struct."""
     return _LONGER.get((name, family), TARGETS[name].size)

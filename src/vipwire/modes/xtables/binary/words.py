@@ -43,7 +43,6 @@ LABELS: Final = {number: label for label, number in PROTOCOLS.items()}
 
 
 def head(family: Family, words: str) -> RuleHead:
-    """Parse the words before the matches."""
     found: dict[str, tuple[str, bool]] = {}
     inverted = False
     parts = iter(words.split())
