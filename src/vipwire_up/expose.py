@@ -96,7 +96,6 @@ def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> 
 
 
 def nodes_by_address(found: Iterable[Object]) -> dict[str, str]:
-    """Map the addresses of Nodes to their names."""
     nodes: dict[str, str] = {}
     for node in found:
         name = node["metadata"]["name"]

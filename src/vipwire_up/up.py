@@ -201,7 +201,6 @@ class _Cluster:
         await tried.wait()
 
     def _parts(self) -> Iterator[Part]:
-        """Yield the parts beside the API server."""
         setting, registry = self._setting, self._registry
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("systemd", simply(systemd.keep_alive))

@@ -15,7 +15,6 @@ from vipwire_up.up_settings import read_setting
 
 
 def start(flags: dict[str, Any]) -> None:
-    """Run the API server and its parts until a signal."""
     log.configure(Logging())
     with plain_errors(MISUSED):
         setting = read_setting(flags)

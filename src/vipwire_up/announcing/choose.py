@@ -60,7 +60,6 @@ class View:
         return {address: choose(address, sorted(names)) for address, names in able.items()}
 
     def holders(self, address: str) -> list[ObjectName]:
-        """Return the Services that have an address."""
         return sorted(name for name, each in self.services.items() if address in each.addresses)
 
 

@@ -133,7 +133,6 @@ def event(change: RecordChange, selector: Selector, write: Callable[[Record], by
 
 
 def error_line(error: ApiError) -> bytes:
-    """Encode an ERROR event."""
     return b"".join(_line("ERROR", encode(error.status())))
 
 

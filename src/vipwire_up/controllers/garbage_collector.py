@@ -142,7 +142,6 @@ class GarbageCollector:
             heapq.heappush(self._ageing, (_end(value, self._registry.clock()), key))
 
     async def _further(self, key: Key, value: Object) -> None:
-        """Take the next step for an object that is being deleted."""
         meta = value["metadata"]
         finalizers = meta.get("finalizers") or []
         if _ORPHAN in finalizers:

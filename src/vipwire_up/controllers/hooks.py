@@ -50,7 +50,6 @@ class DefaultIngressClass:
         self._store = store
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Set the default class in a new Ingress without a class."""
         new = attempt.new
         if attempt.resource is not INGRESSES or attempt.operation is not Operation.CREATE or new is None:
             return None
@@ -103,7 +102,6 @@ class NamesakeDeletion:
         self._store, self._clock = store, clock
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Delete the Endpoints of a Service's name with it."""
         if attempt.resource is not SERVICES or attempt.operation is not Operation.DELETE:
             return None
         record = self._store.head(key_of(ENDPOINTS, attempt.namespace, attempt.name))

@@ -206,7 +206,6 @@ def _service(service: OwnService, *, named: bool) -> Object:
 
 
 def _endpoints(service: OwnService, made: Object) -> Iterator[tuple[Resource, Object]]:
-    """Yield a Service's Endpoints and EndpointSlice."""
     family = (at(made, "spec", "ipFamilies") or ["IPv4"])[0]
     fitting = [each for each in service.addresses if f"IPv{ipaddress.ip_address(each).version}" == family]
     ports = [{"name": port.name, "protocol": port.protocol, "port": port.target} for port in service.ports]

@@ -116,7 +116,6 @@ class Authority:
         return begun and certificate.not_valid_after_utc > self._now + for_long
 
     def server(self, names: Iterable[str]) -> CertificatePair:
-        """Return the server's certificate, valid for names and addresses."""
         wanted = sorted(set(names))
         alternative = x509.SubjectAlternativeName([_general(name) for name in wanted])
         usage = ExtendedKeyUsageOID.SERVER_AUTH

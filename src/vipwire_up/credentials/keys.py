@@ -110,7 +110,6 @@ class Keys:
         return Authority(self._folder / "pki", self._clock(), serials, self._life)
 
     def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
-        """Set the credentials that API servers share."""
         if self.access.share(tokens, withdrawn):
             self.when_read()
 

@@ -39,7 +39,6 @@ def text_of(secret: Object, name: str) -> str:
 
 
 def lines_of(secret: Object, name: str) -> list[str]:
-    """Decode the lines of one text."""
     return text_of(secret, name).splitlines()
 
 

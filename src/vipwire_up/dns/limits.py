@@ -26,7 +26,6 @@ class ClientLimits:
 
     @property
     def clients(self) -> int:
-        """The number of clients with state."""
         return len({*self._asked, *self._waiting, *self._connections})
 
     def asks(self, client: str, now: float) -> bool:

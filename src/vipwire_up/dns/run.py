@@ -142,7 +142,6 @@ class _Served:
             log.info("all objects are listed", **self.zone.sizes)
 
     def count_failure(self) -> None:
-        """Count a failure of the source, which is restarted."""
         self.statistics.failures += 1
 
     def pages(self) -> Pages:

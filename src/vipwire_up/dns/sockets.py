@@ -56,7 +56,6 @@ class Pair(NamedTuple):
 
     @property
     def port(self) -> int:
-        """The port, the same for both."""
         port: int = self.stream.getsockname()[1]
         return port
 

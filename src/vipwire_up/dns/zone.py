@@ -65,7 +65,6 @@ class Zone:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The numbers of objects and names, for metrics."""
         return {"services": len(self._services), "names": len(self._names) + len(self._reverse)}
 
     def _own_records(self, addresses: tuple[Address, ...]) -> Records:

@@ -86,7 +86,6 @@ async def list_tokens(access: Access) -> Iterator[str]:
 
 
 async def list_certificates(access: Access) -> Iterator[str]:
-    """Yield the table of the machines' certificates."""
     async with RemoteObjects(access, MANAGER) as objects:
         try:
             found, nodes = await objects.list(SECRETS, NAMESPACE), await objects.list(NODES)

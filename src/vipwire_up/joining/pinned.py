@@ -72,7 +72,6 @@ def read_certificate(text: Any) -> x509.Certificate:
 
 
 def encoded(certificate: x509.Certificate) -> str:
-    """Encode a certificate as PEM."""
     return certificate.public_bytes(_PEM).decode()
 
 

@@ -96,7 +96,6 @@ class _Machine:
         self._name = NameClaim(member.node, setting.node_seconds, identity)
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
-        """Start all parts, and wait for the end."""
         self._ending.hear_signals()
         await self.parts.start(tasks, Part("API relay", self._relay, opens=True)).wait()
         for part in self._parts():

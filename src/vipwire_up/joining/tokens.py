@@ -51,7 +51,6 @@ class Token:
         return f"{self.id}.{self.secret}"
 
     def ended(self, now: datetime) -> bool:
-        """Report whether the token has expired."""
         return self.expires is not None and self.expires <= now
 
 
@@ -68,7 +67,6 @@ def generate(below: Callable[[int], int]) -> tuple[str, str]:
 
 
 def secret_of(token: Token) -> Object:
-    """Build the Secret of a token."""
     data = {"token-id": token.id, "token-secret": token.secret, "usage-bootstrap-authentication": "true"}
     if token.expires is not None:
         data["expiration"] = format_time(token.expires)

@@ -73,7 +73,6 @@ class Heartbeat:
             await asyncio.sleep(pause)
 
     def holds(self) -> bool:
-        """Report whether this process holds the Node's name."""
         return self._claim.holds()
 
     async def beat(self) -> None:

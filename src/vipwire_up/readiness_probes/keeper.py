@@ -19,7 +19,6 @@ _HEARD = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def main() -> None:
-    """Run the command of this program's arguments."""
     parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     prctl = ctypes.CDLL(None, use_errno=True).prctl

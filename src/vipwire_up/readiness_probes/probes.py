@@ -122,7 +122,6 @@ class Verdict:
         """None before the first threshold is reached."""
 
     def hear(self, *, good: bool) -> None:
-        """Count a result."""
         self._row = self._row + 1 if good is self._last else 1
         self._last = good
         if self._row >= self._needed[good]:
@@ -263,7 +262,6 @@ class Probes:
 
 
 def local_probes(registry: Registry, prober: Prober | None = None, guard: Guard[Key] | None = None) -> Probes:
-    """Return the probes over a registry in this process."""
     objects, source = LocalObjects(registry, MANAGER), StoreSource(registry.store, RESOURCES)
     return Probes(objects, source.run, registry.clock, prober or Prober(), guard)
 

@@ -68,7 +68,6 @@ class EmbeddedStore(Visible):
         self._submitted = asyncio.Event()
 
     def head(self, key: Key) -> Record | None:
-        """Read an object as of all submitted writes: a new write starts from this."""
         change = self._head.get(key)
         if change is None:
             return self.read(key)
@@ -106,7 +105,6 @@ class EmbeddedStore(Visible):
         return done
 
     async def write(self, *steps: Step) -> tuple[Record, ...]:
-        """Submit writes and wait until they are durable. Cancelling the caller does not undo them."""
         return await asyncio.shield(self.submit(steps))
 
     async def run(self) -> None:
@@ -184,7 +182,6 @@ class EmbeddedStore(Visible):
                 await self.compact(floor, disk)
 
     async def compact(self, floor: int, disk: ThreadPoolExecutor | None = None) -> None:
-        """Delete history up to a revision: a watch that still needs it gets CompactedError."""
         floor = min(floor, self.revision)
         if floor <= self._history.floor:
             return

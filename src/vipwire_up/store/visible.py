@@ -78,7 +78,6 @@ class History:
         return ordered[over - 1].revision if over else 0
 
     def drop(self, floor: int) -> None:
-        """Drop changes up to a revision."""
         self.floor = max(self.floor, floor)
         for log in self._log.values():
             end = bisect_right(log, floor, key=_REVISION)
@@ -128,7 +127,6 @@ class Visible:
 
     @property
     def floor(self) -> int:
-        """The revision that history starts after."""
         return self._history.floor
 
     def read(self, key: Key) -> Record | None:

@@ -71,7 +71,6 @@ class Feed:
                     await self.wait()
 
     async def wait(self) -> None:
-        """Wait for a change."""
         with contextlib.suppress(CompactedError, FutureRevisionError):  # the next look lists all objects
             while self._seen and not self._since(self._seen):
                 self._seen = self._store.revision

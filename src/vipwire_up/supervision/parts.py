@@ -83,7 +83,6 @@ class PartFailures(Collector):
         self._supervisor = supervisor
 
     def collect(self) -> Iterator[Metric]:
-        """Return `vipwire_up_part_failures_total`."""
         text = "Failures of each part of vipwire up, and of what objects make it raise"
         family = CounterMetricFamily("vipwire_up_part_failures", text, labels=["part"])
         for part, count in sorted(self._supervisor.failures.items()):
@@ -105,7 +104,6 @@ class Ending:
         return self._proxy is not None and self._proxy.ready()
 
     def hear_signals(self) -> None:
-        """Handle SIGTERM and SIGINT from now on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked.set)

@@ -58,7 +58,6 @@ def api_groups() -> dict[str, Any]:
 
 
 def resource_list(group: str) -> dict[str, Any]:
-    """Build the APIResourceList of a group's version."""
     entries = [entry for resource in groups()[group] for entry in _entries(resource)]
     group_version = f"{group}/v1" if group else "v1"
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
@@ -95,7 +94,6 @@ def _entries(resource: Resource) -> list[dict[str, Any]]:
 
 
 def subresources(resource: Resource) -> list[tuple[str, list[str]]]:
-    """Return a resource's subresources with their verbs."""
     found = [("finalize", ["update"])] if resource.plural == "namespaces" else []
     return found + ([("status", _STATUS_VERBS)] if resource.has_status else [])
 

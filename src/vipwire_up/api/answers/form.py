@@ -38,7 +38,6 @@ class Representation:
 
     @property
     def api_version(self) -> str:
-        """The API version of tables and metadata."""
         return f"{_META_GROUP}/{self.version}"
 
 

@@ -115,7 +115,6 @@ async def read_json(body: bytes, *, strictly: bool = False) -> Parsed:
 
 
 async def read_yaml(body: bytes, *, strictly: bool = False) -> Parsed:
-    """Parse YAML, or JSON."""
     if body.lstrip()[:1] == b"{":
         return await read_json(body, strictly=strictly)
     return await _apart(lambda: _yaml(body, strictly=strictly), len(body) > _YAML_AT_ONCE_BYTES)

@@ -23,7 +23,6 @@ _LONGEST_REST: Final = 86400  # seconds
 
 
 def is_reached_from_outside(spec: Object) -> bool:
-    """Report whether a Service has addresses or ports for clients outside of the cluster."""
     kind = spec.get("type")
     return kind in ("NodePort", "LoadBalancer") or (kind == "ClusterIP" and bool(spec.get("externalIPs")))
 
@@ -281,7 +280,6 @@ def _check_health_port(spec: Object, before: Object) -> Iterator[Cause]:
 
 
 def check_ingress_addresses(entries: list[Object], path: str) -> Iterator[Cause]:
-    """Validate the addresses of a load balancer or an Ingress."""
     for index, entry in enumerate(entries):
         yield from _check_entry(entry, f"{path}[{index}]")
 

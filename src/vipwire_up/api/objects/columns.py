@@ -51,7 +51,6 @@ def joined(values: Iterable[Any], most: int = 0) -> str:
 
 
 def labels_text(labels: Mapping[str, str] | None) -> str:
-    """Format labels as a selector."""
     return joined(f"{key}={value}" for key, value in sorted((labels or {}).items()))
 
 

@@ -82,7 +82,6 @@ def encoder(value: Object) -> Callable[[int], bytes]:
 
 
 def key_of(resource: Resource, namespace: str, name: str) -> Key:
-    """Return an object's key in the store."""
     return Key(resource.id, namespace if resource.namespaced else "", name)
 
 

@@ -121,7 +121,6 @@ def _check_name(name: str, path: str) -> Iterator[Cause]:
 
 
 def check_resources(resources: Object, path: str) -> Iterator[Cause]:
-    """Validate a container's requests and limits."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:
@@ -135,7 +134,6 @@ def check_resources(resources: Object, path: str) -> Iterator[Cause]:
 
 
 def check_node_amounts(new: Object) -> Iterator[Cause]:
-    """Validate a Node's capacity and allocatable."""
     for part in ("capacity", "allocatable"):
         for name, text in (at(new, "status", part) or {}).items():
             yield from _check_amount(name, text, f"status.{part}.{name}")

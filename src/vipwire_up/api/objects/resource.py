@@ -95,7 +95,6 @@ class Resource:
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """The verbs of the kind, as discovery lists them."""
         return tuple(verb for verb in SERVED_VERBS if verb != "deletecollection" or self.deletes_many)
 
 

@@ -44,7 +44,6 @@ def json_patch(value: Any, operations: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Copy a JSON value."""
     if isinstance(value, dict):
         return {key: copied(part) if type(part) in _NESTED else part for key, part in value.items()}
     return [copied(part) for part in value] if isinstance(value, list) else value

@@ -83,7 +83,6 @@ def has_role(user: User) -> bool:
 
 
 def pages(user: User) -> tuple[str, ...]:
-    """Return the pages that a user may read."""
     return ("*",) if _roles(user.groups) else tuple(sorted((*_OPEN, "/livez/*", "/readyz/*")))
 
 
@@ -141,7 +140,6 @@ def refusal(user: User, route: Route, reason: str = "") -> ApiError:
 
 
 def page_refusal(user: User, path: str, method: str) -> ApiError:
-    """Build the 403 for a page."""
     why = f'User "{user.name}" cannot {method.lower()} path "{path}"'
     return ApiError(403, "Forbidden", f"forbidden: {why}")
 

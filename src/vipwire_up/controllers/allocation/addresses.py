@@ -111,7 +111,6 @@ class Addresses:
 
 
 def address_object(owner: Object, address: str, now: str) -> Object:
-    """Build the IPAddress of a Service's address."""
     family = f"IPv{ipaddress.ip_address(address).version}"
     return {
         "apiVersion": IP_ADDRESSES.api_version,

@@ -56,7 +56,6 @@ class ServiceCidrs:
                     await (self._all if self._held else self._cidrs).wait()
 
     async def step(self) -> None:
-        """Check every ServiceCIDR; there are few."""
         self._cidrs.look()
         self._all.look()
         values: dict[Key, Object] = {}

@@ -78,7 +78,6 @@ class NodePorts:
         return undo
 
     def take_back(self, service: Object, ports: Iterable[int]) -> Undo:
-        """Free ports that a Service holds."""
         owner = owner_of(service)
         held = [port for port in ports if self._owners.get(port) == owner]
         for port in held:
@@ -148,7 +147,6 @@ def owner_of(service: Object) -> Owner:
 
 
 def wants_ports(spec: Object) -> bool:
-    """Report whether the Service's type has node ports."""
     return spec.get("type") in ("NodePort", "LoadBalancer")
 
 

@@ -94,7 +94,6 @@ class PortNoteRepair:
 
 
 def holder_of(note: Record) -> Owner:
-    """Return the Service of a note."""
     holder = at(readable(note), "holder") or {}
     return str(at(holder, "namespace") or ""), str(at(holder, "name") or "")
 

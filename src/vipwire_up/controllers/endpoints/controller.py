@@ -82,7 +82,6 @@ class EndpointController:
         return bool(self._dirty) or self._guard.holds
 
     def _learn(self, name: Name, result: Result | BaseException) -> None:
-        """Handle the result of a write for a Service."""
         if isinstance(result, Result):
             self._own.add(result.record.revision)
         elif not isinstance(result, ApiError):

@@ -32,7 +32,6 @@ class Group:
 
     @property
     def port_list(self) -> list[Object]:
-        """The ports as a slice has them."""
         ports: list[Object] = json.loads(self.ports)
         return ports
 
@@ -82,7 +81,6 @@ def is_endpoint(pod: Object) -> bool:
 
 
 def is_ready(pod: Object) -> bool:
-    """Return whether a Pod's condition Ready is True."""
     conditions = at(pod, "status", "conditions") or ()
     return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
 

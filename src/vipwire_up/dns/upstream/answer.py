@@ -252,7 +252,6 @@ class QuestionKey(NamedTuple):
 
 
 def key_of(query: Query) -> QuestionKey:
-    """Return the cache key of a question."""
     do = query.edns is not None and query.edns.do
     return QuestionKey(query.name, query.type, query.klass, do, bool(query.flags & CD))
 
@@ -279,7 +278,6 @@ class Cache:
         return None
 
     def keep(self, key: QuestionKey, answer: Answer) -> None:
-        """Cache an answer for its lifetime."""
         if key in self._held:
             self._drop(key)
         if answer.lifetime <= 0 or not self._capacity or answer.size > self._most_bytes:

@@ -53,7 +53,6 @@ _UNCERTAIN: Final = frozenset(
 
 
 def judge(code: str, text: str) -> ErrorMeaning:
-    """Judge an error by its gRPC code and its text."""
     for part, verdict in _TEXTS:
         if part in text:
             return verdict

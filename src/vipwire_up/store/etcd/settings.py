@@ -49,7 +49,6 @@ class EtcdSettings:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The given TLS files."""
         return tuple(filter(None, (self.cafile, self.certfile, self.keyfile)))
 
     def __str__(self) -> str:

@@ -80,7 +80,6 @@ class EtcdStore(Visible):
 
     @property
     def trouble(self) -> str:
-        """Why the store does not work now; "" for nothing."""
         return self._foreign or self._broken or self._client.trouble
 
     @property
@@ -175,14 +174,12 @@ class EtcdStore(Visible):
         return self._client.watch(*self._layout.everything, self.revision + 1)
 
     def head(self, key: Key) -> Record | None:
-        """Read an object as of all pending writes of this process."""
         pending = self._pending.get(key)
         if pending is None:
             return self.read(key)
         return None if pending[0].deleted else pending[0].record
 
     async def settled(self, key: Key) -> None:
-        """Wait until this process has no pending write of a key."""
         while (pending := self._pending.get(key)) is not None:
             await pending[1].wait()
 
@@ -227,7 +224,6 @@ class EtcdStore(Visible):
         return done
 
     async def write(self, *steps: Step) -> tuple[Record, ...]:
-        """Submit a transaction and wait for it. Cancelling the caller does not undo it."""
         return await asyncio.shield(self.submit(steps))
 
     async def _commit(
