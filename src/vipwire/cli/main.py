@@ -114,7 +114,6 @@ class LazyGroup(click.Group):
         return sorted([*super().list_commands(ctx), *_ELSEWHERE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; import it if it is lazy."""
         if cmd_name not in _ELSEWHERE:
             return super().get_command(ctx, cmd_name)
         module, attribute, _ = _ELSEWHERE[cmd_name]
@@ -173,7 +172,6 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,  # noqa: FBT001, FBT002  # click's own
         **extra: Any,
     ) -> Any:
-        """Run a command, or answer a shell's request for completions."""
         if VARIABLE in os.environ:
             _join_split_words()
         if not standalone_mode:

@@ -33,7 +33,6 @@ def load_config(path: str) -> Loaded:
 
 
 def read_config(text: str, file: str = "<config>") -> Loaded:
-    """Read a configuration from text; `file` is its name in messages."""
     from vipwire.config.decode import Decoder  # noqa: PLC0415  # with YAML, which a start without a file does not need
 
     if text.lstrip().startswith("{"):

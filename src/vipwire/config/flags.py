@@ -102,7 +102,6 @@ def flag_text(flag: Setting, config: Config | None = None) -> str:
 
 
 Given = Mapping[str, Any]
-"""The flags of a command line, by name, with their parsed values."""
 ENVIRONMENT: Final = "VIPWIRE_FLAGS"
 
 

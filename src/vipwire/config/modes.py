@@ -21,7 +21,6 @@ _MODULES: Final[dict[str, str]] = {
     "ebpf": "vipwire.modes.ebpf.mode",
 }
 DEFAULT: Final = "nftables"
-"""The mode if none is named."""
 
 
 class MetricGroup(enum.Enum):

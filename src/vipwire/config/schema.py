@@ -62,7 +62,6 @@ def cidr(text: str) -> Iterator[str]:
 
 
 def cidr_or_primary(text: str) -> Iterable[str]:
-    """Check an item of `nodePortAddresses`."""
     return () if text == PRIMARY else cidr(text)
 
 

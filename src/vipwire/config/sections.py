@@ -238,4 +238,3 @@ class Counters(Section, frozen=True):
 
 
 COUNTER_FIELDS = frozenset({"counters.series", "counters.traffic"})
-"""The fields, by their paths in the file, that choose the level."""

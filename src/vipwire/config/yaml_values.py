@@ -98,8 +98,6 @@ def place_after(text: str) -> str:
 
 
 class _Reading:
-    """The documents read so far."""
-
     def __init__(self, most: int, repeated: list[str] | None, lines: dict[str, int] | None) -> None:
         self.documents: list[Any] = []
         self._most, self._repeated, self._lines = most, repeated, lines

@@ -110,7 +110,6 @@ def netns_inode() -> int:
 
 
 def _boot() -> str:
-    """Return the beginning of this boot's id; "" if it cannot be read."""
     try:
         return boot_id().partition("-")[0]
     except OSError:

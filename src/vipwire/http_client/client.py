@@ -147,7 +147,7 @@ def _nothing(_wire: Wire) -> None:
 
 
 async def _connect(server: Server) -> Wire:
-    """Connect to a server, by its proxy if any. Raise HttpError, and SSLCertVerificationError unchanged."""
+    """Connect to a server, through its proxy if any. Raise HttpError, and SSLCertVerificationError unchanged."""
     parts = urlsplit(server.url)
     if server.proxy is None:
         wire = await _dial(parts)

@@ -18,7 +18,6 @@ import httptools
 from vipwire.errors import VipwireError
 
 LONGEST_HEAD: Final = 64 << 10
-"""The most bytes of an answer's head."""
 LONGEST_OBJECT: Final = 16 << 20
 """The most bytes of one object: etcd accepts 1.5 MiB by default, at most 8 MiB by Kubernetes' documentation."""
 _BESIDE: Final = 4 << 20  # bytes of each of many answers that are read at the same time
@@ -40,7 +39,6 @@ class Wire(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.used = 0
-        """The number of requests it has carried."""
         self.on_idle_end: Callable[[Wire], None] = _ignored
         self._answer: Response | None = None
         self._parser: Any = None

@@ -76,8 +76,6 @@ def refusal(status: HTTPStatus, headers: Fields = TEXT) -> Reply:
 
 
 class _Reading:
-    """Reads the body of each request, then calls the site."""
-
     def __init__(self, pages: Site) -> None:
         self._pages = pages
 

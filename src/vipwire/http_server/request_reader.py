@@ -119,7 +119,6 @@ class RequestReader:
         self.break_off()
 
     def break_off(self) -> None:
-        """Record that the rest of a body will not arrive."""
         if self.exchange is not None and not self.exchange.complete:
             self.exchange.break_off()
             self._tell_body()

@@ -60,8 +60,6 @@ only root writes. The exit status is 1 if the kernel does not follow, or if conn
 
 @dataclass(frozen=True, slots=True)
 class _DrainRequest:
-    """The command line of `vipwire drain`."""
-
     endpoint: str
     service: str
     timeout: float | None
@@ -246,7 +244,6 @@ _CLOSING_SECONDS: Final = 120
 """The longest that the kernel keeps a TCP connection that begins or has ended (nf_conntrack_proto_tcp.c)."""
 
 Place = tuple[Address, int]
-"""An endpoint's address and port."""
 
 
 def read_drain(situation: Situation, endpoint: str, service: str) -> Drain:

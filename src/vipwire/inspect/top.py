@@ -40,7 +40,6 @@ _COUNTED = {
     "replyPacketsPerSecond": Measure.REPLY_PACKETS,
     "replyBytesPerSecond": Measure.REPLY_BYTES,
 }
-"""The rates from the modes' counts, by field."""
 
 
 class Rates:
@@ -53,7 +52,6 @@ class Rates:
         self.lost = False
 
     def count(self, now: float, counts: Counts) -> None:
-        """Add the modes' counts at `now`."""
         self._counted.append((now, counts))
         while len(self._counted) > 2 and self._counted[1][0] <= now - self._window:
             self._counted.popleft()

@@ -102,7 +102,6 @@ def configure(settings: Logging, *, stderr: TextIO | None = None, stdout: TextIO
 
 
 def set_verbosity(verbosity: int) -> None:
-    """Change the verbosity of `-v` while running."""
     for active in _VERBOSITY:
         active.general = verbosity
     most = max([verbosity, *(item.verbosity for active in _VERBOSITY for item in active.modules)])
@@ -137,8 +136,6 @@ _VERBOSITY: Final[list[_Verbosity]] = []
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes the records of a range of levels to one stream."""
-
     def __init__(
         self, stream: TextIO, settings: Logging, verbosity: _Verbosity, *, at_least: int = 0, below: int = 1000
     ) -> None:

@@ -212,7 +212,6 @@ def find_holder(name: str) -> Holder | None:
 
 
 def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
-    """Build the error that names the process with our claim, and the remedy."""
     way = ", or start with --takeover to take its place" if takeover else ""
     return AlreadyRunningError(f"it runs here already: {holder}; {holder.remedy}{way}")
 

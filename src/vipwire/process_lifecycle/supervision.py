@@ -173,7 +173,7 @@ class Guard(Generic[T]):
             self._suspended.pop(thing, None)
 
     def step(self) -> AbstractContextManager[None]:
-        """Run a block that concerns the whole part, and report it if it does not end."""
+        """Run a block that concerns the whole part; the watch reports a block that does not end."""
         return self._steps.of(self.part)
 
     def failed(self, thing: T, error: Exception) -> None:
@@ -214,11 +214,9 @@ class _Part(Struct):
     trouble: str = ""
 
     def begin(self) -> None:
-        """Record that the part has opened its port or interface."""
         self.begun = True
 
     def recover(self) -> None:
-        """Record that the part has run long enough to have recovered."""
         self.trouble, self.pause = "", self.first_pause
 
 

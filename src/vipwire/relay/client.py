@@ -267,7 +267,6 @@ class Remote:
             raise CommitError(f"the relay answered {answer}")
 
     def undo(self, keys: Iterable[str], before: Mapping[str, Listener]) -> None:
-        """Restore the listeners of these keys from `before`."""
         keys = tuple(keys)
         self.remove(key for key in keys if key not in before)
         if changed := {key: before[key] for key in keys if key in before}:

@@ -24,7 +24,6 @@ _VIEW: Final = memoryview(_BUFFER)
 _NOW: Final = socket.MSG_DONTWAIT
 _DATAGRAM: Final = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _FAMILIES: Final = {4: socket.AF_INET, 16: socket.AF_INET6}
-"""By the length of an address in bytes."""
 REMEMBERED: Final = 4096
 """Clients of a listener whose endpoint is remembered after their socket is closed."""
 MOST_CLIENTS: Final = 16384

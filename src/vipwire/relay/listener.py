@@ -40,9 +40,7 @@ class DescriptorBudget:
 
     __slots__ = ("_limit", "_others", "links", "most", "most_each")
     most: int
-    """The most connections at once."""
     most_each: int
-    """The most connections of one listener."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -137,7 +135,6 @@ class Shared:
         self.loop.schedule(self._idle, session)
 
     def set_udp_timeout(self, seconds: float) -> None:
-        """Set the idle timeout in seconds."""
         self._idle.seconds = seconds
 
     def _look(self, session: Idle) -> None:

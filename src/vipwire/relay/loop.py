@@ -53,7 +53,6 @@ class EventLoop:
         return len(self._handlers)
 
     def handlers(self) -> list[Handler]:
-        """List all handlers, each once."""
         return list({id(each): each for each in self._handlers.values()}.values())
 
     def add(self, fd: int, handler: Handler, mask: int) -> None:
@@ -78,7 +77,6 @@ class EventLoop:
         self.forget(fd, socket)
 
     def timer_queue(self, seconds: float, due: Callable[[Any], None]) -> TimerQueue:
-        """Add a queue of timers with this delay in seconds."""
         made = TimerQueue(seconds, due)
         self._timers.append(made)
         return made

@@ -33,7 +33,6 @@ _OPTIONS: Final = {
 _V4: Final = struct.Struct("=I4s4s")
 _V6: Final = struct.Struct("=16sI")
 ASKED_BYTES: Final = socket.CMSG_SPACE(_V6.size)
-"""The size of the message."""
 Told = tuple[int, int, bytes]
 
 

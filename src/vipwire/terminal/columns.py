@@ -139,7 +139,6 @@ def _longest(line: Line, holds: Container[str]) -> int:
 
 
 def _chosen(columns: Sequence[Column], natural: Sequence[int], narrowest: Sequence[int], width: int) -> list[int]:
-    """Choose the columns that fit, with prose at its narrowest."""
     shown = list(range(len(columns)))
 
     def needed() -> int:

@@ -345,7 +345,6 @@ def _node_port_words(leaving: Leaving) -> dict[str, str]:
 
 
 def leave_document(leaving: Leaving, changes: Sequence[Consequence], obstacles: Sequence[str]) -> Document:
-    """Make the document. `obstacles` are the errors of sources that could not be read."""
     found = leaving.kube_proxy
     return {
         "kind": "LeavingIpvs",

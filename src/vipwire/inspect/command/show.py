@@ -68,7 +68,6 @@ def print_view(document: Any, output: str, view: Callable[[Any], RenderableType]
 
 
 def print_item(document: Any, output: str) -> None:
-    """Print one of many documents: a line of JSON, a document of YAML, or names."""
     if output == "json":
         click.echo(json_text(document))
     elif output == "yaml":

@@ -99,6 +99,5 @@ def effects_of(
 
 
 def words(effects: Iterable[RuleEffect]) -> str:
-    """Write effects for the user: `translate or drop`."""
     names = [_PHRASES.get(each, each.value) for each in RuleEffect if each in effects]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

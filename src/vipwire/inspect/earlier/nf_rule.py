@@ -22,7 +22,6 @@ from vipwire.modes.xtables.match import PacketHeader
 _Bytes = list[int | None]
 _Attributes = Mapping[int, memoryview]
 Verdicts = Callable[[str], Iterable[VerdictData]]
-"""Lists the verdicts of a map by its name."""
 
 _REGISTERS: Final = 64
 _META_PROTOCOL, _META_NFPROTO = 1, 15

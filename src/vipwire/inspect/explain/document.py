@@ -210,7 +210,6 @@ class Way:
         self._planned = all(step["state"] == ObjectState.PLANNED.value for step in steps)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield a table if it fits without breaking an element, else a list."""
         if console.is_terminal and self._least_width() > options.max_width:
             yield from self._list(options.max_width)
         else:

@@ -159,7 +159,6 @@ def explain(
     obstacle_towards: ObstacleTowards = lambda _: "",
     earlier: EarlierThan = lambda *_: (),
 ) -> Explanation | None:
-    """Explain a packet; None if this machine does not have its family."""
     side = situation.side(family_of(packet.destination))
     if side is None:
         return None
@@ -289,7 +288,6 @@ def seen_source(explanation: Explanation, target: Target) -> Address | None:
 
 
 Check = tuple[int, ServiceHealthCheck]
-"""A port and its health check."""
 
 
 def health_checks(situation: Situation) -> Iterator[Check]:

@@ -71,7 +71,6 @@ class FamilyView:
 
     @staticmethod
     def within(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
-        """Return the part of a difference that concerns `keys`."""
         made: Delta[Any, Any] = Delta()
         for key in keys:
             if key in delta.added:

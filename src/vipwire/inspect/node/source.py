@@ -115,7 +115,6 @@ async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: f
 
 
 def _reasons(failed: Iterable[Health]) -> list[str]:
-    """Return the errors, one line for each cause."""
     by_error: dict[str, list[str]] = {}
     for health in failed:
         by_error.setdefault(health.error.removeprefix("list: "), []).append(health.resource)

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 Row = Mapping[str, Any]
 Notice = tuple[str, Any]
-"""The name and data of one event of the stream."""
 
 PIECE: Final = 500
-"""The most rows in one notice."""
+"""The most rows of one notice."""
 _REMEMBERED: Final = 5000
 SILENCE_SECONDS: Final = 15.0
 

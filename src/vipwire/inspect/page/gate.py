@@ -31,7 +31,6 @@ class AccessControl:
     token: str = ""
 
     def refusal(self, request: Request) -> Reply | None:
-        """Return the reply to a request that is refused; None if the request is allowed."""
         if request.method not in ("GET", "HEAD"):
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET,HEAD"})
         host = host_of(request)

@@ -28,7 +28,7 @@ from vipwire.proxy_daemon.start.modes import build_explainer, families, suppose_
 from vipwire.reconcile.delta import Delta
 
 MOST_LINES: Final = 2000
-"""The most lines of rules or of a difference that the page sends."""
+"""The most lines of rules or differences in one answer."""
 
 Question = Callable[[Situation], Document]
 Asked = Mapping[str, str]

@@ -244,7 +244,6 @@ def status_document(
 
 
 def problem_documents(situation: Situation, about: set[ObjectName] | None = None) -> list[Document]:
-    """Describe the problems of all objects, or of those in `about`."""
     return [
         {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
         for item in (*_node_problems(situation), *situation.store.problems, *_plan_problems(situation))

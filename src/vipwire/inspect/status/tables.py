@@ -111,7 +111,6 @@ def _addresses(port: Document) -> str:
 
 
 def _numbers(port: Document) -> list[str | Text]:
-    """Return endpoints in use of all, endpoints on this node, and their connections."""
     first = next(iter(port["frontends"]), None)
     counts = port["counts"]
     connections = "-" if counts is None or counts["connections"] is None else str(counts["connections"])

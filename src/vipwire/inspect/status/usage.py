@@ -113,7 +113,6 @@ def _usage(
 
 
 def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, used: bool, in_cluster: bool) -> str:
-    """Return the reason why an endpoint is in its pools."""
     endpoint = candidate.endpoint
     if endpoint.ready and in_cluster:
         return "ready" + _hint(candidate, node)

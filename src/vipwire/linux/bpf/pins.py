@@ -17,7 +17,7 @@ _KIND: Final = "bpf"
 
 
 def opened(path: Path) -> int | None:
-    """Open the object at this path; None if there is none."""
+    """Open the object at this path; None if missing."""
     name = buffer_of(bytes(path) + b"\0")
     try:
         return bpf(BpfCommand.OPEN_PINNED, struct.pack("=QII", address_of(name), 0, 0))

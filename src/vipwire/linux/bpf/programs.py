@@ -32,7 +32,6 @@ MULTI: Final = 2
 """BPF_F_ALLOW_MULTI: beside other programs. Links always attach so."""
 _EFFECTIVE: Final = 1
 _TCX_INGRESS: Final = 46
-"""BPF_TCX_INGRESS."""
 
 
 class BpfLink(NamedTuple):
@@ -127,7 +126,6 @@ def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[
 
 
 def at_interface(number: int) -> tuple[int, ...]:
-    """List the numbers of the tcx programs at the ingress of an interface, in order."""
     return _query(number, _TCX_INGRESS, 0)[0]
 
 

@@ -90,7 +90,6 @@ def information(descriptor: int, size: int = 256, prepared: bytes = b"") -> byte
 
 
 def mount(source: str, target: str, kind: str, options: str) -> None:
-    """Mount a file system. Raise OSError."""
     words: list[Any] = [source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()]
     if _LIBC.mount(*words) != 0:
         code = ctypes.get_errno()

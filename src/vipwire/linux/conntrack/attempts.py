@@ -48,7 +48,6 @@ class Attempts(Struct):
                 del known[gone]
 
     def see(self, event: FlowEvent, now: float) -> None:
-        """Record an event that `beginnings_and_ends` passes."""
         change, flow = event
         key = self._watched.get((flow.protocol, flow.reply_source, flow.reply_source_port))
         if key is None or flow.zone or (key[1:] == flow[3:5] and not self.direct):

@@ -24,7 +24,6 @@ from vipwire.plan.plan import Forward, RangeFrontend, ServicePlan
 from vipwire.plan.planner import PlanChange
 
 UdpEndpoint: TypeAlias = tuple[Address, int]
-"""Address and port of an endpoint."""
 
 UdpFrontend: TypeAlias = tuple[Address | None, int]
 """Address and port of a frontend; without an address a node port."""
@@ -133,7 +132,6 @@ def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozen
 
 
 Place = tuple[int, Address, int]
-"""Protocol, address and port of an endpoint."""
 
 
 class Unanswered(Value, frozen=True):

@@ -6,7 +6,7 @@ from vipwire.model.net import Family, Protocol, format_address
 
 
 def waiting_places() -> frozenset[tuple[str, int]]:
-    """Return them for TCP and UDP. Raise OSError if the kernel lacks INET_DIAG."""
+    """Return the addresses and ports for TCP and UDP. Raise OSError if the kernel lacks INET_DIAG."""
     with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
         return frozenset(
             (format_address(address), port)

@@ -98,7 +98,6 @@ def ask_type(family: Family, kind: SetType) -> bytes:
 
 
 def decode_revision(payload: memoryview) -> int:
-    """Decode the newest revision from the answer to `ask_type`."""
     value = attributes(payload, 4).get(4)
     if value is None or len(value) != 1:
         raise DecodeError("ipset names no revision of a type")

@@ -34,7 +34,6 @@ def ask_family(name: str) -> bytes:
 
 
 def family_number(payload: memoryview) -> int:
-    """Decode a family's message type from the answer to `ask_family`."""
     value = attributes(payload, HEADER_SIZE).get(_FAMILY_ID)
     if value is None or len(value) != 2:
         raise DecodeError("the answer about a generic netlink family has no number")

@@ -227,7 +227,6 @@ class NetlinkSocket:
             return
 
     def dump_whole(self, kind: int, payload: bytes, size: int) -> bytes:
-        """Return the messages of a dump, joined: see `datagrams`."""
         return b"".join(self.datagrams(kind, payload, size))
 
     def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:

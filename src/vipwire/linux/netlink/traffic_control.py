@@ -21,7 +21,6 @@ def qdiscs_request() -> bytes:
 
 
 def filters_request(number: int) -> bytes:
-    """Encode the payload of a GET_FILTER dump: the filters at the ingress of an interface."""
     return _MESSAGE.pack(0, number, 0, _INGRESS_FILTERS, 0)
 
 

@@ -175,7 +175,6 @@ def decode_plain(payload: memoryview, key: int, data: int) -> Columns | None:
 
 
 def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
-    """Decode elements that all have the plain shape; None if one has another."""
     head, middle = _frame(*shape, 0)
     layout = _rows(len(head), shape.key, len(middle), shape.data)
     if not members or len(members) % layout.size:
