@@ -137,7 +137,7 @@ def _remove_unused(place: Path) -> None:
 def _connected(address: str) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(0)  # a full queue is an error
+        connection.settimeout(0)  # connect must not wait while the queue is full
         connection.connect(address)
         connection.settimeout(None)
     except OSError as error:

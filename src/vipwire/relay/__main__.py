@@ -19,8 +19,8 @@ from vipwire.relay.relay import ControlSocket, Relay
 def main() -> int:
     name, tell = sys.argv[1], int(sys.argv[2])
     if os.fork():
-        return 0  # frees the starter of the relay from waiting for it
-    os.dup2(0, 2)  # releases the starter's standard error
+        return 0  # the starter waits for this process, not for the relay
+    os.dup2(0, 2)  # the starter reads standard error until its end
     limit = raise_limit()
     try:
         listening = listen(name)

@@ -249,7 +249,7 @@ class Remote:
         ending = list(instead)
         rest = iter(sorted(wanted.items(), key=lambda item: not _is_fixed(item[1])))
         done: list[str] = []
-        # Listeners that take over a socket of a closed one must be in its request: the first.
+        # The first request closes `ending`, so listeners that take over their sockets must be in it.
         most = max(_BATCH, sum(map(_is_fixed, wanted.values())) if ending else 0)
         batch = dict(islice(rest, most))
         while batch or ending:

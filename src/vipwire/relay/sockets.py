@@ -164,7 +164,7 @@ def _open(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
     try:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        # The kernel may assign a VIP or this machine's address later.
+        # bind must succeed before this machine has the address, which it never has for a VIP.
         listening.setsockopt(*_FREEBIND[family], 1)
         if kind == socket.SOCK_STREAM:
             _prepare_stream(listening)

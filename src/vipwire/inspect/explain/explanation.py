@@ -171,7 +171,7 @@ def explain(
     if direct is None:  # after a socket program, chains see a packet to the endpoint
         made = replace(made, earlier=earlier(packet, made.pool.keys()))
     if walk is not None and direct is not None and direct.affinity:
-        return replace(made, walk=replace(walk, remembered=None))  # affinity is the rules'
+        return replace(made, walk=replace(walk, remembered=None))  # the rules' affinity
     return made
 
 

@@ -297,7 +297,7 @@ def proxy_document(config: Config) -> Document:
     document: Document = {"state": state.value}
     if record is not None:
         document |= _described(record, config)
-    if record is not None and state is not ProxyState.RUNNING:  # a running proxy would change it all the time
+    if record is not None and state is not ProxyState.RUNNING:  # a running proxy changes it every 30 s
         document["seen"] = shown_time(record.seen)
     return document
 
