@@ -252,7 +252,7 @@ class Announcer:
     def _send(self, frame: bytes) -> None:
         try:
             self._arp.send(frame)
-        except OSError:  # the link is down
+        except OSError:
             return
 
 

@@ -266,7 +266,7 @@ class Claims:
         if not found or epoch != self._epoch or self.holder(address) != self.node:
             return False  # another machine fenced this one, or took the address meanwhile
         if holder not in ("", self.node):
-            self.given.discard(address)  # this machine took it, even if the watch has not told so yet
+            self.given.discard(address)  # this machine took it, even before the watch says so
         self.mine.add(address)
         return True
 
@@ -301,7 +301,7 @@ class Claims:
                 return False  # a newer state, which the watch will tell
             made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, self._seconds, self._now()))
         written = _read(made, address)
-        if not self._is_old(written):  # the watch may have told this state and later ones already
+        if not self._is_old(written):  # the watch may already have shown this state or later ones
             self._addresses[address] = written
         return True
 

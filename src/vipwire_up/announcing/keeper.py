@@ -6,8 +6,7 @@
 
 A machine probes for an address that it takes (RFC 5227, RFC 4862). If another host answers, vipwire does not announce
 the address and records an Event. An address that the old machine hands over is announced at once without a probe: the
-old one answers until it hears that, so that no connection breaks. All machines have the rules of all Services, so
-packets that still reach the old machine are served.
+old one answers until it hears that, so that no connection breaks.
 
 A machine announces nothing before its proxy has programmed its rules, while the interface has no carrier, or while
 another machine may have its Node's name.

@@ -1,10 +1,8 @@
-"""Which Secrets Ingresses and Gateways name: the role ingress may read these, and no others.
+"""The Secrets that Ingresses and Gateways name: the role ingress may read these and no others.
 
-Kubernetes' node authorizer is the model: what somebody may read follows from what is related to it. A Secret is named
-by an Ingress (spec.tls, an annotation …/auth-secret) or by an object of the Gateway API (a reference of kind Secret).
-
-A list shows those that are named now. A watch of them ends with 410 when another one is named, or one no more: the
-next list shows which.
+The rule is that of Kubernetes' node authorizer. An Ingress names a Secret in spec.tls or in an annotation
+…/auth-secret, an object of the Gateway API in a reference of kind Secret. A list shows the Secrets that are named
+now. A watch ends with 410 when the set of named Secrets changes; the client's next list shows the new set.
 """
 
 import asyncio

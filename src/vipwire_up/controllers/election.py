@@ -2,11 +2,10 @@
 
     QUICK     renewed every 0.4 s; expires after 2 s; a holder that cannot renew it for 1.5 s stops by itself
     CAREFUL   the same with 1, 6 and 4 s
-    a server that ends frees the Lease, and the next one begins at once
 
-A holder becomes QUICK after some renewals in time, so that a lost machine is replaced before clients notice more than
-its loss. It is CAREFUL while it begins, which can block a process with many objects for seconds, and while the store
-or its own process is slow: else a busy cluster would elect all the time. The Lease says which.
+A holder is CAREFUL while it begins, which can block a process with many objects for seconds, and while the store or
+its own process is slow: else a busy cluster would elect all the time. After some renewals in time it is QUICK. The
+Lease says which. A server that ends frees the Lease, and the next one begins at once.
 
 A process that was stopped for a while does not know that it has lost the Lease. So the new holder also writes a fence
 (store/record.py): the store accepts controllers' writes only while their fence stands.

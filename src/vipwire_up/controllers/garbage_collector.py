@@ -5,12 +5,9 @@
     Foreground            are deleted before it: it waits with the finalizer foregroundDeletion
     Orphan                lose the reference: it waits with the finalizer orphan
 
-The collector runs after changes of the store, and once a second while an object waits for the clock. Events are
-ordered by expiry, so that a run costs nothing for those that stay. An exception about one object delays that object
-only.
-
-The conditions of a namespace tell what delays its end, in the words of Kubernetes' namespace controller
-(pkg/controller/namespace/deletion, status_condition_utils.go).
+The collector runs after changes of the store, and once a second while an object waits for the clock. An exception
+about one object delays that object only. A namespace's conditions tell what delays its end, in the words of
+Kubernetes' namespace controller (pkg/controller/namespace/deletion, status_condition_utils.go).
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Makes a LoadBalancer Service for each Gateway, which gives the Gateway an announced address of the ranges.
 
 The controller serves Gateways of `vipwire gateway`'s classes that name no address, or one within the ranges. The
-Service is called GATEWAY-CLASS, as in GEP-1762, and is owned by its Gateway. Its address has ipMode Proxy, so no
-proxy translates it: HAProxy listens there itself. The address is the only endpoint of the Service's ClusterIP. The
-Service gets the labels and annotations of spec.infrastructure, and the Gateway's annotations about announcing.
+Service is called GATEWAY-CLASS (GEP-1762) and owned by its Gateway. Its address has ipMode Proxy, so no proxy
+translates it: HAProxy listens there itself. The address is the only endpoint of the Service's ClusterIP.
 """
 
 import ipaddress

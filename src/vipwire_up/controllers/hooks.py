@@ -1,13 +1,10 @@
 """The registry's admission hooks, and the first ServiceCIDR.
 
-The default IngressClass has the annotation `ingressclass.kubernetes.io/is-default-class: "true"`; of several, the
-newest is the default. Existing Ingresses stay as they are.
-
-`vipwire up --exec-probes` runs the commands of probes on this machine. The role node may write Pods, so without the
-hook any user of that role could run any command. It may keep an existing command, and remove it.
-
-The Endpoints of a deleted Service are deleted in the same transaction, as in Kubernetes' API server
-(pkg/registry/core/service/storage, afterDelete). The controller and garbage collection delete the slices.
+default IngressClass   has annotation `ingressclass.kubernetes.io/is-default-class: "true"`; of several the newest
+--exec-probes          commands of probes run on this machine: without the hook, the role node, which may write Pods,
+                       could run any command. The role may keep an existing command, and remove it
+Endpoints              of a deleted Service go in the same transaction, as in Kubernetes' API server
+                       (pkg/registry/core/service/storage, afterDelete)
 """
 
 import secrets

@@ -1,17 +1,14 @@
 """The cluster's certificate authority: its key, the server's certificate, and certificates for users.
 
-Keys are ECDSA on P-256, and only the owner can read the files. Valid certificates are kept. A certificate is replaced
-if it lacks an address, two thirds of its validity are over, it is not valid yet (the clock was ahead when it was
-made), or it has been revoked.
+Keys are ECDSA on P-256, and only the owner can read the files. A certificate is replaced if it lacks an address, two
+thirds of its validity are over, it is not valid yet (the clock was ahead when it was made), or it has been revoked.
+Certificates of the server and of machines, which vipwire renews, expire after LIFE by default; those of users, whose
+kubeconfigs people copy, after a year.
 
-Certificates that vipwire renews itself, those of the server and of machines, expire after LIFE by default. Those of
-users, whose kubeconfigs people copy, expire after a year.
-
-A key is written before its certificate, and stays when the certificate is renewed; only a revoked certificate gets
-another key. So each step writes one file: after an interruption the next start finds a key, with its certificate or
-without, and makes the missing one. A certificate that does not match the key beside it counts as missing. The
-authority never changes its key: certificates that it signed stay valid when its own is renewed, such as after a first
-start with a wrong clock, and so do valid copies of its certificate.
+A key is written before its certificate and survives renewals; only a revoked certificate gets another key. So after
+an interruption the next start finds a key and makes the missing certificate. A certificate that does not match the
+key beside it counts as missing. The authority never changes its key: certificates that it signed, and valid copies of
+its own, stay valid when its own is renewed.
 """
 
 import contextlib

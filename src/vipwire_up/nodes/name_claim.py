@@ -4,10 +4,9 @@
     kube-system/vipwire-server-NODE    an API server among others (controllers/servers.py)
 
 A process is identified by its credentials, its boot and its network namespace: a restarted process in the same place
-has the name at once. Any other process waits. If the Lease is renewed meanwhile, its holder is alive: NameTakenError
-ends the newcomer. If the Lease does not change for its duration, the newcomer takes the name. The earlier holder, if
-it comes back, held the name until its own Lease expired, and is then a newcomer. While the store is full no process
-can renew or take a name: a holder reads its Lease instead.
+has the name at once. Any other process waits for the Lease's duration. If the Lease is renewed meanwhile, its holder
+is alive, and NameTakenError ends the newcomer; if not, the newcomer takes the name. While the store is full no
+process can renew or take a name: a holder reads its Lease instead.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Runs the command of a probe on this machine: as a user, with a timeout, without leftover processes.
 
-A small program (keeper.py) starts the command, and kills all processes that the command has started: when the command
-ends, is too slow, or vipwire stops or is killed. A new session does not escape. Two cases remain: a command that runs
-as root can kill the keeper, and a keeper that is not root cannot kill processes that have changed to another user.
+A small program (keeper.py) starts the command, and kills all its processes when the command ends, is too slow, or
+vipwire stops or is killed. Two cases remain: a command that runs as root can kill the keeper, and a keeper that is
+not root cannot kill processes of another user.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ async def run_command(command: Sequence[str], who: RunAs | None = None) -> int:
     process = _start(command, who)
     assert process.stdout is not None  # noqa: S101  # it is a pipe
     with contextlib.ExitStack() as opened:
-        opened.callback(process.wait)  # by now ended, or killed
+        opened.callback(process.wait)  # reap the keeper, which has ended or was killed
         opened.callback(process.stdout.close)
         watched = os.pidfd_open(process.pid)
         opened.callback(os.close, watched)

@@ -1,14 +1,11 @@
 """The store's file: SQLite in WAL mode, one transaction for a batch of changes, durable when `append` returns.
 
-Two tables. `changes` has a row for each revision that is still needed, with the object's bytes; `objects` has the
-current row of each key. A change's `previous` is the row it replaced: a watch with a selector has to know whether the
-object matched before. Compaction deletes rows that are neither current, nor newer than the floor, nor the state
-before one of those.
+`changes` has a row for each revision that is still needed, with the object's bytes; `objects` has the current row of
+each key. A change's `previous` is the row it replaced: a watch with a selector has to know whether the object matched
+before. Compaction deletes rows that are neither current, nor newer than the floor, nor the state before one of those.
 
 synchronous=FULL syncs the log before a commit returns (SQLite's manual: in WAL mode NORMAL may lose the last commits
-at a power loss). A killed process leaves the log, and the next one reads it.
-
-Not for two threads at once; the store calls it from one thread at a time.
+at a power loss). Not for two threads at once.
 """
 
 import contextlib

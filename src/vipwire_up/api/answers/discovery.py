@@ -8,7 +8,7 @@ from vipwire import __version__
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.objects.resource import Resource
 
-KUBERNETES: Final = "1.36"  # the version of the Kubernetes API
+KUBERNETES: Final = "1.36"
 
 _STATUS_VERBS: Final = ["get", "patch", "update"]
 

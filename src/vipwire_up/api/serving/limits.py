@@ -1,11 +1,11 @@
 """The limits of one client of the API server: connections, requests, seconds and bytes; and the requests in flight.
 
-Bounds that kube-apiserver also has are the same: 3 MiB of body, 400 reads and 200 writes in flight
-(--max-requests-inflight, --max-mutating-requests-inflight), 60 s for a request (--request-timeout). A request over a
-limit gets 429 with Retry-After: 1; members of system:masters are never refused.
+kube-apiserver's bounds: 3 MiB of body, 400 reads and 200 writes in flight (--max-requests-inflight,
+--max-mutating-requests-inflight), 60 s for a request (--request-timeout). A request over a limit gets 429 with
+Retry-After: 1; members of system:masters are never refused.
 
-The others protect one process with one event loop: anonymous clients get a small part, one user never gets all, and
-bodies in memory have a bound, so that a client that begins bodies and does not end them cannot block other writes.
+vipwire's own bounds protect one process with one event loop: anonymous clients get a small part, one user never gets
+all, and clients that do not end their bodies cannot block other writes.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Asks upstream servers: over UDP, over TCP if the answer was truncated or looks forged, then the next server.
 
-Against forged answers from off the path (RFC 5452), an answer must match the question's socket, which has a random
-port of its own, a random ID, and the name in random mixed case (draft-vixie-dnsext-dns0x20). After an answer with the
-right ID but another case, or after too many wrong answers, vipwire asks over TCP, which an attacker off the path
-cannot answer. A server that changes the case over TCP, too, gets lower case for an hour.
+Against forged answers from off the path (RFC 5452), each question has a random port, a random ID, and the name in
+random mixed case (draft-vixie-dnsext-dns0x20), which the answer must repeat. After an answer with the right ID but
+another case, or after too many wrong answers, vipwire asks over TCP. A server that changes the case over TCP, too,
+gets lower case for an hour.
 
 Equal questions share one question upstream. All tries of a question together take `deadline`.
 """

@@ -1,13 +1,12 @@
 """Talks to etcd over gRPC: to one member at a time, and to the next if one does not answer.
 
 Each call requires a leader, so that a partitioned member refuses at once without a change. When a leader dies, calls
-to it get no answer, and for the time of an election members still accept more for it. So the first tries of a call
-are short, less than an election each, and later ones longer, for a slow etcd. A try without an answer may have been
-carried out: `EtcdReply` says so. `errors.py` has the meanings of errors.
+to it get no answer, and members still accept calls for it until an election ends. So the first tries of a call are
+shorter than an election, and later ones longer, for a slow etcd. A try without an answer may have been carried out:
+`EtcdReply` says so. `errors.py` has the meanings of errors.
 
 The client asks the member on this machine first, and twice, if there is one: it is the last that this machine can
-reach. The client does not wait for a member without a connection while another may answer. It ignores answers of
-members of another etcd cluster: see `identity.py`.
+reach. It ignores answers of members of another etcd cluster: see `identity.py`.
 """
 
 import asyncio
@@ -262,7 +261,7 @@ class Client:
                 log.info("a member of etcd answers again", server=server.target)
 
     def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
-        """Judge an error; raise those that all members share. `repeated`: an earlier try may have succeeded."""
+        """Judge an error; raise it if all members would send it. `repeated`: an earlier try may have succeeded."""
         text = str(error.details())
         verdict = judge(error.code().name, text)
         if verdict is ErrorMeaning.LOGIN:

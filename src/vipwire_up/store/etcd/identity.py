@@ -1,7 +1,7 @@
 """Chooses the etcd cluster by the answers of its members. Pure.
 
-Each answer of etcd has the ID of the member's cluster. A machine that was set up anew, or whose member was restored
-by itself, answers at the address of a member and is a cluster of its own: its acknowledged writes are lost.
+Each answer of etcd has the ID of the member's cluster. A reinstalled machine, or a member restored by itself, answers
+at the address of a member and is a cluster of its own: its acknowledged writes are lost.
 """
 
 from collections import Counter
