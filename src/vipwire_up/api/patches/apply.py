@@ -220,7 +220,7 @@ def _without(value: Any, path: Path, known: Field) -> Any:
 
 
 def _without_element(value: list[Any], step: str, rest: Path, known: Field, element: Type) -> list[Any]:
-    """Remove an element, or a field of it; an element that other managers own stays, with its keys."""
+    """Remove an element, or the field at `rest` of it; key fields stay while their element does."""
     result = []
     for part in value:
         key = part if step.startswith("v:") else element_key(part, known)

@@ -83,7 +83,7 @@ class Reply:
         *,
         authoritative: bool = True,
     ) -> "Reply":
-        """Build a reply with its most frequent encoding."""
+        """Build a reply; join its records now, since most answers send them all in this order."""
         lengths = {len(record) for record in answers}
         size = lengths.pop() if len(lengths) == 1 and len(answers) > 1 else 0
         return cls(
