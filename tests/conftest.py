@@ -1,6 +1,6 @@
-"""How hard the laws are tried, how a parallel session is shared out, and what each test finds as the first one did.
+"""Settings of hypothesis, sharing of a parallel session, and the same initial state for each test.
 
-A hundred examples of each law; HYPOTHESIS_PROFILE=deep tries fifty times as many, HYPOTHESIS_PROFILE=quick always the
+A hundred examples of each law; HYPOTHESIS_PROFILE=deep runs fifty times as many, HYPOTHESIS_PROFILE=quick always the
 same fifteen.
 """
 
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from tests import leftovers
 from tests.shares import Shares, is_share, turn
 
-# How long examples take says something of the machine and its load only.
+# An example's duration depends on the machine and its load only.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("deep", settings.get_profile("default"), max_examples=5000)
 settings.register_profile("quick", settings.get_profile("default"), max_examples=15, derandomize=True, database=None)
@@ -32,12 +32,12 @@ _SIGNALS = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
-    """Share out what `make test` runs; `--dist` with another value than `loadscope` is a wish of its own."""
+    """Distribute the tests of `make test`; a `--dist` other than `loadscope` has its own scheduler."""
     return Shares(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def is_outside(item: pytest.Item) -> bool:
-    """Report whether a test meets files, processes, sockets or parsers: by its fixtures and its imports."""
+    """Report whether a test uses files, processes, sockets or parsers, by its fixtures and imports."""
     module = vars(getattr(item, "module", object))
     imported = {value.__name__ for value in module.values() if inspect.ismodule(value)}
     return not OUTSIDE.isdisjoint({*imported, *getattr(item, "fixturenames", ())})
@@ -45,7 +45,7 @@ def is_outside(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine."""
+    """Run coroutine tests."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -55,7 +55,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make what a test has printed and logged text that can be sent: a law may log surrogates, and UTF-8 has none."""
+    """Make a test's output encodable: a law may log surrogates, which UTF-8 lacks."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
@@ -73,9 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _swept(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Remove what killed runs have left, before tests that make namespaces of their own.
+    """Remove leftovers of killed runs before tests that make namespaces.
 
-    At the end, no program of ours may be attached to the machine's own cgroup: it would be called for all sockets.
+    At the end, no vipwire program may be attached to the machine's root cgroup: the kernel would call it for all
+    sockets.
     """
     if not any(
         item.get_closest_marker("kernel") or item.get_closest_marker("conformance") for item in request.session.items
@@ -86,7 +87,7 @@ def _swept(request: pytest.FixtureRequest) -> Iterator[None]:
     before = leftovers.programs_of_the_machine()
     yield
     left = leftovers.programs_of_the_machine() - before
-    for _ in range(100 * bool(left)):  # a test beside this one tries programs for a moment
+    for _ in range(100 * bool(left)):  # a concurrent test attaches programs briefly
         time.sleep(0.01)
         left &= leftovers.programs_of_the_machine()
     assert not left
@@ -94,7 +95,7 @@ def _swept(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    """Take back what a command that runs in this process does to the process: its logging, its signal handlers."""
+    """Undo changes of this process by a command that runs in it: logging, signal handlers."""
     levels = [logger.level for logger in _LOGGERS]
     handlers = [tuple(logger.handlers) for logger in _LOGGERS]
     before = [signal.getsignal(number) for number in _SIGNALS]

@@ -1,4 +1,4 @@
-"""A wall clock that jumps (libfaketime, Debian's package faketime), while the monotonic clock goes on."""
+"""A wall clock that jumps (libfaketime, Debian's package faketime) while the monotonic clock runs on."""
 
 from pathlib import Path
 
@@ -23,11 +23,11 @@ with urllib.request.urlopen(asked, context=context, timeout=300) as answer:
     for line in answer:
         print(line.decode(), end="", flush=True)
 """
-"""A client with the clock of its environment: KUBECONFIG TOKEN METHOD PATH BODY."""
+"""A client that runs with the environment's clock: KUBECONFIG TOKEN METHOD PATH BODY."""
 
 
 def faked(clock: Path) -> dict[str, str]:
-    """Return the environment of processes whose wall clock is what a file says, as `jump` writes it."""
+    """Return the environment of processes with the wall clock of a file, which `jump` writes."""
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
     only_wall = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
     return only_wall | {

@@ -1,6 +1,7 @@
-"""Try what a local user without rights can against processes of root. It runs as nobody, and imports no vipwire.
+"""Attempts of an unprivileged local user against root's processes. Runs as nobody, imports no vipwire.
 
-It reads a JSON of `paths`, `pids`, `names` (abstract sockets) and `ports`; it prints what succeeded and what it read.
+Reads a JSON of `paths`, `pids`, `names` (abstract sockets) and `ports`; prints the successful attempts and the data
+read.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ REQUESTS = (
 
 
 def writable(path: str) -> Iterator[str]:
-    """Try to change a file, folder or socket; yield what succeeded."""
+    """Try to change a file, folder or socket; yield successes."""
     with contextlib.suppress(OSError):
         made = f"{path}/of-a-stranger"
         os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -45,7 +46,7 @@ def writable(path: str) -> Iterator[str]:
 
 
 def process(pid: int) -> Iterator[str]:
-    """Try to steer a process; yield what succeeded."""
+    """Try to control a process; yield successes."""
     for number in (0, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         with contextlib.suppress(OSError):
             os.kill(pid, number)
@@ -69,7 +70,7 @@ def read(path: str) -> bytes:
 
 
 def asked(sock: socket.socket, sent: bytes) -> bytes:
-    """Send something; return what is answered until it is silent for a moment."""
+    """Send bytes; return the answer until a short silence."""
     heard = b""
     with contextlib.suppress(OSError):
         sock.settimeout(0.5)
@@ -80,7 +81,7 @@ def asked(sock: socket.socket, sent: bytes) -> bytes:
 
 
 def answers(names: list[str], ports: list[int]) -> Iterator[tuple[str, bytes]]:
-    """Speak to abstract sockets and ports."""
+    """Send to abstract sockets and ports; yield their answers."""
     for name in names:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
             for sent in (b"", b"{}\n", b"\0" * 64, b'{"retire": true}\n', os.urandom(512)):
@@ -97,7 +98,6 @@ def answers(names: list[str], ports: list[int]) -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> None:
-    """Try everything."""
     given = json.load(sys.stdin)
     done = [each for path in given["paths"] for each in writable(path)]
     done += [each for pid in given["pids"] for each in process(pid)]

@@ -1,6 +1,6 @@
-"""Tells whether the programs of an example would take its command line, without running them.
+"""Checks whether the programs of an example accept its command line, without running them.
 
-vipwire's own parsers are asked in this process; kubectl and helm read all flags before `--help`, which is added.
+vipwire's own parsers run in this process; kubectl and helm parse all flags before `--help`, which is added.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _ASSIGNMENT: Final = re.compile(r"^\w+=")
 
 
 def simple_commands(script: str) -> Iterator[list[str]]:
-    """Part a script at its `;`, `|`, `&` and ends of lines; without comments, redirections and assignments."""
+    """Split a script at `;`, `|`, `&` and line ends; drop comments, redirections and assignments."""
     text = re.sub(r"<<-?'?([A-Z]+)'?(.*?)\n.*?\n\1$", r"\2", script, flags=re.DOTALL | re.MULTILINE)
     text = text.replace("\\\n", " ")
     yield from (words for inner in _INSIDE.findall(text) for words in simple_commands(inner))
@@ -67,7 +67,7 @@ def _stripped(words: Sequence[str]) -> Iterator[list[str]]:
 
 
 def complaint(words: Sequence[str]) -> str | None:
-    """Say what the program of a command line has against it, "" for nothing; None where nobody can be asked."""
+    """Return the program's error for a command line, "" for none; None if the program cannot be asked."""
     program = Path(words[0]).name
     asked = _ASKED.get(program)
     return None if asked is None else asked(list(words[1:]))
@@ -87,7 +87,7 @@ def _vipwire(words: Sequence[str]) -> str:
 
 
 def _resolve(command: click.Command, name: str, words: list[str], parent: click.Context | None = None) -> None:
-    """Let each command of the line read its own words; files need not be there."""
+    """Let each command of the line parse its own words; files need not exist."""
     if isinstance(command, CleanupCommand | GoFlagsCommand):
         build_config({**parse_flags([word for word in words if word != "--all"]), "config": ""})
         return
@@ -109,7 +109,7 @@ def _resolve(command: click.Command, name: str, words: list[str], parent: click.
 
 @contextlib.contextmanager
 def _files_anywhere(command: click.Command) -> Iterator[None]:
-    """Take any path for a file; the command, which others use as well, is as it was afterwards."""
+    """Accept any path for a file; restores the command, which other tests share."""
     kept = {each: each.type for each in command.params if isinstance(each.type, click.Path | click.File)}
     for each in kept:
         each.type = click.Path()
@@ -149,7 +149,7 @@ def _by_help(program: Path) -> Callable[[Sequence[str]], str]:
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part what kubectl reads from what a Pod shall run."""
+    """Split kubectl's words from the command of a Pod."""
     at = words.index("--") if "--" in words else len(words)
     return list(words[:at]), list(words[at + 1 :])
 

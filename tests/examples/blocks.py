@@ -1,4 +1,4 @@
-"""Finds the examples of the documents: fenced blocks, the commands in them, and what each is said to print."""
+"""Finds the examples of the documents: fenced blocks, their commands, and the shown output."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _HERE: Final = re.compile(r"<<-?'?(?P<end>[A-Z]+)'?")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: where it begins, its kind, and its lines."""
+    """A fenced block: its place, kind and lines."""
 
     document: str
     line: int
@@ -27,13 +27,13 @@ class Block:
 
     @property
     def where(self) -> str:
-        """Say where it stands, as editors take it."""
+        """The place as editors take it."""
         return f"{self.document}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command, and the lines that the document shows behind it. `script`: a whole block for a shell."""
+    """A command, and the lines that the document shows after it. `script`: a whole block for a shell."""
 
     where: str
     command: str
@@ -42,12 +42,11 @@ class Example:
 
 
 def name_of(document: Path) -> str:
-    """Name a document as links from the root do."""
+    """Return a document's name relative to the root."""
     return str(document.relative_to(ROOT))
 
 
 def blocks(document: Path) -> Iterator[Block]:
-    """Yield every fenced block of a document."""
     opened: tuple[int, str, str] | None = None
     inside: list[str] = []
     for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
@@ -63,7 +62,7 @@ def blocks(document: Path) -> Iterator[Block]:
 
 
 def indented(document: Path) -> Iterator[str]:
-    """Yield the places where Markdown makes a block of indented lines, which no test would see."""
+    """Yield the places of indented code blocks, which the tests would miss."""
     fenced, before, listed = False, "", False
     for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
         if _FENCE.match(line):
@@ -76,11 +75,11 @@ def indented(document: Path) -> Iterator[str]:
 
 
 def examples(block: Block) -> tuple[Example, ...]:
-    """Find the commands of a block: behind each prompt of a console, or the whole script."""
+    """Find the commands of a block: after each prompt of a console, or the whole script."""
     if block.kind == "sh":
         return (Example(block.where, "\n".join(block.lines), script=True),)
     made: list[tuple[list[str], list[str]]] = []
-    going_on: str | None = None  # what ends the command's further lines
+    going_on: str | None = None  # the end of the command's further lines
     for line in block.lines:
         if going_on is not None:
             made[-1][0].append(line)
@@ -102,5 +101,5 @@ def _trimmed(lines: list[str]) -> tuple[str, ...]:
 
 
 def commands_of(document: Path) -> tuple[Example, ...]:
-    """Find every example of a document, in order."""
+    """Return every example of a document, in order."""
     return tuple(each for block in blocks(document) if block.kind in COMMANDS for each in examples(block))

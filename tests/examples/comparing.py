@@ -1,4 +1,4 @@
-"""Compares what a command said with what a document shows: what is of the moment may differ, all else may not.
+"""Compares a command's output with a document: varying parts may differ, others must not.
 
 `…` in a document stands for any text of a line; a line of `…` alone for any lines.
 """
@@ -26,10 +26,10 @@ _ANY_LINES: Final = "…"
 
 
 def differs(shown: Sequence[str], said: Sequence[str], *, numbers_vary: bool = False) -> str:
-    """Say where they differ; "" if they agree."""
+    """Describe the first difference; "" if equal."""
     wanted = [_plain(line, numbers_vary=numbers_vary) for line in shown if line.strip()]
     found = [_plain(line, numbers_vary=numbers_vary) for line in said if line.strip()]
-    if numbers_vary and _ANY_LINES not in wanted:  # their order does, too
+    if numbers_vary and _ANY_LINES not in wanted:  # their order varies too
         wanted, found = sorted(wanted), sorted(found)
     if _agree(wanted, found):
         return ""

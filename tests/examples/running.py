@@ -1,4 +1,4 @@
-"""Runs the examples of a stage in its shell, and says what is otherwise than the document shows."""
+"""Runs the examples of a stage in its shell, and reports differences from the document."""
 
 import time
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from tests.examples.stages import Stage
 LOOKING: Final = 30.0
 SOONER: Final = 0.2
 LATER: Final = 1.5
-"""Seconds until a command looks again, at first and in the end: each look is a process to start."""
+"""Seconds until a command looks again, first and last: each look starts a process."""
 
 
 def assert_as_shown(stage: Stage) -> None:
-    """Run a stage; fail at the first example that does something else."""
+    """Run a stage; fail at the first differing example."""
     with Shell() as shell:
         status, said = shell.run(stage.setup)
         assert status == 0, said
@@ -32,19 +32,18 @@ def assert_as_shown(stage: Stage) -> None:
 
 
 def examples_of(stage: Stage) -> Iterator[Example]:
-    """Yield a stage's examples, page by page."""
     by_name = {name_of(document): document for document in DOCUMENTS}
     for page in stage.pages:
         yield from (each for each in commands_of(by_name[page]) if stage.runs(each))
 
 
 def first_of(stage: Stage, example: Example) -> str:
-    """Give what the text tells to do before an example."""
+    """Return the preparation that the text asks for before an example."""
     return "\n".join(done for begin, done in stage.before.items() if example.command.startswith(begin))
 
 
 def as_it_is_here(shell: Shell, stage: Stage, example: Example) -> Example:
-    """Put this machine's values into a command where the document has others."""
+    """Replace the document's values in a command by this machine's."""
     command = example.command
     for written, asked in stage.stands_for.items():
         if written in command:
@@ -53,7 +52,7 @@ def as_it_is_here(shell: Shell, stage: Stage, example: Example) -> Example:
 
 
 def run(shell: Shell, stage: Stage, example: Example) -> str:
-    """Run an example; say what is otherwise than the document shows. What only looks may have to look again."""
+    """Run an example; return the difference from the document. Commands that only look may run again."""
     end, pause = time.monotonic() + LOOKING, SOONER
     if example.command.startswith(stage.serving) or example.command.endswith(" &"):
         shown = (*example.shown, "…")
@@ -68,7 +67,7 @@ def run(shell: Shell, stage: Stage, example: Example) -> str:
 
 
 def judged(stage: Stage, example: Example, status: int, said: str, *, numbers_vary: bool) -> str:
-    """Say what is wrong with what a command did: its status, or its words where the document shows any."""
+    """Return the error of a result: its exit status, or its output if the document shows one."""
     wrong = differs(example.shown, lines(said), numbers_vary=numbers_vary) if example.shown else ""
     if not wrong and status and not example.command.startswith(stage.fails):
         return f"exit status {status}: {said}"

@@ -1,4 +1,4 @@
-"""Scripts that prepare the machines of the examples: addresses, servers, the files that a page speaks of, etcd."""
+"""Scripts that prepare the examples' machines: addresses, servers, files of a page, etcd."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ ip link add eth0 type veth peer name far
 ip address add 192.0.2.10/24 dev eth0
 ip link set eth0 up && ip link set far up && ip route add default via 192.0.2.1
 """
-"""A machine with a default route, and with the addresses of which the documents speak."""
+"""A machine with a default route, and with the documents' addresses."""
 WITH_SERVERS: Final = (
     NETWORK
     + """\
@@ -67,7 +67,7 @@ export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=https://10.0.0.1:2379 ETCDCTL_CACERT=etcd
 export ETCDCTL_CERT=etcd-client.crt ETCDCTL_KEY=etcd-client.key KUBECONFIG=/var/lib/vipwire/admin.kubeconfig
 until etcdctl endpoint health; do sleep 0.2; done
 """
-"""Three members with TLS on one machine, and the certificates by the names of docs/stores.md."""
+"""Three members with TLS on one machine, and certificates with the names of docs/stores.md."""
 ETCD_FLAGS: Final = (
     "https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 "
     "--etcd-cafile etcd-ca.crt --etcd-certfile etcd-client.crt --etcd-keyfile etcd-client.key"
@@ -75,12 +75,12 @@ ETCD_FLAGS: Final = (
 
 
 def stopped(command: str) -> str:
-    """End a command, and wait until it has: the shell sees the processes of its own machine alone."""
+    """End a command, and wait for its exit: the shell sees only its own machine's processes."""
     return f"pkill -f '{command}'; {ended(command)}"
 
 
 def ended(command: str) -> str:
-    """Wait until a command that was told to end has ended, as a reader sees before typing on."""
+    """Wait for the exit of a command that was told to end, as a reader does before typing on."""
     return f"while pkill -0 -f '{command}'; do sleep 0.1; done"
 
 
@@ -94,4 +94,4 @@ IN_A_FILE: Final = f"""\
 vipwire up --bind-address 10.0.0.1 --no-proxy --no-dns >up.log 2>&1 &
 {READY}; {STOPPED}
 """
-"""A cluster of one server, whose objects are to move to etcd."""
+"""A cluster of one server, whose objects will move to etcd."""

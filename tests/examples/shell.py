@@ -1,4 +1,4 @@
-"""A shell on a machine of its own: namespaces of networks, mounts, processes and a host name, gone when it ends."""
+"""A shell on its own machine: network, mount and pid namespaces and a host name, which end with it."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ cd "$STAGE"
 
 
 class Shell:
-    """Runs one command after the other, as a person types them; `begin` lets one go on beside it."""
+    """Runs one command after the other, as a user types them; `begin` starts one in the background."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="vipwire-examples-")
@@ -41,7 +41,7 @@ class Shell:
             "LC_ALL": "C.UTF-8",
             "COLUMNS": "200",
         }
-        for folder in FOLDERS:  # left there: to remove one takes away what others have mounted on it
+        for folder in FOLDERS:  # left in place: removing one would unmount other users' mounts on it
             folder.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
             [*_UNSHARE, "bash", "--norc"],
@@ -73,7 +73,7 @@ class Shell:
         self._folder.cleanup()
 
     def run(self, command: str) -> tuple[int, str]:
-        """Run a command to its end; give its exit status and all that it said."""
+        """Run a command to its end; return exit status and output."""
         assert self._process.stdin
         self._number += 1
         mark = f"--- end of {self._number}: "
@@ -97,16 +97,15 @@ class Shell:
             self._rest += part
 
     def _beside(self) -> str:
-        """Tell what the commands that go on have said last."""
+        """Return the last output of background commands."""
         return "\n".join(line for said in self._going for line in said.heard()[-8:])
 
     def enter(self, network: str) -> None:
-        """Go on in another network namespace, by its name."""
         assert self._process.stdin
         self._process.stdin.write(f"exec nsenter --net=/run/netns/{network} bash --norc\n".encode())
 
     def begin(self, command: str) -> "Said":
-        """Let a command go on; give what it says."""
+        """Start a command in the background; return its output."""
         self._number += 1
         path = self.folder / f"said-{self._number}"
         os.mkfifo(path)
@@ -117,20 +116,20 @@ class Shell:
         return said
 
     def pause(self, seconds: float) -> None:
-        """Let the machine do something else before the next look."""
+        """Wait before the next look."""
         assert self._process.stdout
         select.select([self._process.stdout], [], [], seconds)
 
 
 class Said:
-    """What a command says that goes on."""
+    """The output of a background command."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self._said = b""
 
     def until(self, enough: Callable[[Sequence[str]], bool]) -> Sequence[str]:
-        """Read until there is enough, or patience ends; give all lines so far."""
+        """Read until `enough` holds or the timeout; return all lines so far."""
         end = time.monotonic() + PATIENCE
         while not enough(lines(self._said.decode(errors="replace"))):
             ready, _, _ = select.select([self._descriptor], [], [], max(0.0, end - time.monotonic()))
@@ -141,17 +140,16 @@ class Said:
         return lines(self._said.decode(errors="replace"))
 
     def heard(self) -> Sequence[str]:
-        """Read what is there, without waiting; give all lines so far."""
+        """Read available output without waiting; return all lines so far."""
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self._descriptor, 1 << 16):
                 self._said += part
         return lines(self._said.decode(errors="replace"))
 
     def close(self) -> None:
-        """Listen no more."""
         os.close(self._descriptor)
 
 
 def lines(text: str) -> Sequence[str]:
-    """Part what was said into lines, without blank ones at its end."""
+    """Split output into lines, without blank ones at its end."""
     return text.rstrip().splitlines()

@@ -1,4 +1,4 @@
-"""Where examples are run: which pages' examples, on what machine, and what the reader is told to do between them."""
+"""The stages of the examples: pages, machine, and the reader's preparations in between."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -64,18 +64,18 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
     "docs/modes/nftables.md": ("nft list set ip vipwire connections", "vipwire proxy --offload"),
     "docs/stores.md": ("pip install",),
 }
-"""Of a page that a stage runs: how commands begin that need what no stage has, as a container engine, or Pods."""
+"""Beginnings of a page's commands that need more than any stage has, such as a container engine or Pods."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A shell on a machine of its own that runs the examples of pages, in order.
+    """A shell on its own machine that runs the examples of pages, in order.
 
-    `before`: what happens before the command that begins so, as the text tells. `serving`: commands that go on, and
-    run beside the shell. `numbers_vary`: commands whose numbers are of the moment. `waited_for`: commands that look
-    at what changes in a moment. `fails`: commands whose exit status is not 0 because they found something.
-    `stands_for`: what a document writes for a value that is another one each time, and the command that prints it
-    here. `inside`: the network namespace of the shell. `guest`: it needs IPVS, which the guest's kernel has.
+    `before`: preparations for the command that begins so, as the text says. `serving`: background commands.
+    `numbers_vary`: commands with varying numbers. `waited_for`: commands that look at a state which changes in a
+    moment. `fails`: commands with exit status not 0 because they found something. `stands_for`: a document's
+    placeholder for a varying value, and the command that prints it here. `inside`: the network namespace of the
+    shell. `guest`: needs IPVS, which the guest's kernel has.
     """
 
     name: str
@@ -91,7 +91,6 @@ class Stage:
     guest: bool = False
 
     def runs(self, example: Example) -> bool:
-        """Tell whether the example is run here."""
         page = example.where.partition(":")[0]
         return page in self.pages and not example.command.startswith(NOT_RUN.get(page, ()))
 
@@ -240,5 +239,4 @@ STAGES: Final = (
 
 
 def is_run(example: Example) -> bool:
-    """Tell whether any stage runs an example."""
     return any(stage.runs(example) for stage in STAGES)

@@ -1,8 +1,8 @@
-"""A fake Kubernetes API server: list, watch, selectors, bookmarks, writes, and every way to go wrong on demand.
+"""A fake Kubernetes API server: list, watch, selectors, bookmarks, writes, and faults on demand.
 
-In a test: `async with FakeApiServer() as server: ...`, then `server.store.put("services", {...})`.
-As a process: `python -m tests.fakes.apiserver --manifests DIR --port 8001` or `--services 10000 --endpoints 10`; then
-objects are created, replaced and deleted by POST, PUT, PATCH and DELETE on their usual paths.
+In a test: `async with FakeApiServer() as server: ...`, then `server.store.put("services", {...})`. As a process:
+`python -m tests.fakes.apiserver --manifests DIR --port 8001` or `--services 10000 --endpoints 10`; clients then
+create, replace and delete objects by POST, PUT, PATCH and DELETE on the usual paths.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _GARBAGE, _BREAK, _END = object(), object(), object()
 
 @dataclass(slots=True)
 class Fault:
-    """Answers of a collection's lists or watches that go wrong, `times` times."""
+    """A fault of a collection's lists or watches, `times` times."""
 
     code: int
     times: int = 1
@@ -38,7 +38,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request that came; `client` is the common name of the client's certificate."""
+    """A received request; `client` is the common name of the client's certificate."""
 
     method: str
     path: str
@@ -55,7 +55,7 @@ class _Watcher:
 
 
 class FakeApiServer:
-    """The server. `faults[plural]` are answered first; `latency` is waited before every answer, in seconds."""
+    """The server. `faults[plural]` come first; every answer waits `latency` seconds."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class FakeApiServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 is any free one. `url` then says where."""
+        """Listen; port 0 is any free one. `url` is then set."""
         app = web.Application(client_max_size=64 << 20, middlewares=[self._guard])
         for collection in COLLECTIONS:
             self._route(app, collection)
@@ -95,7 +95,7 @@ class FakeApiServer:
         self.url = f"{'https' if self._tls else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
 
     async def stop(self) -> None:
-        """Close everything; `start` with the same port brings it back."""
+        """Close everything; `start` with the same port restarts it."""
         self.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -110,11 +110,10 @@ class FakeApiServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return int(self.url.rpartition(":")[2])
 
     def fail(self, plural: str, fault: Fault) -> None:
-        """Let the next answers about a collection go wrong."""
+        """Let the next answers of a collection fail."""
         self.faults[plural].append(fault)
 
     def break_watches(self, plural: str = "") -> None:
@@ -122,33 +121,31 @@ class FakeApiServer:
         self._tell(plural, _BREAK)
 
     def garble_watches(self, plural: str = "") -> None:
-        """Send a line that is no JSON."""
+        """Send a line that is no JSON to watches."""
         self._tell(plural, _GARBAGE)
 
     def end_watches(self, plural: str = "") -> None:
-        """End watches orderly, as at their time-out."""
+        """End watches orderly, as at their timeout."""
         self._tell(plural, _END)
 
     def send_bookmark(self, plural: str) -> None:
-        """Send a bookmark now."""
         self._tell(plural, self._bookmark(plural))
 
     def send_error(self, plural: str, code: int, reason: str) -> None:
-        """Send an ERROR event."""
         status = json.dumps({"type": "ERROR", "object": ApiError(code, reason, reason).status()})
         self._tell(plural, status.encode() + b"\n")
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds that requests and watches change; raise TimeoutError after 60 s."""
+        """Wait for a condition that requests and watches change; raise TimeoutError after 60 s."""
         async with asyncio.timeout(60), self._happened:
             await self._happened.wait_for(condition)
 
     def watching(self, plural: str) -> int:
-        """Count the watches that are open."""
+        """Return the number of open watches."""
         return sum(watcher.plural == plural for watcher in self._watchers)
 
     def requests(self, plural: str, *, watch: bool) -> list[Seen]:
-        """Select the lists or the watches of a collection from what was asked."""
+        """Return the received lists or watches of a collection."""
         paths = tuple(f"{collection.base}/{plural}" for collection in COLLECTIONS)
         return [seen for seen in self.seen if seen.path in paths and ("watch" in seen.query) == watch]
 
@@ -327,7 +324,6 @@ async def _version(_request: web.Request) -> web.Response:
 
 
 def load_manifests(store: ApiStore, folder: Path) -> None:
-    """Put the objects of a folder's YAML files into a store."""
     plurals = {collection.kind: collection.plural for collection in COLLECTIONS}
     files = sorted(folder.glob("*.y*ml")) if folder.is_dir() else [folder]
     for file in files:
@@ -338,7 +334,7 @@ def load_manifests(store: ApiStore, folder: Path) -> None:
 
 
 def generate(store: ApiStore, services: int, endpoints: int) -> None:
-    """Put a node, a ServiceCIDR and many services with endpoints into a store."""
+    """Put a node, a ServiceCIDR and many Services with endpoints into a store."""
     store.put("nodes", node("node-0"))
     store.put("servicecidrs", service_cidr("kubernetes", "10.96.0.0/12"))
     for index in range(services):
@@ -362,7 +358,6 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run as a process."""
     parser = argparse.ArgumentParser(description="A fake Kubernetes API server.")
     parser.add_argument("--manifests", type=Path, help="a folder or file of YAML objects to begin with")
     parser.add_argument("--services", type=int, default=0, help="how many services to generate")

@@ -1,4 +1,4 @@
-"""What the fake API server holds: objects with resource versions, their history, and selectors that are evaluated."""
+"""The content of the fake API server: objects with resource versions, history, and selectors."""
 
 import bisect
 import json
@@ -16,7 +16,7 @@ HISTORY = 100_000
 
 
 class ApiError(Exception):
-    """A refusal, as a Status tells it."""
+    """A refusal, as in a Status."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """One kind of object: where it is served, and by which fields it can be selected."""
+    """One kind of object: its path, and its selectable fields."""
 
     base: str
     plural: str
@@ -70,14 +70,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one object: absent before when added, absent after when deleted."""
+    """A change of an object: `before` is None when added, `after` when deleted."""
 
     version: int
     before: Stored | None
     after: Stored | None
 
     def seen_by(self, matches: Matches) -> bytes | None:
-        """Tell this as a watch's line; an object that a selector no longer matches is deleted to that watch."""
+        """Return this as a watch's line; an object that no longer matches the selector counts as deleted."""
         was = self.before is not None and matches(self.before.value)
         now = self.after is not None and matches(self.after.value)
         if not was and not now:
@@ -93,7 +93,7 @@ class Change:
 
 @dataclass(slots=True)
 class Shelf:
-    """The objects of one collection, and what happened to them."""
+    """The objects of one collection, and their history."""
 
     collection: Collection
     objects: dict[tuple[str, str], Stored] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Shelf:
 
 
 class ApiStore:
-    """All collections. `on_change` is called for every change, after it."""
+    """All collections. Calls `on_change` after every change."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -111,7 +111,7 @@ class ApiStore:
         self.on_change: Callable[[str, Change], None] = lambda _plural, _change: None
 
     def put(self, plural: str, value: Json, *, create: bool | None = None) -> Json:
-        """Create or replace an object; `create` says which of the two it must be."""
+        """Create or replace an object; `create` requires one of the two."""
         shelf = self.shelves[plural]
         meta = dict(value.get("metadata") or {})
         if shelf.collection.namespaced:
@@ -148,7 +148,7 @@ class ApiStore:
         return value
 
     def expire(self) -> None:
-        """Forget all history, as a compaction does: older versions and continue tokens answer 410."""
+        """Drop all history, as a compaction does: older versions and continue tokens answer 410."""
         self.version += 1
         for shelf in self.shelves.values():
             shelf.history.clear()
@@ -156,7 +156,7 @@ class ApiStore:
             shelf.oldest = self.version
 
     def page(self, plural: str, matches: Matches, limit: int, token: str) -> bytes:
-        """Answer a list: consistent over its chunks, as the real one is."""
+        """Answer a list, consistent over its chunks as in the real server."""
         shelf = self.shelves[plural]
         version, start = _read_token(token) if token else (self.version, 0)
         if not token:
@@ -179,7 +179,7 @@ class ApiStore:
         return bytes(encode({"kind": kind, "apiVersion": shelf.collection.version, "metadata": meta, "items": found}))
 
     def since(self, plural: str, version: int) -> Iterator[Change]:
-        """Replay what happened after a version."""
+        """Replay the changes after a version."""
         shelf = self.shelves[plural]
         if version < shelf.oldest:
             raise ApiError(410, "Expired", f"too old resource version: {version} ({shelf.oldest})")
@@ -198,7 +198,7 @@ def encode(value: Json) -> msgspec.Raw:
 
 
 def selector(labels: str, fields: str, namespace: str, supported: tuple[str, ...]) -> Matches:
-    """Make the test that `labelSelector` and `fieldSelector` describe; raise ApiError 400 for others."""
+    """Return the test of a `labelSelector` and `fieldSelector`; raise ApiError 400 for unsupported ones."""
     tests = [_label_test(term.strip()) for term in re.split(r",(?![^(]*\))", labels) if term.strip()]
     tests += [_field_test(term.strip(), supported) for term in fields.split(",") if term.strip()]
     if namespace:

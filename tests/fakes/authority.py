@@ -1,4 +1,4 @@
-"""A certificate authority for tests: certificates for servers and clients, good ones and such as must be refused."""
+"""A certificate authority for tests: valid and invalid certificates for servers and clients."""
 
 import functools
 import ssl
@@ -10,7 +10,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 class Authority:
-    """An authority whose files are in a folder: `ca.crt`, and `NAME.crt` with `NAME.key` for what it signed."""
+    """A CA with files in a folder: `ca.crt`, and `NAME.crt` with `NAME.key` for each signed certificate."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self.folder, self._name = folder, name
@@ -18,7 +18,6 @@ class Authority:
 
     @property
     def certificate(self) -> Path:
-        """The authority's own certificate."""
         return self.folder / f"{self._name}.crt"
 
     def sign(self, name: str, *alternatives: str, days: int = 2, client: bool = False) -> None:
@@ -32,11 +31,10 @@ class Authority:
         self._run("x509", "-req", *made, *signer)
 
     def text(self, name: str) -> str:
-        """Read one of the files."""
         return (self.folder / name).read_text(encoding="utf-8")
 
     def server_context(self, name: str = "server", *, clients: bool = False) -> ssl.SSLContext:
-        """Make a server's TLS context; with `clients` it wants a certificate of this authority."""
+        """Make a server's TLS context; with `clients` it requires a certificate of this CA."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.certificate))
         context.load_cert_chain(self.folder / f"{name}.crt", self.folder / f"{name}.key")
         context.verify_mode = ssl.CERT_REQUIRED if clients else ssl.CERT_NONE
@@ -48,7 +46,7 @@ class Authority:
 
 @functools.cache
 def authority() -> Authority:
-    """Give one authority to all tests of a process; making keys takes time.
+    """Return a CA shared by all tests of a process, because making keys takes time.
 
     It has signed `server` (for 127.0.0.1, ::1 and api.test), `expired` (the same, out of date), `elsewhere` (for
     other.test only), and the clients `first` and `second`.

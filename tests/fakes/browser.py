@@ -34,7 +34,7 @@ class Page:
         self.complaints: list[str] = []
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol; raise AssertionError with what it says if it fails."""
+        """Call a method of the protocol; raise AssertionError with its error."""
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
         while True:
@@ -47,18 +47,17 @@ class Page:
                 return result
 
     def _note(self, said: dict[str, Any]) -> None:
-        """Keep what the page's console and the browser's policy complain about."""
+        """Keep complaints of the page's console and the browser's policy."""
         if said.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(said["params"]["exceptionDetails"]))
         if said.get("method") == "Log.entryAdded" and said["params"]["entry"]["level"] == "error":
             self.complaints.append(said["params"]["entry"]["text"])
 
     async def go(self, url: str) -> None:
-        """Open an address."""
         await self.call("Page.navigate", url=url)
 
     async def value(self, script: str) -> Any:
-        """Run an expression in the page; return its value."""
+        """Evaluate an expression in the page."""
         done = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
@@ -74,7 +73,7 @@ class Page:
         return found
 
     async def look(self, path: Path, width: int, height: int = 900, *, dark: bool = False) -> None:
-        """Take a picture in a window of this size."""
+        """Take a screenshot at this window size."""
         mobile = width < 600
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
         await self.call("Emulation.setDeviceMetricsOverride", **metrics)
@@ -87,7 +86,7 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def chromium(within: Sequence[str] = ()) -> AsyncIterator[Page]:
-    """Run a browser with one tab; `within` is a command that runs it elsewhere, such as in a network namespace."""
+    """Run a browser with one tab; `within` is a command prefix, such as for a network namespace."""
     program = shutil.which("chromium")
     assert program, "scripts/setup test installs chromium"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
@@ -110,7 +109,7 @@ async def chromium(within: Sequence[str] = ()) -> AsyncIterator[Page]:
 
 
 async def _port(process: asyncio.subprocess.Process) -> int:
-    """Read at which port the browser listens for us."""
+    """Read the browser's own DevTools port."""
     assert process.stderr is not None
     async with asyncio.timeout(PATIENCE):
         async for line in process.stderr:

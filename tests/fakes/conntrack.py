@@ -1,4 +1,4 @@
-"""Flows as the kernel writes them: the other direction of `vipwire.linux.netlink.conntrack.decode`."""
+"""Encodes flows as the kernel does: the reverse of `vipwire.linux.netlink.conntrack.decode`."""
 
 import struct
 
@@ -8,7 +8,7 @@ from vipwire.model.net import Address
 
 
 def encode_flow(flow: Flow) -> bytes:
-    """Encode a flow, as far as `Flow` tells. The numbers are those of linux/netfilter/nfnetlink_conntrack.h."""
+    """Encode a flow's fields. The numbers are those of linux/netfilter/nfnetlink_conntrack.h."""
     parts = [
         struct.pack("=BBH", 2 if len(flow.source) == 4 else 10, 0, 0),
         _tuple(1, flow[1:5], flow.protocol),

@@ -1,4 +1,4 @@
-"""Tests that are coroutines: the decorator that this makes runs each of them in a world of its own."""
+"""Makes decorators for coroutine tests that run each one in its own world."""
 
 import functools
 import inspect
@@ -12,7 +12,10 @@ Test = Callable[..., None]
 def runs_in(
     play: Callable[[Path, Callable[[Any], Awaitable[None]]], None],
 ) -> Callable[[Callable[..., Awaitable[None]]], Test]:
-    """Return a decorator of a test, whose first argument is the world that `play` makes; the others are pytest's."""
+    """Return a decorator of a test.
+
+    The first argument is the world that `play` makes; the others are pytest fixtures.
+    """
 
     def decorate(story: Callable[..., Awaitable[None]]) -> Test:
         _, *others = inspect.signature(story).parameters.values()
@@ -26,7 +29,7 @@ def runs_in(
 
         folder = inspect.Parameter("tmp_path", inspect.Parameter.KEYWORD_ONLY)
         shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
-        # pytest reads from the signature which fixtures and parameters a test has.
+        # pytest finds fixtures and parameters in the signature.
         test.__signature__ = inspect.Signature(shown if asks_for_folder else [*shown, folder])  # type: ignore[attr-defined]
         return test
 

@@ -1,8 +1,8 @@
-"""The real `vipwire proxy` as a process, in a network namespace that the test made, with what it says and serves.
+"""The real `vipwire proxy` as a process, in the test's network namespace, with its log and pages.
 
-`stage()` makes the namespace: a machine with an address, routes for everything, and Pods' addresses at which an echo
-server tells which of them was reached, so that a connection to a VIP shows what the kernel was told. Nothing sleeps:
-everything waits for a record of the log, a request at the fake API server, or an answer.
+`stage()` makes the namespace: a machine with an address, routes for everything, and Pods' addresses with an echo
+server that answers with the reached address, so that a connection to a VIP shows the kernel's rules. Nothing sleeps:
+all waits are for a log record, a request at the fake API server, or an answer.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.fakes.own_network import own_network, run
 NODE = "node-0"
 ECHO_PORT = 8080
 PATIENCE = 60.0
-"""Seconds after which a test gives up; a machine under load is slow."""
+"""Seconds until a test gives up; a loaded machine is slow."""
 _ADDRESSES = (
     "ip link add node type veth peer name wire",
     "ip link set node up",
@@ -38,7 +38,6 @@ Record = dict[str, Any]
 
 @contextlib.contextmanager
 def stage() -> Iterator[int]:
-    """Make a namespace with the machine's and the Pods' addresses."""
     with own_network() as namespace:
         for command in _ADDRESSES:
             run(command)
@@ -46,7 +45,7 @@ def stage() -> Iterator[int]:
 
 
 class Daemon:
-    """One process. `records` are its log, `lines` what it said besides."""
+    """One process. `records` are its log, `lines` its other output."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class Daemon:
         within: tuple[str, ...] = (),
         program: str = "vipwire",
     ) -> None:
-        """Prepare a process of a module; `within` is a command that makes its surroundings and then becomes it."""
+        """`within` is a command prefix that prepares the process's surroundings and then executes it."""
         self._within, self._program = within, program
         self.flags = ("--logging-format=json", *flags)
         self.records: list[Record] = []
@@ -82,7 +81,7 @@ class Daemon:
         await self.ended()
 
     async def ended(self) -> int:
-        """Wait for its end; return the exit status."""
+        """Wait for its exit; return the status."""
         assert self.process is not None
         assert self._reading is not None
         async with asyncio.timeout(PATIENCE):
@@ -90,18 +89,18 @@ class Daemon:
             return await self.process.wait()
 
     async def terminate(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; return the exit status."""
+        """Send a signal and wait; return the exit status."""
         assert self.process is not None
         self.process.send_signal(number)
         return await self.ended()
 
     def said(self, message: str, **fields: object) -> list[Record]:
-        """Choose the records with this message and these fields."""
+        """Return the records with this message and these fields."""
         wanted = {"msg": message, **fields}
         return [record for record in self.records if all(record.get(key) == wanted[key] for key in wanted)]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something holds that the log decides; on a time-out show the log."""
+        """Wait for a condition on the log; on a timeout show the log."""
         try:
             async with asyncio.timeout(PATIENCE), self._came:
                 await self._came.wait_for(lambda: bool(condition()) or self._over())
@@ -115,14 +114,14 @@ class Daemon:
         return self.said(message, **fields)[0]
 
     async def again(self, action: Callable[[], object], message: str, **fields: object) -> Record:
-        """Do something and wait for one more record than there was; return it."""
+        """Run an action and wait for one more record than before; return it."""
         before = len(self.said(message, **fields))
         action()
         await self.until(lambda: len(self.said(message, **fields)) > before)
         return self.said(message, **fields)[before]
 
     def log(self) -> str:
-        """Print everything it said."""
+        """Return all its output."""
         return "\n".join([*map(str, self.records), *self.lines])
 
     def _over(self) -> bool:
@@ -146,7 +145,7 @@ class Daemon:
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what would lead a client elsewhere."""
+    """Remove variables that would redirect a client."""
     return {key: value for key, value in environ.items() if not key.lower().endswith("_proxy")}
 
 
@@ -157,7 +156,6 @@ class Scene:
         self.server, self.daemon = server, daemon
 
     async def synced(self) -> None:
-        """Wait for the first sync."""
         await self.daemon.heard("synced", ip_family="IPv4")
 
     async def put(self, plural: str, value: Mapping[str, Any]) -> Record:
@@ -165,37 +163,35 @@ class Scene:
         return await self.daemon.again(lambda: self.server.store.put(plural, dict(value)), "synced", ip_family="IPv4")
 
     async def page(self, path: str, port: int = 10256) -> tuple[int, str]:
-        """Ask the daemon for a page."""
         return await page(path, port)
 
     async def metric(self, name: str, **labels: str) -> float:
-        """Read a metric, summed over the labels that are not given."""
+        """Read a metric, summed over the labels not given."""
         _, text = await page("/metrics", 10249)
         found = [line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
         return sum(float(line.rsplit(" ", 1)[1]) for line in found if all(part in line for part in wanted))
 
     def events(self, reason: str, name: str = "") -> list[Record]:
-        """Choose the Kubernetes Events that were posted."""
+        """Return the posted Kubernetes Events."""
         held = [stored.value for stored in self.server.store.shelves["events"].objects.values()]
         return [
             event for event in held if event["reason"] == reason and name in ("", event["involvedObject"]["name"])
         ]
 
     async def posted(self, reason: str, name: str = "", count: int = 1) -> list[Record]:
-        """Wait for Events."""
         await self.server.until(lambda: len(self.events(reason, name)) >= count)
         return self.events(reason, name)
 
 
 async def page(path: str, port: int) -> tuple[int, str]:
-    """GET a page of this namespace: the status and the body."""
+    """GET a page of this namespace: status and body."""
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
         return response.status, await response.text()
 
 
 async def reached(address: str, port: int = 80, patience: float = PATIENCE / 2) -> str:
-    """Connect to a VIP; return the Pod's address that it answered with, or `refused`, or `nothing` in that time."""
+    """Connect to a VIP; return the answering Pod's address, or `refused`, or `nothing` after `patience` seconds."""
     try:
         async with asyncio.timeout(patience):
             reader, writer = await asyncio.open_connection(address, port)
@@ -209,7 +205,7 @@ async def reached(address: str, port: int = 80, patience: float = PATIENCE / 2) 
 
 
 async def leads_to(address: str, pod: str) -> None:
-    """Connect to a VIP until this Pod answers: for changes of which nobody tells when the kernel has them."""
+    """Connect to a VIP until this Pod answers: for changes without a log record."""
     async with asyncio.timeout(PATIENCE):
         while await reached(address) != pod:
             pass
@@ -223,7 +219,7 @@ async def _echo(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @contextlib.asynccontextmanager
 async def echo(at: str = "0.0.0.0") -> AsyncIterator[None]:
-    """Answer at every Pod address with that address, or at one."""
+    """Answer at every Pod address, or at one, with that address."""
     server = await asyncio.start_server(_echo, at, ECHO_PORT)
     async with server:
         yield
@@ -233,7 +229,7 @@ async def echo(at: str = "0.0.0.0") -> AsyncIterator[None]:
 async def scene(
     server: FakeApiServer, *flags: str, environ: Mapping[str, str] | None = None, within: tuple[str, ...] = ()
 ) -> AsyncIterator[Scene]:
-    """Run an API server, the Pods and a daemon; without flags that say how, it is told the master."""
+    """Run an API server, the Pods and a daemon; without flags for a source, it gets --master."""
     async with server, echo():
         prepare(server)
         master = () if any(flag.startswith("--kubeconfig") for flag in flags) else (f"--master={server.url}",)
@@ -243,7 +239,7 @@ async def scene(
 
 
 def prepare(server: FakeApiServer) -> None:
-    """Put in what every cluster has."""
+    """Put in the objects of every cluster."""
     if not server.store.shelves["nodes"].objects:
         server.store.put("nodes", node(NODE))
         server.store.put("servicecidrs", service_cidr("kubernetes", "10.96.0.0/16"))
@@ -278,7 +274,7 @@ def service_of(name: str, cluster_ip: str, created: str = "2026-01-01T00:00:00Z"
 
 
 def write(path: Path, content: str) -> Path:
-    """Replace a file as editors and the kubelet do: whole or not at all."""
+    """Replace a file atomically, as editors and the kubelet do."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(content, encoding="utf-8")
     fresh.replace(path)

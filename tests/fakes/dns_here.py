@@ -14,7 +14,7 @@ from vipwire_up.dns.statistics import DnsStatistics
 
 
 class Client(asyncio.DatagramProtocol):
-    """Sends datagrams, and keeps what comes back."""
+    """Sends datagrams, and keeps the answers."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
@@ -30,7 +30,7 @@ class Client(asyncio.DatagramProtocol):
         self.transport.sendto(data)
 
     async def ask(self, wire: bytes) -> bytes:
-        """Send a question and wait for the answer with its number; others are left out."""
+        """Send a question and wait for the answer with its id."""
         self.send(wire)
         while (answer := await self.answers.get())[:2] != wire[:2]:
             pass
@@ -39,7 +39,7 @@ class Client(asyncio.DatagramProtocol):
 
 @dataclass(frozen=True)
 class Here:
-    """The server, and what it counts."""
+    """The server, and its counts."""
 
     port: int
     tally: DnsStatistics
@@ -51,7 +51,6 @@ class Here:
 
 @contextlib.asynccontextmanager
 async def dns_here(resolver: Resolver, limits: ClientLimits | None = None) -> AsyncIterator[Here]:
-    """Run a server until the block is left."""
     tally = DnsStatistics()
     async with asyncio.TaskGroup() as tasks:
         server = DnsServer(resolver, tally, tasks, limits)

@@ -9,7 +9,7 @@ from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Object
 
 
 class EventLog:
-    """Call it with events. `objects` is what a store would hold after them."""
+    """Call it with events. `objects` is a store's content after them."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -22,12 +22,12 @@ class EventLog:
         self._came.set()
 
     def chance(self) -> float:
-        """Give a source its random number, which it asks for whenever it decides what to do: a moment to look."""
+        """Return a random number for a source, which asks before each decision: a moment to check conditions."""
         self._came.set()
         return 0.0
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds that events or decisions change; raise TimeoutError after 60 s."""
+        """Wait for a condition that events or decisions change; raise TimeoutError after 60 s."""
         async with asyncio.timeout(60):
             while not condition():
                 self._came.clear()
@@ -44,7 +44,7 @@ class EventLog:
 
 
 def apply(objects: dict[tuple[Kind, ObjectName], Object], event: Event) -> None:
-    """Do to a mapping what an event says: the least that a store must do."""
+    """Apply an event to a mapping: the least that a store must do."""
     if isinstance(event, Listed):
         for key in [key for key in objects if key[0] is event.kind]:
             del objects[key]

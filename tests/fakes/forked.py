@@ -1,8 +1,8 @@
-"""`vipwire` in a network namespace, without the start of a Python: forked off a process that has imported it all.
+"""`vipwire` in a network namespace, forked from a process with all imports, which saves Python's start.
 
-A start takes more than half a second of processor time, and some seconds under User-Mode Linux; nearly all of it are
-imports. What runs is the command as `python -m vipwire` runs it, in a process of its own. That it starts by itself,
-too, is what tests/proxy/kernel/test_daemon_process.py is about, among others.
+A start takes over half a second of CPU time, and seconds under User-Mode Linux, nearly all for imports. The command
+runs as with `python -m vipwire`, in a separate process. tests/proxy/kernel/test_daemon_process.py tests the real
+start.
 """
 
 import contextlib
@@ -46,11 +46,11 @@ _PACKAGES: Final = (
     "vipwire.proxy_daemon",
     "vipwire.relay",
 )
-"""A proxy imports some 190 modules of these late, also of other modes, whose leftovers it looks for."""
+"""A proxy imports some 190 modules of these late, also of other modes, for their leftovers."""
 
 
 def _name_modules() -> list[str]:
-    """Name the modules that the fork server imports before any process is forked off."""
+    """Return the modules that the fork server imports before the first fork."""
     found = [*_MODULES]
     for package in _PACKAGES:
         path = importlib.import_module(package).__path__
@@ -61,7 +61,7 @@ def _name_modules() -> list[str]:
 
 
 PROGRAM: Final = "VIPWIRE_PROGRAM"
-"""Variable with the path of an installed `vipwire` that is run in place of this checkout."""
+"""Variable with the path of an installed `vipwire` to run instead of this checkout."""
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
@@ -69,7 +69,7 @@ _CONTEXT.set_forkserver_preload(_name_modules())
 
 
 class Forked:
-    """One process, used as a subprocess.Popen. What it says is added to the files `output` and `errors`."""
+    """One process with subprocess.Popen's interface. Its output goes to the files `output` and `errors`."""
 
     def __init__(self, namespace: Path, arguments: Sequence[str], output: Path, errors: Path | None = None) -> None:
         words = (str(namespace), tuple(arguments), str(output), str(errors or output), dict(os.environ))
@@ -80,7 +80,7 @@ class Forked:
         self.pid: int = self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit status, None while it runs; that of a process that a signal ended is below 0."""
+        """Return the exit status, None while it runs; negative after a signal."""
         if self._status is None and self._process.exitcode is not None:
             self._status = self._process.exitcode
             self._process.close()
@@ -101,13 +101,12 @@ class Forked:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
         if self.poll() is None:
             self._process.kill()
 
 
 def started(lab: Lab, host: str, arguments: Sequence[str], output: Path, errors: Path | None = None) -> Forked:
-    """Start it on a host of a lab; the lab ends it with all others if it still runs then."""
+    """Start it on a host of a lab; the end of the lab ends it."""
     made = Forked(lab.netns(host), arguments, output, errors)
     if identity := ProcessId.of(made.pid):
         identity.write(state.directory_of(lab.name) / f"{made.pid}.pid")
@@ -115,14 +114,14 @@ def started(lab: Lab, host: str, arguments: Sequence[str], output: Path, errors:
 
 
 def run(lab: Lab, host: str, arguments: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end on a host of a lab; raise subprocess.TimeoutExpired if that takes too long."""
+    """Run it to its end on a host of a lab; raise subprocess.TimeoutExpired."""
     with tempfile.TemporaryDirectory(prefix="vipwire-forked-") as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
         return _finish(started(lab, host, arguments, output, errors), arguments, output, errors, timeout)
 
 
 def run_here(arguments: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end in the network namespace of this thread; raise subprocess.TimeoutExpired."""
+    """Run it to its end in this thread's network namespace; raise subprocess.TimeoutExpired."""
     with tempfile.TemporaryDirectory(prefix="vipwire-forked-") as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
         here = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net")
@@ -147,9 +146,9 @@ def _text(path: Path) -> str:
 
 
 def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, environ: Mapping[str, str]) -> None:
-    """Be that command, for good: in the namespace, with its words, its surroundings and its output."""
-    gc.freeze()  # a collection would touch, and so copy, each page that the forked process shares
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the tests, it is not left behind
+    """Become that command: in the namespace, with its arguments, environment and output."""
+    gc.freeze()  # a collection would touch, and so copy, each page shared with the parent
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the tests, even if they are killed
     for descriptor, path in ((1, output), (2, errors)):
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.dup2(opened, descriptor)
@@ -160,7 +159,7 @@ def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, 
         with netns.inside(Path(namespace)):
             os.execv(program, ["vipwire", *arguments])  # noqa: S606  # no shell: an installed program
     sys.argv = ["vipwire", *arguments]
-    sys.orig_argv = [sys.executable, "-m", *sys.argv]  # for who becomes another mode: it executes these words
+    sys.orig_argv = [sys.executable, "-m", *sys.argv]  # a change of the mode executes these words
     from vipwire.cli.main import main  # noqa: PLC0415  # imported in the process that this is forked off
 
     with netns.inside(Path(namespace)):

@@ -1,8 +1,7 @@
-"""Pods as people write them: aiohttp, Flask on gunicorn, Node's http. Each tells how it has read a request.
+"""Typical Pods: aiohttp, Flask on gunicorn, Node's http. Each answers how it has read a request.
 
-Below /admin, /@team and /caf%C3%A9 each has handlers that are to be guarded; /admin/public is open again. Node's http
-routes nothing itself: its Pod tells what each of the usual ways to read `req.url` would come to, and which requests
-came to a guarded handler.
+Below /admin, /@team and /caf%C3%A9 each has guarded handlers; /admin/public is open. Node's http has no routes: its
+Pod answers with the results of each usual way to read `req.url`, and which requests reached a guarded handler.
 """
 
 import contextlib
@@ -100,7 +99,7 @@ def _command(name: str, folder: Path, address: str, port: int) -> tuple[str, ...
 
 @contextlib.contextmanager
 def framework(name: str, folder: Path, address: str, port: int) -> Iterator[None]:
-    """Run a Pod of a framework until the end of the block."""
+    """Run a Pod of a framework for the block."""
     with subprocess.Popen(_command(name, folder, address, port), stdout=subprocess.DEVNULL) as process:
         try:
             _wait(process, address, port)

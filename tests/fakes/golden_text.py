@@ -1,4 +1,4 @@
-"""Comparison with recorded text: `UPDATE_GOLDEN=1 pytest …` records what is there now."""
+"""Compares with recorded text: `UPDATE_GOLDEN=1 pytest …` records the current text."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ _FOLDER = Path(__file__).parent / "golden"
 
 
 def matches_golden(name: str, text: str) -> bool:
-    """Tell whether a text is the one that was recorded under a name; record it where that is asked for."""
+    """Compare a text with the recorded one; record it if the variable is set."""
     path = _FOLDER / name
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")

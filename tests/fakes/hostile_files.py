@@ -1,4 +1,4 @@
-"""Files that a folder of manifests may hold by accident or by malice, none of which is a manifest."""
+"""Files that a folder of manifests may contain by accident or malice, none of them a manifest."""
 
 import json
 import os
@@ -46,7 +46,7 @@ TEXTS: Final[dict[str, tuple[str | bytes, str]]] = {
     "huge.json": (b"", ""),
     b"\xff\n\x1b[31m.yaml".decode(errors="surrogateescape"): ("{a: b}: c\n", "line 1, column 1"),
 }
-"""What each holds, and how the place that is told begins."""
+"""Content of each, and the beginning of the reported place."""
 ODD: Final = (
     "pipe.yaml",
     "socket.json",
@@ -60,14 +60,13 @@ NAMES: Final = (*TEXTS, *ODD)
 
 
 def plant(folder: Path) -> None:
-    """Make all of them in a folder."""
     for name, (content, _) in TEXTS.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     os.truncate(folder / "huge.json", 1 << 33)
     os.mkfifo(folder / "pipe.yaml")
     with socket.socket(socket.AF_UNIX) as listening:
         here = Path.cwd()
-        os.chdir(folder)  # a socket's path is short
+        os.chdir(folder)  # a socket's path must be short
         listening.bind("socket.json")
         os.chdir(here)
     os.mknod(folder / "device.yml", 0o20600, os.makedev(1, 5))
@@ -78,15 +77,15 @@ def plant(folder: Path) -> None:
 
 
 def mend(folder: Path, name: str, *objects: dict[str, Any]) -> None:
-    """Put a file of these objects into the place of one."""
+    """Replace one by a file of these objects."""
     path = folder / name
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
-    documents = [json.dumps(each) for each in objects]  # which is YAML, too
+    documents = [json.dumps(each) for each in objects]  # JSON is YAML too
     (folder / ".mended").write_text(("\n" if name.endswith(".json") else "\n---\n").join(documents), encoding="utf-8")
     (folder / ".mended").replace(path)
 
 
 def place_of(name: str) -> str:
-    """Tell how the place of a file begins that is told; "" where there is none."""
+    """Return the beginning of a file's reported place; "" without one."""
     return TEXTS[name][1] if name in TEXTS else ""

@@ -1,4 +1,4 @@
-"""A client of HTTP/2 that sends what no library would: any pseudo-header, in any number, without a check."""
+"""An HTTP/2 client for invalid requests: any pseudo-header, in any number, unchecked."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ Fields = Iterable[tuple[str, str]]
 
 
 async def asked(port: int, fields: Fields) -> tuple[int, Any]:
-    """Send a request; return the status, and what the Pod tells, if one has answered.
+    """Send a request; return the status, and the Pod's answer, if any.
 
-    A request that RFC 9113 calls malformed ends its stream, or its connection: 400.
+    A malformed request (RFC 9113) ends its stream, or its connection: 400.
     """
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -29,11 +29,11 @@ async def asked(port: int, fields: Fields) -> tuple[int, Any]:
 
 
 async def send_headers_without_end(port: int, fields: Fields, most: int) -> None:
-    """Send the headers of one request in `most` frames without an end, or until the server hangs up."""
+    """Send the headers of one request in `most` frames without END_HEADERS, or until the server closes."""
     more = b"\0" + _text("x") + _text("y" * 8000)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        stack.callback(writer.transport.abort)  # the server may not read what is left
+        stack.callback(writer.transport.abort)  # the server may not read the rest
         writer.write(_PREFACE + _frame(_HEADERS, _END_STREAM, 1, _block(fields)))
         for _ in range(most):
             writer.write(_frame(_CONTINUATION, 0, 1, more))
@@ -43,7 +43,7 @@ async def send_headers_without_end(port: int, fields: Fields, most: int) -> None
 
 
 def send_requests_and_reset_them(port: int, path: str, seconds: float) -> None:
-    """Open connections one after another, and on each begin and reset as many requests as HAProxy takes at once."""
+    """Open connections one after the other; on each, begin and reset as many requests as HAProxy accepts at once."""
     streams, block = range(1, 200, 2), _block(pseudo(path, "a.org"))
     begun = b"".join(_frame(_HEADERS, _END_STREAM | _END_HEADERS, each, block) for each in streams)
     reset = b"".join(_frame(_RESET, 0, each, b"\0\0\0\x08") for each in streams)
@@ -54,7 +54,7 @@ def send_requests_and_reset_them(port: int, path: str, seconds: float) -> None:
 
 
 async def exchanged(port: int, request: str) -> tuple[int, Any]:
-    """Send a request that is written as HTTP/1.1 has it."""
+    """Send a request that is written as HTTP/1.1."""
     first, *lines = request.rstrip("\r\n").split("\r\n")
     method, path = first.removesuffix(" HTTP/1.1").split(" ", 1)
     headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
@@ -64,7 +64,6 @@ async def exchanged(port: int, request: str) -> tuple[int, Any]:
 
 
 def pseudo(path: str, host: str, method: str = "GET") -> tuple[tuple[str, str], ...]:
-    """Write the pseudo-headers of a request."""
     return (":method", method), (":scheme", "http"), (":authority", host), (":path", path)
 
 
@@ -106,7 +105,7 @@ def _block(fields: Fields) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    """Write a string of HPACK, without Huffman's code."""
+    """Encode a string in HPACK without Huffman coding."""
     data = text.encode()
     if len(data) < 127:
         return bytes((len(data),)) + data

@@ -1,6 +1,6 @@
-"""iptables-restore and iptables-save in small: one network namespace's tables, in memory.
+"""A small iptables-restore and iptables-save: one network namespace's tables, in memory.
 
-What the kernel refuses is refused here: a jump to a chain that does not exist, the removal of one that is in use.
+Refuses what the kernel refuses: a jump to a missing chain, the removal of a chain in use.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ class FakeTables:
         self.refuse = ""
 
     def restore(self, text: str) -> None:
-        """Do what `iptables-restore --noflush` does; a table that is refused leaves it as it was."""
+        """Apply text as `iptables-restore --noflush` does; a refused table stays unchanged."""
         self.log.append(text)
         table, chains = "", Chains()
         for number, line in enumerate(text.splitlines(), 1):
@@ -70,7 +70,6 @@ class FakeTables:
                 raise ValueError("what is that?")
 
     def save(self, table: str) -> str:
-        """Print a table as iptables-save does."""
         chains = self.tables[table]
         heads = [f":{chain} {'ACCEPT' if chain in BUILT_IN[table] else '-'} [0:0]" for chain in chains]
         rules = [f"-A {chain} {rule}" for chain, all_of in chains.items() for rule in all_of]
@@ -94,7 +93,6 @@ class FakeTool:
         self.name = f"fake-{variant.value}"
 
     def save(self, table: str) -> str:
-        """Print one table."""
         return self.tables.save(table)
 
     def pieces(self, table: str) -> Iterator[str]:
@@ -103,25 +101,23 @@ class FakeTool:
         yield from (text[at : at + 1000] for at in range(0, len(text), 1000))
 
     def restore(self, text: Iterable[str], wait: int = 5) -> None:
-        """Write tables."""
         del wait
         self.tables.restore("".join(text))
 
 
 class FakeWitness:
-    """Looks at the generation of such tables."""
+    """Reads the generation of such tables."""
 
     def __init__(self, tables: FakeTables) -> None:
         self._tables = tables
 
     def look(self) -> Observation:
-        """Take a sight."""
         return self._tables.generation
 
     def after(self, before: Observation, commits: int) -> Observation | None:
-        """Take a sight after commits of ours."""
+        """Return an observation after commits of the proxy's own."""
         now = self._tables.generation
         return now if (before, commits) == (now - commits, commits) else None
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no resource is open."""

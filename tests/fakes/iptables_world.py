@@ -1,4 +1,4 @@
-"""A family's backend on tables in memory, and Services in few words, planned as the proxy plans them."""
+"""A family's backend on tables in memory, and short forms of Services, planned as the proxy plans them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ PLAIN = RuleSettings(counters=False)
 
 
 class World:
-    """One proxy of one family: what is planned is rendered, and written into the tables."""
+    """One proxy of one family, which writes into the tables."""
 
     def __init__(
         self,
@@ -42,30 +42,26 @@ class World:
         self._slices: dict[ObjectName, list[EndpointSlice]] = {}
 
     def put(self, service: Service, *slices: EndpointSlice) -> None:
-        """Add or replace a Service with its slices."""
         self._services[service.name] = service
         self._slices[service.name] = list(slices)
         self._plan([service.name])
 
     def drop(self, name: ObjectName) -> None:
-        """Delete a Service."""
         self._services.pop(name)
         self._slices.pop(name)
         self._plan([name])
 
     def sync(self) -> Report[Key]:
-        """Make the tables as planned."""
         return self.reconciler.sync()
 
     def chain(self, name: str, table: str = "nat") -> list[str]:
-        """Show a chain's rules."""
         return self.tables.tables[table][name]
 
     def count(self, table: str) -> int:
-        """Count the rules of our chains in a table, as kube-proxy's own test of their number does.
+        """Count a table's rules in vipwire's chains, for comparison with kube-proxy's own test.
 
-        What it does not have is left out: the refusal of ClusterIPs' other ports, and that sources which may not come
-        are dropped where nobody answers, too.
+        Leaves out rules that kube-proxy lacks: refused other ports of ClusterIPs, and dropped sources of frontends
+        without endpoints.
         """
         chains = self.tables.tables[table]
         ours = [chain for chain in chains if chain.startswith("KUBE-") and chain not in (CLUSTER_IPS, NO_SUCH_PORT)]

@@ -1,7 +1,7 @@
-"""A kernel that holds objects in a dictionary, and a mode that programs it: to test what is above a mode.
+"""A kernel that holds objects in a dictionary, and a mode that programs it: for tests of the layers above modes.
 
-It behaves as a real one where that matters: a transaction is all or nothing; adding what is there, and changing or
-removing what is not, is refused; anybody may change its objects, which `changed` tells.
+As in a real kernel, a transaction is all or nothing; adding an existing object, and changing or removing a missing
+one, is refused; other programs may change objects, which `changed` reports.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,20 +18,17 @@ Objects = dict[str, str]
 
 
 class PlainMode:
-    """The calls of `Mode` that a test's mode has no use for: it lacks nothing, and counts nothing."""
+    """The calls of `Mode` that a test's mode does not need."""
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """Lack nothing."""
         del plan
         return ()
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Count nothing."""
         del plans, endpoints
         return Counts()
 
     def housekeeping_due(self) -> float | None:
-        """Have nothing to do."""
         return None
 
     def housekeep(self) -> None:
@@ -46,37 +43,34 @@ class DictBackend(PlainMode):
         self.refused: set[str] = set()
         """Keys that no transaction may add or change."""
         self.fails: str | VipwireError = ""
-        """Why the kernel does not answer at all; empty if it does."""
+        """The error of every access to the kernel; "" for none."""
         self.observed = 0
         self.deltas: list[Delta[str, str]] = []
-        """The transactions that were accepted."""
+        """The accepted transactions."""
         self.refusals = 0
         self._meddled = False
 
     def render_node(self, node: NodePlan) -> Mapping[str, str]:
-        """Render the node."""
         return {"node": str(node.masquerade_bit)}
 
     def render(self, plan: ServicePlan) -> Rendered[str, str]:
-        """Render a Service."""
         own = {f"{address.hex()}": str(plan.name) for address in plan.cluster_ips}
         own.update((f"{plan.name}{frontend.key}", str(frontend.action)) for frontend in plan.frontends)
         return Rendered(own, {f"size {len(plan.cluster_ips)}": "shared"} if plan.cluster_ips else {})
 
     def observe(self) -> Objects:
-        """Read everything."""
         self._answer()
         self.observed += 1
         self._meddled = False
         return dict(self.held)
 
     def changed(self) -> bool:
-        """Tell whether `meddle` was called."""
+        """Report whether `meddle` was called."""
         self._answer()
         return self._meddled
 
     def commit(self, delta: Delta[str, str]) -> int:
-        """Apply a difference that fits."""
+        """Apply a difference, or refuse it."""
         self._answer()
         assert len(delta), "an empty transaction is none"
         self._check(delta)
@@ -85,19 +79,17 @@ class DictBackend(PlainMode):
         return len(delta)
 
     def meddle(self, change: Callable[[Objects], object]) -> None:
-        """Change the objects as somebody else would."""
+        """Change the objects as another program would."""
         change(self.held)
         self._meddled = True
 
     def close(self) -> None:
-        """Have nothing to close."""
+        """Do nothing: no resource is open."""
 
     def describe(self, key: str) -> str:
-        """Name an object."""
         return key
 
     def delete(self) -> bool:
-        """Remove everything."""
         had = bool(self.held)
         self.held = {}
         return had
@@ -119,5 +111,5 @@ class DictBackend(PlainMode):
 
 
 def touched(deltas: Iterable[Delta[str, str]]) -> set[str]:
-    """Collect the keys of some transactions."""
+    """Return the keys of some transactions."""
     return {key for delta in deltas for part in (delta.added, delta.changed, delta.removed) for key in part}

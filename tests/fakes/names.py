@@ -1,4 +1,4 @@
-"""Services and endpoints as DNS reads them, in few words: all in the namespace `shop` unless told otherwise."""
+"""Short forms of Services and endpoints for DNS, by default in the namespace `shop`."""
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Protocol, parse_address

@@ -1,4 +1,4 @@
-"""Kubernetes objects as an API server sends them, made by the number, for tests and for load."""
+"""Kubernetes objects as an API server sends them, made by number, for tests and load."""
 
 from typing import Any
 
@@ -78,7 +78,6 @@ def node(name: str, address: str = "192.0.2.10") -> Json:
 
 
 def service_cidr(name: str, *cidrs: str) -> Json:
-    """Make a ServiceCIDR."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "ServiceCIDR",
@@ -97,7 +96,7 @@ def _metadata(name: str, index: int) -> Json:
 
 
 def _managed() -> list[Json]:
-    """Make the `managedFields` that every real object drags along and nobody here reads."""
+    """Make the `managedFields` that every real object has and vipwire ignores."""
     fields: Json = {
         "f:spec": {"f:ports": {".": {}, 'k:{"port":80,"protocol":"TCP"}': {".": {}, "f:port": {}, "f:name": {}}}}
     }

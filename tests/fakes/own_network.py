@@ -1,4 +1,4 @@
-"""A network namespace without a name, for one test: gone when the last socket and process in it are."""
+"""An unnamed network namespace for one test; ends with its last socket and process."""
 
 import contextlib
 import ctypes
@@ -18,14 +18,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(namespace: int) -> None:
-    """Move this thread into the namespace of that descriptor (os.setns is of Python 3.12)."""
+    """Move this thread into the namespace of a descriptor (os.setns needs Python 3.12)."""
     if _LIBC.setns(namespace, _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "setns")
 
 
 @contextlib.contextmanager
 def own_network() -> Iterator[int]:
-    """Put this thread into a new namespace whose loopback is up, and back at the end; yield its descriptor."""
+    """Move this thread into a new namespace with loopback up, and back at the end; yield its descriptor."""
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _LIBC.unshare(_CLONE_NEWNET):
@@ -33,11 +33,11 @@ def own_network() -> Iterator[int]:
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             run("ip link set lo up")
-            # A new namespace has this machine's own value; a machine that runs containers forwards.
+            # A new namespace copies this machine's value, and a container host forwards.
             run("sysctl -q -e -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
             yield here
         finally:
-            enter(here)  # wherever the test has left this thread
+            enter(here)  # even if the test has moved this thread
             end_relays()
             remove_programs()
             enter(before)
@@ -47,13 +47,13 @@ def own_network() -> Iterator[int]:
 
 
 def remove_programs() -> None:
-    """Remove the programs of ebpf mode: pinned in bpffs, they would be called for their cgroup until a reboot."""
-    with contextlib.suppress(UnsupportedError):  # there is no bpffs, so there are none
+    """Remove ebpf mode's programs: pinned in bpffs, they would run for their cgroup until a reboot."""
+    with contextlib.suppress(UnsupportedError):  # without bpffs there are none
         NodePins(folder(), None).remove()
 
 
 def end_relays() -> None:
-    """End what outlives a proxy in userspace mode, in this namespace: it would hold the namespace for good."""
+    """End processes that outlive a userspace mode proxy, because they would hold this namespace open."""
     for family in Family:
         call = Call.find(relay_name(family))
         if call is not None:
@@ -63,7 +63,7 @@ def end_relays() -> None:
 
 
 def run(command: str, stdin: str | None = None) -> str:
-    """Run a command without a shell; return what it prints, or raise with what it says."""
+    """Run a command without a shell; return its output, or raise with its error."""
     done = subprocess.run(command.split(), input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stderr or done.stdout}"
     return done.stdout

@@ -1,7 +1,7 @@
-"""Ports for whoever binds later: none that the kernel gives to others meanwhile, and none twice.
+"""Ports to bind later: the kernel gives none of them to other programs, and this module none twice.
 
-A port that was found by binding port 0 may be anybody's a moment later: another listener's, or the source of a
-connection. These are below the range that the kernel takes such ports from, and below node ports.
+The kernel may reuse a port found by binding port 0 a moment later. These are below its range of ephemeral ports, and
+below node ports.
 """
 
 import itertools
@@ -9,11 +9,11 @@ import os
 import socket
 
 _FIRST, _COUNT = 20_000, 10_000
-_numbers = itertools.count(os.getpid() * 97)  # each process begins elsewhere
+_numbers = itertools.count(os.getpid() * 97)  # each process begins at another number
 
 
 def free_port() -> int:
-    """Find a port that nobody has, for TCP and UDP, at any address of IPv4."""
+    """Find a free port for TCP and UDP at any IPv4 address."""
     while not _is_free(port := _FIRST + next(_numbers) % _COUNT):
         pass
     return port

@@ -1,4 +1,4 @@
-"""An HTTP proxy in a few lines: CONNECT for https, absolute addresses for http. Keeps what it was asked."""
+"""A small HTTP proxy: CONNECT for https, absolute URLs for http. Keeps the requests."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 class FakeProxy:
-    """Listens on loopback. All names lead to `target`, as if it were the cluster's DNS as well."""
+    """Listens on loopback. All names lead to `target`, as with the cluster's DNS."""
 
     def __init__(self, target: Callable[[], tuple[str, int]], *, refuses: bool = False) -> None:
         self._target, self._refuses = target, refuses
@@ -33,7 +33,7 @@ class FakeProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (task := asyncio.current_task()) is not None:
             self._connections.append(task)
-        # Cancelled is how a connection ends that is open when the proxy stops: no error to tell the loop.
+        # Stopping the proxy cancels open connections, which is no error for the loop.
         with contextlib.suppress(asyncio.CancelledError):
             await self._answer(reader, writer)
 

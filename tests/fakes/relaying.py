@@ -1,4 +1,4 @@
-"""A relay in this process, on loopback, whose loop runs while a test waits for a fact; and its neighbours."""
+"""A relay in this process, on loopback, whose loop runs while a test waits; and its clients and servers."""
 
 import select
 import socket
@@ -26,14 +26,14 @@ PATIENCE = 60.0
 
 
 class Relaying:
-    """A relay and its loop. Chance is such that endpoints are taken in the order in which they are given."""
+    """A relay and its loop. Random choices take endpoints in the given order."""
 
     def __init__(self, limit: int = 4096) -> None:
         self.loop = EventLoop()
         self.relay = Relay(self.loop, limit, 1, lambda: 0.999)
 
     def listen(self, key: str, *places: Place, protocol: int = 6, **fields: Any) -> int:
-        """Have a listener on loopback; return its port."""
+        """Open a listener on loopback; return its port."""
         shares = tuple(Share(place) for place in places)
         described = Listener(key, protocol, (Place(HERE, 0),), shares, **fields)
         answer = self.relay.answer(Put({key: described}))
@@ -41,7 +41,7 @@ class Relaying:
         return answer.ports[key][0]
 
     def until(self, fact: Callable[[], Any]) -> Any:
-        """Let the relay work until something is so; return it."""
+        """Run the relay until `fact` holds; return it."""
         deadline = time.monotonic() + PATIENCE
         while not (found := fact()):
             assert time.monotonic() < deadline, "the relay does not get there"
@@ -49,23 +49,21 @@ class Relaying:
         return found
 
     def counted(self) -> RelayCounters:
-        """Read the counters."""
         answer = self.relay.answer(AskCounters())
         assert isinstance(answer, RelayCounters)
         return answer
 
     def count(self, key: str, place: Place) -> EndpointCounters:
-        """Read the counters of one endpoint."""
         return next(each for each in self.counted().listeners[key] if each.place == place)
 
     def said(self) -> str:
-        """Everything that an operator would be told, once."""
+        """Return all its log lines once."""
         return "\n".join(self.loop.notes)
 
 
 @contextmanager
 def relaying(limit: int = 4096) -> Iterator[Relaying]:
-    """Have a relay; all that it has open is closed at the end."""
+    """Run a relay; the end closes everything."""
     made = Relaying(limit)
     try:
         yield made
@@ -80,7 +78,7 @@ def relaying(limit: int = 4096) -> Iterator[Relaying]:
 
 
 class Peer:
-    """A server on loopback that does as a test says: it accepts, reads and writes only when it is told."""
+    """A server on loopback that accepts, reads and writes only when told."""
 
     def __init__(self, *, backlog: int = 64, kind: int = socket.SOCK_STREAM) -> None:
         self.listening = socket.socket(socket.AF_INET, kind)
@@ -102,24 +100,22 @@ class Peer:
         return sock
 
     def refuse(self) -> Place:
-        """Serve no more, and keep the port: nobody else gets it, and whoever comes there is refused."""
+        """Stop serving but keep the port, so that connections to it are refused."""
         kind = self.listening.type
         self.listening.close()
         self.listening = socket.socket(socket.AF_INET, kind)
         self.listening.bind(("127.0.0.1", self.place.port))
         if kind == socket.SOCK_DGRAM:
-            self.listening.connect(("127.0.0.1", 9))  # what others send is not for it
+            self.listening.connect(("127.0.0.1", 9))  # ignore datagrams of other senders
         return self.place
 
     def close(self) -> None:
-        """Close everything."""
         for sock in (*self.accepted, self.listening):
             sock.close()
 
 
 @contextmanager
 def peers(count: int, **fields: Any) -> Iterator[list[Peer]]:
-    """Have several servers."""
     made = [Peer(**fields) for _ in range(count)]
     try:
         yield made
@@ -130,14 +126,14 @@ def peers(count: int, **fields: Any) -> Iterator[list[Peer]]:
 
 @contextmanager
 def client(port: int) -> Iterator[socket.socket]:
-    """Connect to a port on loopback; the socket does not block."""
+    """Connect a non-blocking socket to a port on loopback."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
         sock.settimeout(0)
         yield sock
 
 
 def heard(sock: socket.socket, size: int = 65536) -> bytes | None:
-    """Read what is there: None if nothing is, b"" at the end. Raise ConnectionResetError for a reset."""
+    """Read available data: None without any, b"" at the end. Raise ConnectionResetError for a reset."""
     try:
         return sock.recv(size)
     except BlockingIOError:
@@ -145,7 +141,7 @@ def heard(sock: socket.socket, size: int = 65536) -> bytes | None:
 
 
 def was_reset(sock: socket.socket) -> bool:
-    """Tell whether the other side has sent a reset."""
+    """Report whether the peer has sent a reset."""
     try:
         return sock.recv(1) is None
     except BlockingIOError:
@@ -155,5 +151,5 @@ def was_reset(sock: socket.socket) -> bool:
 
 
 def readable(sock: socket.socket) -> bool:
-    """Tell whether there is anything to read, the end included."""
+    """Report whether data or the end can be read."""
     return bool(select.select([sock], [], [], 0)[0])

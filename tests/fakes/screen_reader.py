@@ -1,4 +1,4 @@
-"""What a screen reader and a keyboard find on a page, by the browser's own tree, and what eyes can read of it."""
+"""A page as a screen reader and keyboard find it, by the browser's accessibility tree, and its contrast."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ from tests.fakes.browser import Page
 CONTROLS: Final = frozenset({"button", "link", "textbox", "searchbox", "combobox", "listbox", "option", "menuitem"})
 LANDMARKS: Final = frozenset({"banner", "main", "navigation"})
 FAINT: Final = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
-"""Texts whose contrast is below what WCAG 2.2 asks for at level AA."""
+"""Texts with less contrast than WCAG 2.2 level AA."""
 _FOCUSED: Final = """(() => {
   const at = document.activeElement;
   const shown = at.getBoundingClientRect();
@@ -20,14 +20,14 @@ _FOCUSED: Final = """(() => {
 
 
 async def tree(page: Page) -> Sequence[tuple[str, str]]:
-    """Give role and name of every node that a reader meets, in order."""
+    """Return role and name of every node of the accessibility tree, in order."""
     made: dict[str, Any] = await page.call("Accessibility.getFullAXTree")
     nodes = (node for node in made["nodes"] if not node.get("ignored"))
     return [(node.get("role", {}).get("value", ""), node.get("name", {}).get("value", "")) for node in nodes]
 
 
 async def complaints(page: Page) -> list[str]:
-    """Say what a reader would miss in the view that is shown."""
+    """Return accessibility problems of the visible view."""
     met = await tree(page)
     roles = [role for role, _ in met]
     missing = [f"no {role}" for role in LANDMARKS if roles.count(role) != 1]
@@ -44,7 +44,7 @@ async def complaints(page: Page) -> list[str]:
 
 
 async def tabbed(page: Page, times: int) -> list[tuple[str, bool]]:
-    """Press Tab; give where the focus is each time, and whether it can be seen there."""
+    """Press Tab; return the focused element each time, and whether its focus is visible."""
     found = []
     for _ in range(times):
         for kind in ("keyDown", "keyUp"):

@@ -1,4 +1,4 @@
-"""Ways to write a guarded path so that a proxy may take it for an open one, and what honest clients send."""
+"""Spellings of a guarded path that a proxy might take for an open one, and honest clients' requests."""
 
 import asyncio
 import json
@@ -35,7 +35,6 @@ WORDS = (
 
 
 def spellings() -> tuple[str, ...]:
-    """Return paths, each once."""
     made = [f"/{word}" for word in WORDS]
     for slash in SLASHES:
         made += [
@@ -73,7 +72,7 @@ HONEST = (
 
 
 async def exchanged(port: int, request: str) -> tuple[int, Any]:
-    """Send a request as it stands; return the status, and what the Pod tells, if one has answered."""
+    """Send a request unchanged; return the status, and the Pod's answer, if any."""
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request.encode())
@@ -88,7 +87,7 @@ async def exchanged(port: int, request: str) -> tuple[int, Any]:
 
 
 async def passed(port: int, host: str, exchange: Exchange = exchanged) -> list[str]:
-    """Try all spellings; tell those that came to a guarded handler, or to the Pod in another form."""
+    """Try all spellings; return those that reached a guarded handler, or reached the Pod in another form."""
     wrong = []
     for path in spellings():
         status, told = await exchange(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
@@ -100,11 +99,11 @@ async def passed(port: int, host: str, exchange: Exchange = exchanged) -> list[s
 
 
 async def refused(port: int, host: str, exchange: Exchange = exchanged) -> list[str]:
-    """Send what honest clients do; tell what did not reach the Pod as it was sent."""
+    """Send honest clients' requests; return those that did not reach the Pod unchanged."""
     wrong = []
     for path in HONEST:
         status, told = await exchange(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
-        # Flask sends clients of `//` and of what has no slash at its end elsewhere itself.
+        # Flask itself redirects `//` and paths without a slash at the end.
         if status != 308 and (not told or told["raw"] != path):
             wrong.append(f"{path} {status} {told}")
     return wrong

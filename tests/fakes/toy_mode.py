@@ -1,6 +1,7 @@
-"""A mode in one file, to prove that a mode needs no more than itself and a line: it keeps its objects in JSON files.
+"""A mode in one file, to prove that a mode needs only itself and one line: keeps its objects in JSON files.
 
-`python -m tests.fakes.toy_mode COMMAND …` is vipwire with this mode registered. The environment says where they are.
+`python -m tests.fakes.toy_mode COMMAND …` is vipwire with this mode registered. An environment variable names the
+folder.
 """
 
 import json
@@ -43,44 +44,40 @@ class ToyMode(PlainMode):
         self._file = Path(os.environ[FOLDER]) / f"{family.value}.json"
 
     def render_node(self, node: NodePlan) -> Mapping[str, str]:
-        """Have one object."""
+        """Return one object."""
         return {"node": node.name}
 
     def render(self, plan: ServicePlan) -> Rendered[str, str]:
-        """Have one for each frontend."""
+        """Return one object for each frontend."""
         return Rendered({str(each.key): type(each.action).__name__ for each in plan.frontends})
 
     def observe(self) -> dict[str, str]:
-        """Read the file."""
         found: dict[str, str] = json.loads(self._file.read_text()) if self._file.exists() else {}
         return found
 
     def changed(self) -> bool:
-        """Believe that nobody else writes it."""
+        """Report no change: no other program writes the file."""
         return False
 
     def commit(self, delta: Delta[str, str]) -> int:
-        """Write the file."""
         text = json.dumps(patch(self.observe(), delta))
         self._file.write_text(text)
         return len(text)
 
     def close(self) -> None:
-        """Have nothing to close."""
+        """Do nothing: no resource is open."""
 
     def describe(self, key: str) -> str:
-        """Name an object."""
         return f"toy {key}"
 
     def delete(self) -> bool:
-        """Remove the file."""
         found = self._file.exists()
         self._file.unlink(missing_ok=True)
         return found
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-    """Build it where there is a folder."""
+    """Build the mode if the folder exists."""
     del config, prepare
     if FOLDER not in os.environ:
         raise UnsupportedError(f"toy mode needs a folder: set {FOLDER}")
@@ -91,7 +88,7 @@ DRIVER: Final = Driver(
     build=_build,
     supposed=lambda config, families: _build(config, families, prepare=False),
     attempt=lambda _config, _families: None,
-    sysctls=lambda _: (Sysctl("net/ipv4/conf/all/log_martians", 1),),  # which a new namespace does not have
+    sysctls=lambda _: (Sysctl("net/ipv4/conf/all/log_martians", 1),),  # a new namespace has another value
     priorities=NatPriorities(),
     explainer=lambda _family, _mode: None,
     remarks=lambda _: (),
@@ -106,7 +103,6 @@ DRIVER: Final = Driver(
 
 
 def main() -> Any:
-    """Run a command of vipwire."""
     from vipwire.cli.main import main as vipwire  # noqa: PLC0415  # the mode is registered by then
 
     with registering(MODE.name, MODE.driver):

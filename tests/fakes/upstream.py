@@ -1,4 +1,4 @@
-"""A small name server on loopback, for tests: it answers over UDP and TCP what a function makes of each question."""
+"""A small name server on loopback: answers over UDP and TCP with a function's results."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from vipwire_up.dns.upstream.exchange import UpstreamServer
 
 Records = Callable[[dns.message.Message, str], "bytes | None"]
 Answering = Callable[[dns.message.Message, str], "bytes | list[bytes] | None"]
-"""Makes the answer to a question that came over `udp` or `tcp`, or several; None is silence."""
+"""Makes the answers to a question over `udp` or `tcp`; None means silence."""
 
 
 @dataclass
 class Upstream:
-    """One server; `asked` are the transports of the questions so far, with the names in small letters.
+    """One server; `asked` are the transports of the questions so far, with names in lower case.
 
-    `letters` are the names as they came.
+    `letters` are the names with their original case.
     """
 
     answering: Answering
@@ -54,7 +54,6 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 @contextlib.asynccontextmanager
 async def upstream(answering: Answering) -> AsyncIterator[Upstream]:
-    """Run a server."""
     made = Upstream(answering)
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +78,7 @@ async def upstream(answering: Answering) -> AsyncIterator[Upstream]:
 
 
 def records(*texts: str, rcode: int = 0, authority: tuple[str, ...] = ()) -> Records:
-    """Answer everything with these records, written as in a zone file; @ is the name that was asked for."""
+    """Answer everything with these records, written as in a zone file; @ is the question's name."""
 
     def answering(message: dns.message.Message, _protocol: str) -> bytes:
         response = dns.message.make_response(message)

@@ -1,4 +1,4 @@
-"""Values of the model in few words, for tests of the pure layers: addresses as text, one port unless told."""
+"""Short forms of the model's values, for tests of the pure layers: addresses as text, one port by default."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,22 +20,19 @@ cidr = Prefix.parse
 
 
 def ips(*texts: str) -> tuple[Address, ...]:
-    """Read several addresses."""
     return tuple(parse_address(text) for text in texts)
 
 
 def named(name: str, namespace: str = "default") -> ObjectName:
-    """Name an object."""
     return ObjectName(namespace, name)
 
 
 def port(number: int = 80, name: str = "", protocol: Protocol = Protocol.TCP, node_port: int = 0) -> ServicePort:
-    """Make a port of a Service."""
     return ServicePort(name, protocol, number, node_port)
 
 
 def service(name: str = "web", cluster_ip: str = "10.96.0.1", *ports: ServicePort, **fields: Any) -> Service:
-    """Make a Service; port 80 if no port is given."""
+    """Make a Service, by default with port 80."""
     return Service(named(name), ports or (port(),), ips(*cluster_ip.split(",")), **fields)
 
 
@@ -51,12 +48,12 @@ def slice_of(
     family: Family = Family.IPV4,
     ports: Iterable[EndpointPort] = (EndpointPort("", Protocol.TCP, 8080),),
 ) -> EndpointSlice:
-    """Make a slice of a Service whose endpoints serve port 8080."""
+    """Make a slice of a Service with endpoints at port 8080."""
     return EndpointSlice(named(name or f"{service_name}-1"), named(service_name), family, tuple(ports), endpoints)
 
 
 def node_plan(family: Family = Family.IPV4, **fields: Any) -> NodePlan:
-    """Make the plan of a node that knows its Pods by their prefix and serves node ports everywhere."""
+    """Make the plan of a node that recognises Pods by prefix and serves node ports everywhere."""
     settings: dict[str, Any] = {
         "name": HERE,
         "address": parse_address(NODE_ADDRESS[family]),
@@ -72,10 +69,9 @@ def key(address: str | None, number: int = 80, protocol: Protocol = Protocol.TCP
 
 
 def planned(name: str, *addresses: Address) -> ServicePlan:
-    """Make a plan without frontends, which is another one for other addresses."""
+    """Make a plan without frontends, distinguished by its addresses."""
     return ServicePlan(named(name), (), addresses)
 
 
 def port_name(name: str = "web", of: str = "", protocol: Protocol = Protocol.TCP) -> ServicePortName:
-    """Name a port of a Service."""
     return ServicePortName(named(name), of, protocol)

@@ -22,12 +22,12 @@ from tests.fuzz.targets import SLOW, Target, targets
 ROOT = Path(__file__).parents[2]
 FOUND = ROOT / "build" / "fuzz"
 FIRST = 0.7
-"""The part of the time in which every target has its turn."""
+"""The part of the time in which every target runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a target: how many inputs it had, for how many seconds, and what failed."""
+    """A target's number of inputs, seconds and failure."""
 
     target: str
     inputs: int
@@ -36,7 +36,7 @@ class Result:
 
 
 def run(target: Target, inputs: int, seconds: float, seed: int) -> Result:
-    """Run a target in a process of its own."""
+    """Run a target in a separate process."""
     began = time.monotonic()
     FOUND.mkdir(parents=True, exist_ok=True)
     worker = (
@@ -57,7 +57,7 @@ def run(target: Target, inputs: int, seconds: float, seed: int) -> Result:
 
 
 def shares(weights: list[float], inputs: int) -> list[int]:
-    """Share the inputs out."""
+    """Distribute the inputs by weight."""
     return [max(1, math.ceil(inputs * weight / sum(weights))) for weight in weights]
 
 
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _fuzzed(chosen: list[Target], inputs: int, seconds: float, seed: int, jobs: int) -> bool:
-    """Give the targets their inputs, a slow one few; then each as many of what is left as it takes in equal time."""
+    """Give the targets their inputs, few to slow ones; then distribute the rest by equal time."""
     began, total, failed = time.monotonic(), 0, list[str]()
     waiting, left = chosen, seconds * FIRST
     weights = [1.0 if each.name.rpartition("::")[2] in SLOW else 50.0 for each in waiting]

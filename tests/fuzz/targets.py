@@ -1,4 +1,4 @@
-"""The targets: every test of this folder to which hypothesis gives arguments."""
+"""The fuzz targets: every test of this folder with arguments by hypothesis."""
 
 import contextlib
 import importlib
@@ -17,30 +17,29 @@ SLOW: Final = frozenset(
         "test_any_message_from_upstream_is_an_answer_that_dnspython_reads_or_nothing",
     }
 )
-"""They start programs or servers for every input."""
+"""Targets that start programs or servers for every input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A test, as a function of bytes. Bytes out of which no arguments can be made are passed over."""
+    """A test as a function of bytes. Skips bytes that make no arguments."""
 
     name: str
     call: Callable[[bytes], Any]
 
 
 def modules() -> list[str]:
-    """Name the modules with fuzz tests."""
     return sorted(f"tests.fuzz.{path.stem}" for path in Path(__file__).parent.glob("test_*.py"))
 
 
 def targets(of: str = "") -> list[Target]:
-    """Import the modules and find their targets; of one module only, if it is named."""
+    """Import the modules and return their targets; of one module if named."""
     settings.register_profile("fuzz", deadline=None, database=None)
     settings.load_profile("fuzz")
     found = []
     for name in [of] if of else modules():
         for key, value in vars(importlib.import_module(name)).items():
             if key.startswith("test_") and hasattr(value, "hypothesis"):
-                with contextlib.suppress(TypeError):  # it asks for a fixture, too: pytest alone can run it
+                with contextlib.suppress(TypeError):  # a test with a fixture, which only pytest can run
                     found.append(Target(f"{name.rpartition('.')[2]}::{key}", value.hypothesis.fuzz_one_input))
     return found

@@ -1,4 +1,4 @@
-"""One target in a process of its own: `python -m tests.fuzz.worker TARGET INPUTS SECONDS SEED FOLDER`."""
+"""Runs one target: `python -m tests.fuzz.worker TARGET INPUTS SECONDS SEED FOLDER`."""
 
 import importlib.util
 import random
@@ -17,7 +17,7 @@ def _found(name: str) -> Target:
 
 
 def guided(name: str, options: list[str]) -> None:
-    """Let atheris look for bytes that reach new code of vipwire. Does not return."""
+    """Let atheris search for bytes that reach new code of vipwire. Does not return."""
     import atheris  # noqa: PLC0415 - where it is installed
 
     with atheris.instrument_imports(include=["vipwire"]):
@@ -27,7 +27,7 @@ def guided(name: str, options: list[str]) -> None:
 
 
 def unguided(name: str, inputs: int, seconds: float, seed: int, folder: Path) -> None:
-    """Give random bytes."""
+    """Feed random bytes."""
     target, chance = _found(name), random.Random(f"{seed} {name}")  # noqa: S311 - so that it can be had again
     limit = time.monotonic() + seconds
     done = 0

@@ -1,4 +1,4 @@
-"""Write the golden files anew: `python -m tests.goldens [NAME …]`, as root. Read the difference before a commit."""
+"""Rewrites the golden files: `python -m tests.goldens [NAME …]`, as root. Read the diff before a commit."""
 
 import sys
 

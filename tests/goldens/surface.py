@@ -1,7 +1,7 @@
-"""Collects, from outside, names that users and machines rely on: flags, JSON keys, metrics, kernel objects, files.
+"""Collects the public names from outside: flags, JSON keys, metrics, kernel objects, files.
 
 `python -m tests.goldens.surface NAME` prints one list; `python -m tests.goldens` writes all golden files. Each list
-comes from the installed command in namespaces of its own. Nothing imports the package, so that a module can move.
+comes from the installed command in new namespaces. Nothing imports the package, so that modules can move.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 OBJECTS = HERE / "objects.yaml"
 PATIENCE = 60
-"""Seconds until a program has to be ready; machines are shared."""
+"""Seconds until a program must be ready; machines are shared."""
 PROXY_FLAGS = (
     f"--manifests={OBJECTS}",
     "--hostname-override=node-1",
@@ -45,14 +45,14 @@ def vipwire() -> list[str]:
 
 
 def run(*command: str, fails: bool = False) -> str:
-    """Return what a command prints; raise with its errors if it fails."""
+    """Return a command's output; raise with its errors if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE * 2, check=False)
     assert fails or done.returncode == 0, f"{command}: {done.returncode} {done.stderr}{done.stdout}"
     return done.stdout
 
 
 def build_namespace() -> None:
-    """Give the namespace that this process is in its addresses, routes and an empty /run."""
+    """Give this process's namespace addresses, routes and an empty /run."""
     assert os.getppid() == 1 or os.getpid() < 10, "this runs in namespaces of its own alone: python -m tests.goldens"
     run("mount", "-t", "tmpfs", "none", "/run")
     run("ip", "link", "set", "lo", "up")
@@ -64,7 +64,7 @@ def build_namespace() -> None:
 
 
 def wait_for(url: str) -> bytes:
-    """Return the answer of a page once it is there with 200."""
+    """Return a page once it answers 200."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -78,7 +78,6 @@ def wait_for(url: str) -> bytes:
 
 @contextlib.contextmanager
 def running(*command: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a vipwire command beside the block."""
     with subprocess.Popen([*vipwire(), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
@@ -89,7 +88,7 @@ def running(*command: str) -> Iterator["subprocess.Popen[bytes]"]:
 
 @contextlib.contextmanager
 def proxy(mode: str) -> Iterator[None]:
-    """Run `vipwire proxy` over the golden objects, synced."""
+    """Run `vipwire proxy` with the golden objects, synced."""
     with running("proxy", *PROXY_FLAGS, f"--proxy-mode={mode}"):
         wait_for("http://127.0.0.1:10256/readyz")
         await_record()
@@ -97,7 +96,7 @@ def proxy(mode: str) -> Iterator[None]:
 
 
 def await_record() -> None:
-    """Wait until the record of the proxy in /run tells of the first sync of both families."""
+    """Wait until the proxy's record in /run shows the first sync of both families."""
     end = time.monotonic() + PATIENCE
     while not all(
         isinstance(json.loads(path.read_text(encoding="utf-8"))["synced"].get(family), float)
@@ -109,7 +108,7 @@ def await_record() -> None:
 
 
 def walk_help(command: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield every command with its flags, and the kind and default of each, as --help names them."""
+    """Yield every command with its flags, their kinds and defaults, from --help."""
     text = run(*vipwire(), *command, "--help")
     name = " ".join(("vipwire", *command))
     yield name
@@ -123,7 +122,7 @@ def walk_help(command: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def keys_of(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the path and type of every field of a JSON document; items of a list count as one."""
+    """Yield path and type of every field of a JSON document; items of a list count as one."""
     match value:
         case dict():
             for key, below in value.items():
@@ -139,7 +138,7 @@ def keys_of(value: Any, path: str = "") -> Iterator[str]:
 
 
 def command_keys() -> Iterator[str]:
-    """JSON keys of the commands that look, beside a proxy that runs."""
+    """Yield JSON keys of the read-only commands, beside a running proxy."""
     build_namespace()
     with proxy("nftables"):
         for command, flags in COMMANDS.items():
@@ -164,7 +163,7 @@ def metric_names(text: str) -> Iterator[str]:
 
 
 def metrics() -> Iterator[str]:
-    """Metrics of the proxy in each mode that every kernel has, and of DNS."""
+    """Yield metrics of the proxy in each mode that every kernel supports, and of DNS."""
     build_namespace()
     for mode in ("nftables", "iptables", "userspace"):
         with proxy(mode):
@@ -185,7 +184,7 @@ def metrics() -> Iterator[str]:
 
 
 def gateway() -> Iterator[str]:
-    """Metrics of the gateway that serves Ingresses too, and the files of its folder with their modes."""
+    """Yield metrics of the gateway that serves Ingresses too, and its folder's files with their modes."""
     build_namespace()
     binds = ("--http=127.0.0.1:8000", "--https=127.0.0.1:8443", "--metrics-bind-address=127.0.0.1:9100")
     with running("gateway", "--ingress", f"--manifests={OBJECTS}", "--run-dir=/run/gateway", *binds):
@@ -196,14 +195,14 @@ def gateway() -> Iterator[str]:
 
 
 def nftables_kernel() -> Iterator[str]:
-    """Print the table of nftables mode; counters, handles and uses of the moment are left out."""
+    """Yield the table of nftables mode without counters, handles and usage."""
     build_namespace()
     with proxy("nftables"):
         yield from clean(run("nft", "-s", "list", "ruleset"))
 
 
 def ebpf_kernel() -> Iterator[str]:
-    """Print the table of ebpf mode and the names in bpffs."""
+    """Yield the table of ebpf mode and the names in bpffs."""
     build_namespace()
     run("mount", "-t", "bpf", "none", "/sys/fs/bpf")
     with proxy("ebpf"):
@@ -219,12 +218,11 @@ def clean(text: str) -> Iterator[str]:
 
 
 def iptables_kernel() -> Iterator[str]:
-    """Print chains and rules of iptables mode."""
     yield from _xtables("iptables")
 
 
 def userspace_kernel() -> Iterator[str]:
-    """Print chains and rules of userspace mode, and the relay's command line."""
+    """Yield chains and rules of userspace mode, and the relay's command line."""
     yield from _xtables("userspace")
 
 
@@ -235,7 +233,7 @@ def _xtables(mode: str) -> Iterator[str]:
             for line in run(save).splitlines():
                 if not line.startswith("#"):
                     without = re.sub(r"\[\d+:\d+\]", "[0:0]", line)
-                    # Free ports of the relay differ from run to run.
+                    # The relay's ports differ from run to run.
                     yield re.sub(r"(--to-ports |:)(3[2-9]|[45]\d|6[0-5])\d{3}\b", r"\1PORT", without)
         if mode == "userspace":
             for path in sorted(Path("/proc").glob("[0-9]*/cmdline")):
@@ -245,7 +243,7 @@ def _xtables(mode: str) -> Iterator[str]:
 
 
 def ipvs_kernel() -> Iterator[str]:
-    """Print virtual servers, sets, rules and the device of ipvs mode, under a kernel that has IPVS."""
+    """Yield virtual servers, sets, rules and the device of ipvs mode, under a kernel with IPVS."""
     build_namespace()
     with proxy("ipvs"):
         yield from sorted(run("ipvsadm", "-Sn").splitlines())
@@ -256,7 +254,7 @@ def ipvs_kernel() -> Iterator[str]:
 
 
 def state_files() -> Iterator[str]:
-    """Files that a running proxy leaves in /run, with their modes, and the JSON keys in them."""
+    """Yield a running proxy's files in /run, with their modes and JSON keys."""
     build_namespace()
     with proxy("nftables"):
         yield from files_below(Path("/run/vipwire"))
@@ -274,7 +272,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def annotations() -> Iterator[str]:
-    """Annotations, labels and group names of ours that the source mentions."""
+    """Yield vipwire's annotations, labels and group names in the source."""
     found: set[str] = set()
     for path in sorted((ROOT / "src").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -289,7 +287,7 @@ def annotations() -> Iterator[str]:
 
 
 def api_answers() -> Iterator[str]:
-    """Resources, verbs and schemas of `vipwire up`, its answers to objects, and the files of its data directory."""
+    """Yield resources, verbs and schemas of `vipwire up`, its answers to objects, and its data directory's files."""
     build_namespace()
     folder = Path("/run/up")
     with running("up", f"--data-dir={folder}", "--no-proxy", "--no-dns", "--node-name=server", RANGES):
@@ -368,7 +366,7 @@ NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", 
 
 
 def collect(name: str) -> str:
-    """Make one list in namespaces of its own."""
+    """Make one list in new namespaces."""
     place = (sys.executable, "-m", "vipwire_lab.guest_kernel", "--") if name in GUEST else NAMESPACES
     command = (*place, sys.executable, "-m", "tests.goldens.surface", name)
     environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(ROOT)}
@@ -380,7 +378,6 @@ def collect(name: str) -> str:
 
 
 def golden(name: str) -> Path:
-    """Name the file that a list is compared with."""
     return HERE / f"{name}.txt"
 
 
