@@ -228,13 +228,11 @@ def _reference(service: Object) -> Object:
 
 
 def _given(service: Object) -> list[str]:
-    """Return the Service's load balancer addresses."""
     balancer = (service.get("status") or {}).get("loadBalancer") or {}
     return [entry.get("ip") or entry.get("hostname") or "" for entry in balancer.get("ingress") or ()]
 
 
 def reached_at(service: Object) -> Iterator[str]:
-    """Yield one line for each address of a Service."""
     spec, meta = service["spec"], service["metadata"]
     name = f"{meta['namespace']}/{meta['name']}"
     for address in (*(spec.get("clusterIPs") or ()), *_given(service)):

@@ -100,7 +100,6 @@ class Setting:
     life: timedelta = LIFE
 
     def summary(self) -> Iterator[str]:
-        """Yield one line for each part that runs besides the API server."""
         mode = self.proxy.proxy_mode if self.proxy else ""
         yield f"proxy of node {self.node} in {mode} mode" if mode else "no proxy on this machine (--no-proxy)"
         if self.dns is not None:

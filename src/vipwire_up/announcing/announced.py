@@ -54,7 +54,6 @@ class Announced:
             log.info("an address is not announced here any more", address=address, interface=self._interface)
 
     def claimed(self, address: bytes, hardware: bytes) -> None:
-        """Report another machine that claims an address of this machine."""
         text, other = str(ipaddress.ip_address(address)), hardware.hex(":")
         self._note(text, AnnouncedAddress(self._interface, other=other))
         self._conflict(address, hardware, "another machine announces an address of ours", "too")
@@ -66,7 +65,6 @@ class Announced:
         self._conflict(packed, hardware, "an address is in use already; it is not announced", "and so not by us")
 
     def _note(self, address: str, announced: AnnouncedAddress | None) -> None:
-        """Write the state of an address if it changed."""
         if self._path is None or self._addresses.get(address) == announced:
             return
         if announced is None:

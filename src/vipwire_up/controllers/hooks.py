@@ -85,7 +85,6 @@ class ExecProbeAdmission:
 
 
 def _commands(pod: Object | None) -> Iterator[tuple[object, object]]:
-    """Yield the containers and commands of a Pod's probes."""
     containers = at(pod, "spec", "containers")
     for each in containers if isinstance(containers, list) else ():
         if (command := at(each, "readinessProbe", "exec", "command")) is not None:

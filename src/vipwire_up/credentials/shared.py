@@ -87,7 +87,6 @@ class SharedCredentials:
         return self._registry.store.shared
 
     def look(self) -> None:
-        """Apply changes of the records, the tokens and the Nodes."""
         changes, anew = self._feed.look()
         if anew:
             self._nodes.clear()
@@ -109,7 +108,6 @@ class SharedCredentials:
         return before is not None and before.uid != node.uid
 
     def _read_records(self) -> None:
-        """Read all records: accepted tokens, withdrawals, ended certificates."""
         found = [each for each in self._registry.store.scan(SECRETS.id) if _is_record(each.key)]
         values = {each.key.name: shown(each) for each in found}
         present = Present(token_uids(values.values()), {name: node.uid for name, node in self._nodes.items()})

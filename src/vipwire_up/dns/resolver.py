@@ -129,7 +129,6 @@ class Resolver:
         return _Chain((), end=_FAILED)
 
     async def slow(self, query: Query) -> Reply:
-        """Answer a question for which `quick` returned None."""
         if self.forwarder is None:
             return _REFUSED
         if self.zone.target(query.name) is None:

@@ -56,7 +56,6 @@ class DnsServer:
         self._closers: list[Callable[[], None]] = []
 
     def close(self) -> None:
-        """Close the sockets and cancel waiting questions."""
         for closer in self._closers:
             closer()
         for task in (*self._waiting, *self._connections):

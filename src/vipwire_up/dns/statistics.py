@@ -45,7 +45,6 @@ class DnsStatistics(Collector):
         self._answers[protocol, kind if kind in _ORDINARY else 0, rcode] += 1
 
     def refused(self, protocol: str, rcode: int) -> None:
-        """Count a message that is not a valid question."""
         self._refusals[protocol, rcode] += 1
 
     def upstream_tried(self, attempt: Attempt) -> None:

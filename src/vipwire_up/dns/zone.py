@@ -224,7 +224,6 @@ class Zone:
             yield above
 
     def holds(self, name: bytes) -> bool:
-        """Report whether a name is the zone's or below it."""
         return names.is_below(name, self.name)
 
     def exists(self, name: bytes) -> bool:

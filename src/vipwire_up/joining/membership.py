@@ -121,7 +121,6 @@ class Folder:
         update_private(part.certificate, encoded(certificate).encode())
 
     def certificates(self) -> list[str]:
-        """Return the existing certificates as PEM."""
         found = (each.certificate for each in self.parts)
         return [path.read_text(encoding="ascii") for path in found if path.is_file()]
 

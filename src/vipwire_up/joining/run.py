@@ -211,7 +211,6 @@ def now() -> datetime:
 
 
 def servers_in(endpoints: Object) -> Iterator[str]:
-    """Yield the URLs of API servers in Service `kubernetes`'s endpoints."""
     for subset in endpoints.get("subsets") or ():
         ports = [port["port"] for port in subset.get("ports") or () if port.get("name") == "https"]
         for address in subset.get("addresses") or ():

@@ -97,7 +97,6 @@ def read_secret(secret: Object) -> Token | None:
 
 
 def accepts(token: Token | None, secret: str, now: datetime) -> bool:
-    """Report whether a token is valid with this secret."""
     if token is None or not token.usable or token.ended(now):
         return False
     return hmac.compare_digest(token.secret, secret)
@@ -140,7 +139,6 @@ async def delete_ended_tokens(registry: Registry, clock: Callable[[], datetime])
 
 
 async def delete_once(registry: Registry, now: datetime) -> None:
-    """Delete expired tokens."""
     for record in tuple(registry.store.scan(SECRETS.id)):
         if record.key.namespace == NAMESPACE and record.key.name.startswith(TOKEN_PREFIX):
             token = read_secret(readable(record))

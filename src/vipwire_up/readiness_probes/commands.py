@@ -98,7 +98,6 @@ async def _end(process: "subprocess.Popen[bytes]", watched: int) -> None:
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a descriptor is readable."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, done.set)
     try:

@@ -50,7 +50,6 @@ class OwnAddresses:
         return self._addresses, self._about
 
     async def run(self) -> None:
-        """Follow the kernel's notifications until cancelled."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
         with AddressWatch(vip_devices()) as watch:
             self._look(watch)
@@ -120,7 +119,6 @@ def reachable_address(bound: Sequence[str], node: Iterable[str], version: int) -
 
 
 def internal_addresses(addresses: Iterable[Object]) -> tuple[str, ...]:
-    """Return the internal IP addresses in a Node's status."""
     return tuple(each["address"] for each in addresses if each["type"] == "InternalIP")
 
 

@@ -59,7 +59,6 @@ def choose_form(accept: str, query: Mapping[str, str]) -> Representation:
 
 
 def show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
-    """Encode one object in a form."""
     if form.view is RepresentationKind.TABLE:
         return encode(
             _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})

@@ -248,7 +248,6 @@ Extensions (x-...) are repeated pairs of a name and an Any, whose second field h
 
 @cache
 def document_proto() -> bytes:
-    """Encode the version 2 document in protobuf."""
     return _message("Document", document_v2())
 
 

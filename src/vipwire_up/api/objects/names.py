@@ -145,7 +145,6 @@ def check_annotations(annotations: Mapping[str, str], path: str) -> Iterator[Cau
 
 
 def check_port(port: Any, path: str) -> Iterator[Cause]:
-    """Validate a port: a number, or a port's name."""
     if isinstance(port, int) and not 0 < port <= _MOST_PORT:
         yield invalid(path, port, "must be between 1 and 65535, inclusive")
     elif isinstance(port, str) and (problem := port_name(port)):

@@ -92,7 +92,6 @@ class ServiceCidrs:
         await self._registry.change(SERVICE_CIDRS, "", value["metadata"]["name"], edit, _OPTIONS)
 
     async def _report(self, value: Object, state: tuple[str, str, str]) -> None:
-        """Write the condition Ready if it differs."""
         before = [each for each in at(value, "status", "conditions") or () if each.get("type") == "Ready"]
         if any((each["status"], each.get("reason", ""), each.get("message", "")) == state for each in before):
             return

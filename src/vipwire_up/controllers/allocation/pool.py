@@ -68,7 +68,6 @@ class Pool:
         return bool(freed)
 
     def has(self, address: str) -> bool:
-        """Report whether an address is in one of the ranges."""
         parsed = ipaddress.ip_address(address)
         return any(parsed in network for network in self.networks)
 

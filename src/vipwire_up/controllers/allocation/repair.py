@@ -90,7 +90,6 @@ class AddressRepair:
                 await self._complain(name, address, "ClusterIPAlreadyAllocated", "was assigned to multiple services")
 
     async def _restore(self, address: str, name: Name, why: str) -> None:
-        """Create the IPAddress of a Service's address."""
         if not self._is_given(address):
             await self._complain(name, address, "ClusterIPOutOfRange", "is not within any configured Service CIDR")
             return

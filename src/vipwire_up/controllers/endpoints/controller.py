@@ -148,7 +148,6 @@ class EndpointController:
             self._dirty.update({found: None for found in (before, self._service_of.get(name)) if found})
 
     def _settle(self, name: Name) -> Iterator[Awaitable[Result]]:
-        """Yield the writes for the differences of a Service."""
         service = self._read(SERVICES, name)
         endpoints = self._read(ENDPOINTS, name)
         existing = list(self._slices_of(name))

@@ -57,7 +57,6 @@ class Selection:
         return sorted(name for name in found if selector.items() <= self._labels[name].items())
 
     def services(self) -> tuple[Name, ...]:
-        """Return the Services with a selector."""
         return tuple(self._selectors)
 
 

@@ -41,7 +41,6 @@ class Workloads:
 
 
 def place(pod: Object, addresses: list[str], now: str) -> None:
-    """Set the addresses in a Pod's status."""
     status = pod.setdefault("status", {})
     status |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
     if status.get("phase") in (None, "Pending"):
@@ -54,7 +53,6 @@ def place(pod: Object, addresses: list[str], now: str) -> None:
 
 
 def probes(pod: Object) -> list[tuple[str, Object]]:
-    """Return a Pod's readiness probes by container."""
     containers = at(pod, "spec", "containers") or ()
     return [(each["name"], each["readinessProbe"]) for each in containers if each.get("readinessProbe")]
 

@@ -98,11 +98,9 @@ class Forwarder:
         self._small.clear()
 
     def now(self) -> float:
-        """Return the clock of the cache, in seconds."""
         return self._clock()
 
     def known(self, query: Query) -> Answer | None:
-        """Return the cached answer to a question."""
         return self.cache.find(key_of(query), self._clock())
 
     async def ask(self, query: Query) -> Answer:

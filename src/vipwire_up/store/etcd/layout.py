@@ -39,7 +39,6 @@ class Layout:
 
     @property
     def objects(self) -> bytes:
-        """The prefix of all objects' keys."""
         return f"{self.prefix}/objects/".encode()
 
     @property
@@ -59,12 +58,10 @@ class Layout:
 
     @property
     def cluster(self) -> bytes:
-        """The key of the prefix's owner."""
         return f"{self.prefix}/cluster".encode()
 
     @property
     def compacted(self) -> bytes:
-        """The key of the last compaction."""
         return f"{self.prefix}/compacted".encode()
 
 

@@ -156,7 +156,6 @@ class EtcdStore(Visible):
         return 0
 
     async def _replay(self, revision: int) -> None:
-        """Read the changes up to a revision."""
         if self.revision >= revision:
             return
         try:

@@ -53,7 +53,6 @@ class Transfer:
                 tasks.create_task(work(each + (number < rest)))
 
     async def fill(self, objects: Iterable[tuple[Key, bytes]]) -> None:
-        """Write objects that are missing."""
         batch, size = list[tuple[bytes, bytes]](), 0
         for key, value in objects:
             if batch and (len(batch) == _MOST or size + len(value) > _MOST_BYTES):
@@ -66,11 +65,9 @@ class Transfer:
         await self._put(self._layout.changed, b"")
 
     async def mark(self, owner: bytes) -> None:
-        """Write the owner of the prefix."""
         await self._put(self._layout.cluster, owner)
 
     async def records(self) -> tuple[int, list[Record]]:
-        """Return etcd's revision, and all objects."""
         _, revision = await self._transactions.newest()
         state = await self._transactions.state(revision)
         return revision, [Record(key, number, at_revision(value, number)) for key, number, value in state.found]
