@@ -1,4 +1,4 @@
-"""Sweeps, once in a process, what runs that were killed have left on this machine: labs, cgroups, lock files."""
+"""Removes, once in a process, leftovers of killed runs on this machine: labs, cgroups, lock files."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from vipwire_lab.cluster.cluster import take_down_stale
 
 @functools.cache
 def sweep() -> None:
-    """Remove them; those of runs that are alive stay."""
+    """Remove leftovers; those of running sessions stay."""
     take_down_stale()
     own_cgroup.sweep()
     for lock in Path("/run").glob("xtables-*.lock"):
@@ -23,12 +23,12 @@ def sweep() -> None:
 
 
 def programs_of_the_machine() -> set[int]:
-    """List the programs that are attached to the topmost cgroup, by their numbers."""
+    """Return the ids of programs attached to the root cgroup."""
     found: set[int] = set()
     for root in mounted()[:1]:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with contextlib.suppress(PermissionError):  # nor could a test have attached one
+            with contextlib.suppress(PermissionError):  # without permission no test has attached one either
                 found.update(number for hook in HOOKS for number in attached(descriptor, hook)[0])
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Figures of size that may only fall: `python -m tests.project.ceilings` writes today's where they are lower."""
+"""Upper limits of size figures that may only fall: `python -m tests.project.ceilings` lowers them to today's."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ PROXY_WITH_NFTABLES = (
     *("vipwire.modes.nftables.driver", "vipwire.modes.nftables.kernel"),
 )
 OTHER_MODES = re.compile(r"vipwire\.modes\.(ebpf|iptables|ipvs|userspace)\b")
-"""Modes that `vipwire proxy --proxy-mode=nftables` does not load."""
+"""Modes that `vipwire proxy --proxy-mode=nftables` must not load."""
 _LINE = re.compile(r"^(?P<name>[a-z+ ]+): +(?P<most>\d+)", re.MULTILINE)
 
 
@@ -36,7 +36,7 @@ def measure() -> dict[str, int]:
 
 
 def lower() -> None:
-    """Write each figure that fell, and leave the reasons beside the numbers."""
+    """Write each figure that fell, and keep the reasons beside the numbers."""
     today = measure()
 
     def fall(found: re.Match[str]) -> str:
@@ -51,7 +51,7 @@ def count_all_lines(paths: Iterable[Path]) -> int:
 
 
 def find_closure(roots: tuple[str, ...]) -> list[Path]:
-    """Find the modules that the roots import at any distance, and the packages around them."""
+    """Return the modules that the roots import directly or indirectly, and their packages."""
     paths = {dotted(path): path for path in MODULES}
     found: set[str] = set()
     waiting = list(roots)
@@ -64,7 +64,7 @@ def find_closure(roots: tuple[str, ...]) -> list[Path]:
 
 
 def count_repeated_class_names() -> int:
-    """Count public class names that stand more than once in one of the import packages."""
+    """Count public class names that occur more than once in one of the import packages."""
     seen: Counter[tuple[str, str]] = Counter()
     for path in MODULES:
         house = path.relative_to(SOURCES).parts[0]

@@ -1,4 +1,4 @@
-"""What `deploy/` comes to: the objects of each overlay, rendered by kubectl and recorded in `golden/`."""
+"""The objects of each overlay of `deploy/`, rendered by kubectl and recorded in `golden/`."""
 
 import os
 import shutil
@@ -18,7 +18,6 @@ Object = dict[str, Any]
 
 
 def rendered(folder: Path) -> list[Object]:
-    """Render a kustomization with kubectl."""
     assert KUBECTL is not None
     done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -28,22 +27,21 @@ def rendered(folder: Path) -> list[Object]:
 
 
 def recorded(overlay: str) -> list[Object]:
-    """Read what an overlay was rendered to."""
     return list(yaml.safe_load_all((GOLDEN / f"deploy-{overlay}.yaml").read_text(encoding="utf-8")))
 
 
 def one(objects: list[Object], kind: str) -> Object:
-    """Choose the only object of a kind."""
+    """Return the only object of a kind."""
     (found,) = (each for each in objects if each["kind"] == kind)
     return found
 
 
 def pod_of(objects: list[Object]) -> Object:
-    """Give the Pod's spec of the DaemonSet."""
+    """Return the Pod's spec of the DaemonSet."""
     spec: Object = one(objects, "DaemonSet")["spec"]["template"]["spec"]
     return spec
 
 
 def containers(pod: Object) -> list[Object]:
-    """List all containers of a Pod, in the order in which they start."""
+    """Return all containers of a Pod in the order of their start."""
     return [*pod.get("initContainers", ()), *pod["containers"]]

@@ -1,4 +1,4 @@
-"""What there is to know of a metric beside its values: its labels, and a histogram's buckets."""
+"""A metric's labels, and a histogram's buckets."""
 
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -6,7 +6,7 @@ _MOST = 8
 
 
 def labelled(metric: MetricWrapperBase) -> MetricWrapperBase:
-    """Choose the series whose labels are all "x"; the metric itself where it has no labels."""
+    """Return the series with all labels "x"; the metric itself without labels."""
     for count in range(1, _MOST):
         try:
             made: MetricWrapperBase = metric.labels(*"x" * count)
@@ -17,14 +17,14 @@ def labelled(metric: MetricWrapperBase) -> MetricWrapperBase:
 
 
 def labels_of(metric: MetricWrapperBase) -> tuple[str, ...]:
-    """Name the labels in their order. A series of them is made for it, "x" throughout."""
+    """Return the labels in their order. Creates a series with "x" throughout."""
     labelled(metric)
     (family,) = metric.collect()
     return tuple(name for name in family.samples[0].labels if name != "le")
 
 
 def buckets_of(metric: MetricWrapperBase) -> list[float]:
-    """Name the upper bounds of a histogram's buckets."""
+    """Return the upper bounds of a histogram's buckets."""
     labelled(metric)
     (family,) = metric.collect()
     return [float(sample.labels["le"]) for sample in family.samples if sample.name.endswith("_bucket")]

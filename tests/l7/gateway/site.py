@@ -1,8 +1,8 @@
-"""Gateways for tests: a real HAProxy on loopback, Pods that are small HTTP servers, and objects as in a manifest.
+"""Gateways for tests: a real HAProxy on loopback, small HTTP servers as Pods, and objects as in a manifest.
 
-One site serves all cases of a module: each has hosts or ports of its own. What a module puts is there before its
-first test, so that HAProxy starts once. Objects are YAML, where `$name` is the port that the site has for a name. A
-line `--- Gateway infra/edge` begins the Gateway of that name; without a namespace it is in `infra`.
+One site serves all cases of a module: each has its own hosts or ports. Objects put before the first test let HAProxy
+start once. Objects are YAML, with `$name` for the site's port of a name. A line `--- Gateway infra/edge` begins the
+Gateway of that name; without a namespace it is in `infra`.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ spec: {controllerName: vipwire.io/gateway}
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client got. `seen` is what the Pod saw, if one has answered."""
+    """A client's answer. `seen` is the request as the Pod saw it, if one answered."""
 
     status: int
     headers: CIMultiDict[str]
@@ -68,7 +68,7 @@ class Answer:
 
 @dataclass
 class GatewaySite:
-    """What a test has to do with."""
+    """The handle of a test."""
 
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     controller: Controller
@@ -79,31 +79,27 @@ class GatewaySite:
     registry: CollectorRegistry
     known: dict[str, int] = field(default_factory=dict)
     served: list[str] = field(default_factory=list)
-    """`name path` of each request that a Pod has answered."""
+    """`name path` of each request that a Pod answered."""
     runners: list[web.AppRunner] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
     pems: dict[str, str] = field(default_factory=dict)
-    """Certificates by name."""
     heard: asyncio.Condition = field(default_factory=asyncio.Condition)
     waiting: list[Any] | None = field(default_factory=list)
-    """What was put before all was listed."""
+    """Objects put before the lists were complete."""
 
     def port(self, name: str) -> int:
-        """Return the port for a name."""
         return self.known.setdefault(name, free_port())
 
     def objects(self, text: str) -> list[Any]:
-        """Read YAML, with ports put in."""
+        """Read YAML with ports filled in."""
         filled = re.sub(r"\$([a-z]\w*)", lambda match: str(self.port(match[1])), text)
         return documents(filled)
 
     def put(self, text: str) -> None:
-        """Create or change objects."""
         for each in self.objects(text):
             self.put_object(each)
 
     def put_object(self, each: Any) -> None:
-        """Create or change an object."""
         meta = each["metadata"]
         if each["kind"] not in ("GatewayClass", "Namespace", "ClusterTrustBundle"):
             meta.setdefault("namespace", "infra")
@@ -123,7 +119,7 @@ class GatewaySite:
         self._emit(Deleted(cast("Any", kind), ObjectName(namespace, name)))
 
     def settle(self) -> None:
-        """Wait until HAProxy has it all."""
+        """Wait until HAProxy has all changes."""
 
         async def wait() -> None:
             async with asyncio.timeout(PATIENCE):
@@ -135,7 +131,7 @@ class GatewaySite:
         return self.planner.statuses[kind, ObjectName(namespace, name)]
 
     def pods(self, *names: str, namespace: str = "infra", tls: ssl.SSLContext | None = None, more: str = "") -> None:
-        """Run a Pod for each name, and make it a Service's only endpoint: port 8080."""
+        """Run a Pod for each name, as the only endpoint of a Service: port 8080."""
         for name in names:
             known = f"{namespace}/{name}"
             if known not in self.addresses:
@@ -144,7 +140,7 @@ class GatewaySite:
             self.put(service(name, self.addresses[known], self.pod_port, namespace, more))
 
     def until_served(self, path: str, *pods: str) -> None:
-        """Wait until Pods have answered requests for a path."""
+        """Wait until these Pods have answered requests for a path."""
 
         async def wait() -> None:
             async with asyncio.timeout(PATIENCE), self.heard:
@@ -169,7 +165,7 @@ class GatewaySite:
         headers: Mapping[str, str] | None = None,
         data: str | None = None,
     ) -> Answer:
-        """Ask over HTTP."""
+        """Send an HTTP request."""
 
         async def asking() -> Answer:
             url = f"http://127.0.0.1:{self.port(port)}"
@@ -183,7 +179,7 @@ class GatewaySite:
         return cast("Answer", self.run(asking()))
 
     def curl(self, *arguments: str) -> tuple[int, str]:
-        """Run curl; return its exit status and what it has printed."""
+        """Run curl; return exit status and output."""
 
         async def asking() -> tuple[int, str]:
             process = await asyncio.create_subprocess_exec("curl", "-sS", "--max-time", "60", *arguments, stdout=-1)
@@ -197,7 +193,7 @@ class GatewaySite:
 
 
 def documents(text: str) -> list[Any]:
-    """Read objects; the line that begins one may say its kind and name."""
+    """Read objects; the line that begins one may give its kind and name."""
 
     def begin(found: re.Match[str]) -> str:
         namespace = f", namespace: {found[2]}" if found[2] else ""
@@ -232,7 +228,7 @@ def _answering(pod: str, here: GatewaySite) -> Callable[[web.Request], Coroutine
             here.served.append(f"{pod} {request.path}")
             here.heard.notify_all()
         delay, code = request.query.get("delay", "0"), int(request.query.get("code", "200"))
-        # `fails=N`: only the first N requests for this path.
+        # `fails=N`: only the first N requests for this path fail.
         if here.served.count(f"{pod} {request.path}") > int(request.query.get("fails", "1000000")):
             delay, code = "0", 200
         elif "drop" in request.query and request.transport is not None:
@@ -263,7 +259,7 @@ async def _echo(request: web.Request) -> web.StreamResponse:
 
 
 def tls_policy(name: str, validation: str, *targets: str) -> str:
-    """Write a BackendTLSPolicy for Services of these names, for that of its own name if there are none."""
+    """Write a BackendTLSPolicy for Services of these names, by default for that of its own name."""
     refs = ", ".join(f'{{group: "", kind: Service, name: {each}}}' for each in targets or (name,))
     return f"""
 apiVersion: gateway.networking.k8s.io/v1
@@ -274,17 +270,16 @@ spec: {{targetRefs: [{refs}], validation: {validation}}}
 
 
 def by_authority(host: str, more: str = "", name: str = "authority") -> str:
-    """Write the validation of a BackendTLSPolicy with the authorities of a ConfigMap."""
+    """Write the validation of a BackendTLSPolicy with the CAs of a ConfigMap."""
     return f'{{hostname: {host}, caCertificateRefs: [{{group: "", kind: ConfigMap, name: {name}}}]{more}}}'
 
 
 def tls_secret(name: str, *hosts: str, namespace: str = "infra") -> str:
-    """Write a Secret with a certificate for some hosts."""
     return secret_of(name, make_certificate(now(), *hosts), namespace)
 
 
 def secret_of(name: str, pem: str, namespace: str = "infra") -> str:
-    """Write a Secret of a certificate and its key in one PEM."""
+    """Write a Secret from a PEM of a certificate and its key."""
     certificate, _, key = pem.partition("-----BEGIN PRIVATE KEY-----")
     data = {"tls.crt": certificate, "tls.key": f"-----BEGIN PRIVATE KEY-----{key}"}
     meta = {"name": name, "namespace": namespace}
@@ -334,7 +329,7 @@ async def _end(here: GatewaySite, tasks: list[asyncio.Task[None]]) -> None:
 
 
 def list_all(here: GatewaySite) -> None:
-    """List all kinds, with what was put before: from now on HAProxy follows."""
+    """Complete the lists with all objects put so far; HAProxy follows from now on."""
     before, here.waiting = here.waiting or [], None
     for kind in RESOURCES:
         found = {each.object.name: each.object for each in before if kind_of(each.object) is kind}
@@ -342,6 +337,5 @@ def list_all(here: GatewaySite) -> None:
 
 
 def kind_of(value: Any) -> IngressKind:
-    """Return the kind of an object."""
     plain = {BackendService: IngressKind.SERVICE, BackendSlice: IngressKind.SLICE, Secret: IngressKind.SECRET}
     return plain.get(type(value)) or IngressKind(value.kind)

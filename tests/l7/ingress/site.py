@@ -44,11 +44,10 @@ from vipwire_l7.watch.snapshot import Snapshot
 Json = dict[str, Any]
 PATIENCE = 60.0
 TRIAL = DestinationSetting(ranges=(Prefix.parse("127.0.0.0/8"),))
-"""Pods are at loopback addresses."""
+"""The tests' Pods have loopback addresses."""
 
 
 def backend(service: str, port: int | str = 80) -> Json:
-    """Write a backend."""
     return {"service": {"name": service, "port": {"number" if isinstance(port, int) else "name": port}}}
 
 
@@ -59,7 +58,7 @@ def rule(host: str, *paths: str, service: str = "web", kind: str = "Prefix", por
 
 
 def ingress(name: str, *rules: Json, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
-    """Write an Ingress of our class."""
+    """Write an Ingress of vipwire's class."""
     meta = {"name": name, "namespace": "default", "annotations": annotations or {}}
     body = {"ingressClassName": "vipwire"} | ({"rules": list(rules)} if rules else {}) | spec
     return {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": meta, "spec": body}
@@ -72,7 +71,6 @@ def service(name: str, **spec: Any) -> Json:
 
 
 def endpoint_slice(name: str, port: int, endpoints: Sequence[Json]) -> Json:
-    """Write the slice of a Service."""
     labels = {"kubernetes.io/service-name": name}
     meta = {"name": f"{name}-1", "namespace": "default", "labels": labels}
     body = {"addressType": "IPv4", "ports": [{"name": "http", "port": port}], "endpoints": list(endpoints)}
@@ -80,7 +78,6 @@ def endpoint_slice(name: str, port: int, endpoints: Sequence[Json]) -> Json:
 
 
 def endpoint(address: str, **conditions: bool) -> Json:
-    """Write an endpoint."""
     return {
         "addresses": [address],
         "conditions": {"ready": True} | conditions,
@@ -89,7 +86,7 @@ def endpoint(address: str, **conditions: bool) -> Json:
 
 
 def secret(name: str, **data: str) -> Json:
-    """Write a Secret; underscores in keys are dots."""
+    """Write a Secret; underscores in keys become dots."""
     text = {key.replace("_", "."): value for key, value in data.items()}
     return {
         "apiVersion": "v1",
@@ -100,14 +97,14 @@ def secret(name: str, **data: str) -> Json:
 
 
 def tls_secret(name: str, pem: str) -> Json:
-    """Write a TLS Secret of a certificate and its key in one PEM."""
+    """Write a TLS Secret from a PEM of a certificate and its key."""
     certificate, _, key = pem.partition("-----BEGIN PRIVATE KEY-----")
     return secret(name, tls_crt=certificate, tls_key=f"-----BEGIN PRIVATE KEY-----{key}")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What curl got. `headers` have small letters; `version` is 1.1 or 2; `body` is the Pod's JSON, if it is that."""
+    """curl's answer. `headers` are in lower case; `version` is 1.1 or 2; `body` is the Pod's JSON, if it is that."""
 
     code: int
     version: str
@@ -116,7 +113,7 @@ class Answer:
 
     @property
     def seen(self) -> Any:
-        """What the Pod saw."""
+        """The request as the Pod saw it."""
         return json.loads(self.text)
 
     @property
@@ -126,7 +123,7 @@ class Answer:
 
 @dataclass
 class Site:
-    """What a test has to do with."""
+    """The handle of a test."""
 
     controller: Controller
     haproxy: Haproxy
@@ -137,11 +134,11 @@ class Site:
     runners: dict[str, web.AppRunner] = field(default_factory=dict)
     served: list[str] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, it lets Pods answer who has asked with `X-Slow: until released`."""
+    """When set, Pods answer requests with `X-Slow: until released`."""
 
     @property
     def reloads(self) -> list[str]:
-        """Why HAProxy was reloaded, the start among it."""
+        """The reasons of HAProxy's reloads, including the start."""
         return [each.reload for each in self.done if each.reload]
 
     @property
@@ -149,7 +146,6 @@ class Site:
         return "\n".join(str(problem) for problem in self.controller.desired.problems)
 
     def put(self, *objects: Json) -> None:
-        """Create or change objects."""
         for each in objects:
             resource = RESOURCES[IngressKind(each["kind"])]
             made, problems = resource.convert(msgspec.convert(each, resource.type))
@@ -160,16 +156,14 @@ class Site:
                 self.controller.emit(Upserted(made, problems))
 
     def remove(self, kind: str, name: str) -> None:
-        """Delete an object."""
         self.controller.emit(Deleted(cast("Any", IngressKind(kind)), ObjectName("default", name)))
 
     async def settled(self) -> None:
-        """Wait until HAProxy has it all."""
+        """Wait until HAProxy has all changes."""
         async with asyncio.timeout(PATIENCE):
             await self.controller.settled()
 
     async def pod(self, address: str, tls: ssl.SSLContext | None = None) -> None:
-        """Run a Pod."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", _answering(address, self))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -178,7 +172,7 @@ class Site:
         self.runners[address] = runner
 
     async def pods(self, name: str, *addresses: str) -> None:
-        """Run Pods that are not running, and make them the Service's endpoints."""
+        """Run missing Pods, and make them the Service's endpoints."""
         for address in addresses:
             if address not in self.runners:
                 await self.pod(address)
@@ -188,13 +182,13 @@ class Site:
         await self.runners.pop(address).cleanup()
 
     def url(self, text: str) -> str:
-        """Put the port into a URL."""
+        """Insert the port into a URL."""
         scheme, _, rest = text.partition("://")
         host, slash, path = rest.partition("/")
         return f"{scheme}://{host}:{self.https if scheme == 'https' else self.http}{slash}{path}"
 
     async def codes(self, host: str, count: int) -> list[int]:
-        """Ask many times, each on a connection of its own; give the status codes."""
+        """Send requests on new connections; return the status codes."""
 
         async def ask(session: aiohttp.ClientSession) -> int:
             async with session.get(f"http://127.0.0.1:{self.http}/", headers={"Host": host}) as response:
@@ -204,15 +198,15 @@ class Site:
             return await asyncio.gather(*(ask(session) for _ in range(count)))
 
     async def codes_of(self, *hosts: str) -> dict[str, int]:
-        """Ask hosts below example.com for /, each once."""
+        """Request / from hosts below example.com, once each; return the status codes."""
         return {host: (await self.curl(f"http://{host}.example.com/")).code for host in hosts}
 
     async def pods_of(self, url: str, *flags: str, times: int = 6) -> set[str]:
-        """Ask as so many new clients; tell which Pods answer."""
+        """Send requests as new clients; return the Pods that answered."""
         return {(await self.curl(url, *flags)).pod for _ in range(times)}
 
     async def curl(self, url: str, *flags: str) -> Answer:
-        """Ask with curl; certificates are not checked unless a flag says so."""
+        """Send a request with curl; certificates are unchecked unless a flag says otherwise."""
         connect = f"::127.0.0.1:{self.https if url.startswith('https') else self.http}"
         command = ("curl", "-sS", "-i", "--max-time", "60", "--connect-to", connect, "-k", *flags, self.url(url))
         process = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
@@ -252,7 +246,6 @@ async def _echo(request: web.Request) -> web.StreamResponse:
 
 
 def certificate(*names: str) -> str:
-    """Make a certificate with its key."""
     return make_certificate(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(days=365 * 54), *names)
 
 
@@ -295,8 +288,6 @@ async def site(
 
 
 def play(folder: Path, scenario: Callable[[Site], Awaitable[None]], **settings: Any) -> None:
-    """Run a site for a scenario."""
-
     async def run() -> None:
         async with asyncio.timeout(2 * PATIENCE), site(folder, **settings) as here:
             await scenario(here)
@@ -305,5 +296,5 @@ def play(folder: Path, scenario: Callable[[Site], Awaitable[None]], **settings: 
 
 
 def in_site(**settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
-    """Run the decorated test at a site of its own."""
+    """Run the decorated test at its own site."""
     return runs_in(lambda folder, scenario: play(folder, scenario, **settings))

@@ -1,6 +1,6 @@
-"""A node in a network namespace of its own, with neighbours, a DNS server whose answers change, and tenants' objects.
+"""A node in a new network namespace, with neighbours, a changing DNS server, and tenants' objects.
 
-The node has 10.9.0.1. What listens at its own addresses answers NODE, and counts; 10.9.0.2 to 10.9.0.4 are neighbours
+The node has 10.9.0.1. Listeners at its own addresses answer NODE, and count; 10.9.0.2 to 10.9.0.4 are neighbours
 behind a link, which answer with their address. All answer HTTP, and UDP with one datagram, at port 9100.
 """
 
@@ -31,7 +31,7 @@ from vipwire_lab.namespaces.netns import create, delete, inside
 Json = dict[str, Any]
 NODE, NEAR, OTHER, THIRD = "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"
 CLASS_E = "240.9.0.2"
-"""Of the same neighbour as NEAR, as in clusters whose Pods have such addresses."""
+"""The same neighbour as NEAR, as in clusters with such Pod addresses."""
 PORT, DNS_PORT = 9100, 5353
 PATIENCE = 60.0
 
@@ -49,7 +49,7 @@ class _Answering(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as the library has it
-        """Say nothing."""
+        ...
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -61,12 +61,12 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @dataclass
 class Node:
-    """The node: `hits` are the requests and datagrams that its own addresses have got."""
+    """The node: `hits` are the requests and datagrams at its own addresses."""
 
     folder: Path
     hits: list[str] = field(default_factory=list)
     records: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """By name and type the texts of DNS; they may be changed at any time."""
+    """The DNS records' texts by name and type, which tests may change."""
 
     @property
     def log(self) -> str:
@@ -79,7 +79,7 @@ class Node:
             time.sleep(0.1)
 
     def ask(self, host: str, port: int = 8000) -> str:
-        """Return who answers, else the status code; `000` if nobody does."""
+        """Return the answering address, else the status code; `000` without an answer."""
         command = (
             "curl",
             "-s",
@@ -95,7 +95,7 @@ class Node:
         return body if code == "200" else code
 
     def datagram(self, port: int) -> str:
-        """Send one datagram; return who answers, "" if nobody does."""
+        """Send one datagram; return the answering address, "" without one."""
         with socket.socket(type=socket.SOCK_DGRAM) as client:
             client.settimeout(1.0)
             client.sendto(b"hello", ("127.0.0.1", port))
@@ -106,7 +106,7 @@ class Node:
 
     @contextlib.contextmanager
     def running(self, command: str, *flags: str) -> Iterator[None]:
-        """Run `vipwire ingress` or `vipwire gateway` until the block ends."""
+        """Run `vipwire ingress` or `vipwire gateway` for the block."""
         places = ("--http", "*:8000", "--https", "") if command == "ingress" else ("--bind", "127.0.0.1")
         common = ("--run-dir", str(self.folder / "run"), "--grace", "0.2", "--threads", "1", *places)
         words = (sys.executable, "-m", "vipwire", command, *common, "--resolver", f"127.0.0.1:{DNS_PORT}", *flags)
@@ -120,7 +120,7 @@ class Node:
 
 @contextlib.contextmanager
 def node(folder: Path) -> Iterator[Node]:
-    """Make the node with its neighbours; all is gone at the end."""
+    """Make the node with its neighbours, and remove them at the end."""
     here, name = Node(folder), f"tenants-{os.getpid()}"
     with own_network(), contextlib.ExitStack() as stack:
         there = create(name)
@@ -206,7 +206,7 @@ def written(folder: Path, *objects: Json) -> str:
 
 
 def service(name: str, external: str = "", namespace: str = "evil", **spec: Any) -> Json:
-    """Write a Service, of type ExternalName if it has such a name."""
+    """Write a Service, of type ExternalName if `external` is given."""
     body: Json = {"ports": [{"name": "x", "port": 80, "targetPort": PORT}], **spec}
     if external:
         body |= {"type": "ExternalName", "externalName": external}
@@ -216,7 +216,7 @@ def service(name: str, external: str = "", namespace: str = "evil", **spec: Any)
 def slice_of(
     name: str, *addresses: str, pod: str = "", namespace: str = "evil", protocol: str = "TCP", **meta: Any
 ) -> Json:
-    """Write the EndpointSlice of a Service by hand."""
+    """Write a custom EndpointSlice of a Service."""
     labels = {"kubernetes.io/service-name": name, **meta.pop("labels", {})}
     ref = {"targetRef": {"kind": "Pod", "name": pod, "namespace": namespace}} if pod else {}
     return {
@@ -245,5 +245,4 @@ def ingress(*names: str, namespace: str = "evil") -> Json:
 
 
 def as_text(*objects: Json) -> str:
-    """Write objects for kubectl."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

@@ -1,4 +1,4 @@
-"""The objects of each mode as lines of text: the kernel's, a relay's and the programs'. A case expects them."""
+"""The objects of each mode as lines of text, for the cases' expectations: the kernel's, a relay's, the programs'."""
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ Plans = Sequence[ServicePlan]
 
 
 def nftables_lines(node: NodePlan, plans: Plans) -> Iterable[str]:
-    """Write objects a line each, in the order of the text: that of the keys depends on the machine's byte order."""
+    """Write objects a line each, sorted as text: the keys' order depends on the machine's byte order."""
     objects: dict[ObjectKey, Object] = {} if plans else dict(nftables_skeleton(node))
     for plan in plans:
         rendered = render_nftables(node.family, plan)
@@ -55,7 +55,6 @@ def _described(family: Family, key: ObjectKey, value: Object) -> str:
 
 
 def iptables_lines(node: NodePlan, plans: Plans) -> Iterator[str]:
-    """Write the rules by table and chain."""
     objects = {} if plans else iptables_skeleton.node_objects(node, RuleSettings())
     for plan in plans:
         objects |= iptables.render(node, RuleSettings(), plan).own
@@ -67,7 +66,7 @@ def iptables_lines(node: NodePlan, plans: Plans) -> Iterator[str]:
 
 
 def ipvs_lines(node: NodePlan, plans: Plans) -> list[str]:
-    """Write virtual servers, elements of sets, rules and routes by their names; a chain's rules in their order."""
+    """Write virtual servers, set elements, rules and routes by name; a chain's rules in their order."""
     objects: dict[Any, Any] = {} if plans else dict(ipvs_skeleton.node_objects(node))
     marks = Marks(0x4000)
     for plan in plans:
@@ -93,7 +92,7 @@ def _ipvs_object(text: str, key: Any, value: Any) -> Iterator[str]:
 
 
 def userspace_lines(node: NodePlan, plans: Plans) -> Iterator[str]:
-    """Write the relay's listeners, and the rules by table and chain, those that stand first in it before others."""
+    """Write the relay's listeners, and the rules by table and chain, first those at a chain's beginning."""
     objects: dict[Any, Any] = {} if plans else dict(userspace_skeleton.node_objects(node, Choices()))
     for plan in plans:
         objects |= render_userspace(node, Choices(), plan).own

@@ -1,4 +1,4 @@
-"""A plan as lines of text, for people to read in a case."""
+"""A plan as lines of text for the cases."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ from vipwire.plan.plan import Action, Drop, Forward, Reject, ServicePlan
 
 
 def plan_lines(plan: ServicePlan) -> Iterator[str]:
-    """Write a Service's plan of one family."""
     yield str(plan.name)
     for frontend in plan.frontends:
         kind = "" if frontend.key.address is None else f"{frontend.kind.value} "

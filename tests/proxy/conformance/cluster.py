@@ -1,8 +1,8 @@
-"""A lab with a proxy on a node of it and folders of manifests that it watches: what most tests are written against.
+"""A lab with a proxy on one node and watched folders of manifests: the basis of most tests.
 
-A change is waited for by a fact: after each a Service of our own, the beacon, is given a new port, and when that is
-answered the change is in the kernel. For vipwire reads folders in the order in which they are given, and what it has
-read together is one transaction: the beacon's folder is the first, so that whoever has read it reads the rest later.
+After each change a test's own Service, the beacon, gets a new port; once that answers, the change is in the kernel.
+vipwire reads folders in the given order, and one read is one transaction: the beacon's folder is first, so a proxy
+that has read it reads the others later.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ SERVICE_CIDR: Manifest = {
 
 
 class Cluster(Packets):
-    """One lab and one proxy, with options that no other has."""
+    """One lab and one proxy with a unique set of options."""
 
     def __init__(
         self,
@@ -70,11 +70,9 @@ class Cluster(Packets):
 
     @property
     def topology(self) -> Topology:
-        """The lab's hosts."""
         return DEFAULT
 
     def up(self) -> None:
-        """Build the lab and start the proxy."""
         self._first.mkdir()
         self.manifests.mkdir()
         if not self._borrowed:
@@ -89,7 +87,7 @@ class Cluster(Packets):
         self.proxy.start()
 
     def down(self) -> None:
-        """End and remove all; fail if the proxy did not run well up to the end."""
+        """End and remove everything; fail if the proxy did not run well to the end."""
         try:
             status = self.proxy.end()
         finally:
@@ -108,13 +106,16 @@ class Cluster(Packets):
         assert "Traceback" not in log, log
 
     def _serve_at_own_addresses(self) -> None:
-        """Have Pods listen at their own addresses: one that listens at all of them may be any Pod of this node."""
+        """Let Pods listen at their own addresses only: one that listens at all could be any Pod of this node."""
         for pod in self.topology.pods:
             self.lab.stop(pod.name)
             self.lab.serve(pod.name, pod.ports, addresses=pod.addresses)
 
     def _end_relays(self) -> None:
-        """End what outlives the proxy. In a lab that stays, no rule may lead there either, which takes longer."""
+        """End processes that outlive the proxy.
+
+        In a lasting lab no rule may lead there either, which takes longer.
+        """
         if self._borrowed:
             self.proxy.vipwire("cleanup")
         else:
@@ -123,7 +124,7 @@ class Cluster(Packets):
 
     @contextlib.contextmanager
     def beside(self, node: str) -> Iterator["Cluster"]:
-        """Have a proxy of another node of the same lab for a while."""
+        """Run a proxy on another node of the same lab for the block."""
         other = Cluster(self.mode, self._options, node=node, lab=self.lab)
         try:
             other.up()
@@ -132,7 +133,7 @@ class Cluster(Packets):
             other.down()
 
     def send(self, caller: Caller, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
-        """Connect in that manner; what `explain` says of it must be what became of each connection."""
+        """Connect; `explain` must agree with each connection's result."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
         if self.mode.has_cgroup and self.proxy.running:
             with translated(self.lab, self.node_name, caller.host, target, manner.count):
@@ -147,14 +148,14 @@ class Cluster(Packets):
         return results
 
     def health_check(self, caller: Caller, target: Target) -> Answer:
-        """Ask at a health check node port; `explain` must have said what is answered there."""
+        """Request a health check node port; `explain` must have predicted the answer."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
         page = self.proxy.page("/any", target.port, target.address, caller.host)
         self._witness.judge_page(question, page)
         return page
 
     def answering(self, caller: Caller, target: Target) -> set[str]:
-        """Name the Pods that answer a caller now, as `explain` says; nothing is sent."""
+        """Return the Pods that answer a caller now according to `explain`; sends nothing."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
         found = set(map(format_address, self._witness.answering(question)))
         return {pod.name for pod in self.topology.pods if not found.isdisjoint(pod.addresses)}
@@ -162,7 +163,7 @@ class Cluster(Packets):
     def connect(
         self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE
     ) -> Connection:
-        """Open a connection that stays open; `explain` must have said who answers it."""
+        """Open a lasting connection; `explain` must have predicted its endpoint."""
         question = self._witness.ask(self.address(caller, family_of(target)), target)
         connection = super().connect(caller, target, source_port, timeout=timeout)
         result = ProbeResult(Outcome.ANSWERED, 0.0, connection.answer)
@@ -170,27 +171,25 @@ class Cluster(Packets):
         return connection
 
     def pods(self, *names: str) -> list[Pod]:
-        """Find Pods by name."""
         return [pod for pod in self.topology.pods if pod.name in names]
 
     def node(self, name: str) -> Node:
-        """Find a node by name."""
         return next(node for node in self.topology.nodes if node.name == name)
 
     def named(self, name: str, ports: Sequence[Port] = (Port(80),)) -> LabService:
-        """Give a Service of that name its addresses, the same every time; nothing is written yet."""
+        """Return a Service of that name with its addresses, the same every time; writes nothing."""
         number = self._services[name].number if name in self._services else len(self._services) + 1
         self._services[name] = LabService(self.topology, name, number, tuple(ports), self.node_name)
         return self._services[name]
 
     def service(self, name: str, hosts: Hosts, ports: Sequence[Port] = (Port(80),), **spec: Any) -> LabService:
-        """Write a Service and its EndpointSlices, in place of what was of that name."""
+        """Write a Service and its EndpointSlices, replacing those of that name."""
         made = self.named(name, ports)
         self.put(name, made.objects(hosts, **spec))
         return made
 
     def put(self, name: str, objects: Iterable[Manifest]) -> None:
-        """Write objects in place of those that were put under this name, and wait until they count."""
+        """Write objects, replacing those of this name, and wait until they take effect."""
         wanted = list(objects)
         if self._bundles.get(name, []) != wanted:
             self._bundles[name] = wanted
@@ -198,7 +197,7 @@ class Cluster(Packets):
             self.write()
 
     def write(self) -> None:
-        """Write the Nodes and what else is of the cluster, and wait until all that was written counts."""
+        """Write all objects of the cluster, and wait until they take effect."""
         port, since = self._beacon.ports[0].port + 1, len(self.proxy.log)
         self._beacon = LabService(self.topology, "beacon", 0, (Port(port, 80),), self.node_name)
         pod = next(pod for pod in self.topology.pods if pod.node == self.node_name)
@@ -217,7 +216,7 @@ class Cluster(Packets):
 
     def _settle(self, since: int) -> None:
         caller, beacons = Caller(self.node_name), [self._beacon.vip(family) for family in Family]
-        send = super().send  # nobody is asked what was to be expected of it
+        send = super().send  # without asking `explain`
 
         def lit() -> bool:
             return self.proxy.alive() and all(
@@ -225,5 +224,5 @@ class Cluster(Packets):
             )
 
         until(lit, lambda: f"a change is in the kernel; the log ends\n{self.proxy.log[-3000:]}")
-        for family in Family:  # where a mode takes several steps, the beacon may be lit before the last of them
+        for family in Family:  # modes that commit in steps may serve the beacon before the last one
             self.proxy.said(since, "msg=synced", f"ip_family={family.value}")

@@ -1,7 +1,7 @@
-"""Fixtures of the conformance suite: every test is run for each mode and each family, in a cluster that others share.
+"""Fixtures of the conformance suite: every test runs for each mode and family, in shared clusters.
 
-Clusters are built when a test first asks for one of these options, and stay for the tests after it, which tell their
-Services apart by name. Of too many, the one that was not asked for the longest time goes.
+A cluster is built when a test first asks for its options, and stays for later tests, which use their own Service
+names. Beyond the limit, the least recently used cluster ends.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ from vipwire.model.net import Family, Protocol
 ClusterWith = Callable[..., Cluster]
 Clusters: TypeAlias = "OrderedDict[tuple[object, ...], Cluster]"
 MOST_CLUSTERS = 8
-"""So many at a time, in each process. A proxy takes CPU time, and two of a user's 128 inotify instances."""
+"""Clusters at a time in each process. A proxy takes CPU time, and two of a user's 128 inotify instances."""
 _FAMILIES = frozenset(family.value for family in Family)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sentence(number, ...): proves these sentences of docs/semantics.md")
     config.addinivalue_line("markers", "direct: about modes whose sockets are given endpoints when they connect")
-    # The lock of iptables-legacy is the machine's, although each network namespace has tables of its own.
+    # iptables-legacy's lock is the machine's, although each network namespace has its own tables.
     os.environ["XTABLES_LOCKFILE"] = f"/run/xtables-{os.getpid()}.lock"
 
 
@@ -42,7 +42,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run a mode after the other, behind all other tests but those that wait for guests; leave a sample of some."""
+    """Run mode after mode, behind all other tests except those that wait for guests; reduce sampled modes."""
     _leave_direct(config, items)
     if os.environ.get("VIPWIRE_CONFORMANCE") != "whole":
         _sample(config, items)
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _leave_direct(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave what is about programs to the modes that have some."""
+    """Keep tests of programs only for modes that have programs."""
     surplus = [
         item
         for item in items
@@ -72,7 +72,7 @@ def _mode_of(item: pytest.Function) -> Mode:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Say when a test's turn is. The proxies of a mode's clusters take time from whatever is run beside them."""
+    """Return a test's turn. The proxies of a mode's clusters slow down concurrent tests."""
     if item.name.startswith("test_in_the_guest"):
         return len(MODES) + 1
     mode = (
@@ -82,15 +82,15 @@ def _turn(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave one case of each test and its sentences for modes that are but sampled; in others, one family of each.
+    """Keep one case of each test and its sentences for sampled modes; in others, one family of each.
 
-    VIPWIRE_CONFORMANCE=whole in the environment leaves all.
+    VIPWIRE_CONFORMANCE=whole in the environment keeps all.
     """
     seen: set[tuple[object, ...]] = set()
     surplus: list[pytest.Item] = []
     for item in items:
         params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-        mode = params.get("mode")  # other suites have parameters of that name, too
+        mode = params.get("mode")  # other suites have parameters of that name too
         if not isinstance(mode, Mode) or not (mode.sampled or mode.one_family) or item.get_closest_marker("direct"):
             continue
         family = _family_of_case(item.nodeid, mode)
@@ -106,7 +106,7 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _family_of_case(nodeid: str, mode: Mode) -> Family | None:
-    """Choose the family of a case that is run in one: the same whenever it is run."""
+    """Choose the family of a case that runs in one: always the same."""
     name, _, listed_words = nodeid.partition("[")
     chosen = zlib.crc32(name.encode())
     if mode.one_family:
@@ -120,7 +120,7 @@ def _family_of_case(nodeid: str, mode: Mode) -> Family | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Hold each test that has passed to it that `explain` was asked about its sentences, too."""
+    """Fail a passed test if `explain` was not asked about its sentences."""
     before = Witness.asked.total()
     result = yield
     check_asked(sentences_of(pyfuncitem), Witness.asked.total() - before)
@@ -161,9 +161,9 @@ def _parameters(request: pytest.FixtureRequest) -> Collection[object]:
 
 @pytest.fixture
 def cluster_with(request: pytest.FixtureRequest, mode: Mode, _clusters: Clusters) -> ClusterWith:
-    """Build or find the cluster with these options; skip what the mode cannot do.
+    """Build or find the cluster with these options; skip tests that the mode cannot pass.
 
-    A test that failed is run again in a cluster of its own: what others left behind cannot fail it twice.
+    A failed test runs again in its own cluster, so that leftovers of others cannot fail it twice.
     """
     for number in sentences_of(request.node):
         if number in mode.cannot:
@@ -190,13 +190,13 @@ def cluster_with(request: pytest.FixtureRequest, mode: Mode, _clusters: Clusters
 
 @pytest.fixture
 def cluster(cluster_with: ClusterWith) -> Cluster:
-    """The ordinary cluster: Pods are told by ClusterCIDR, everything else is as by default."""
+    """The default cluster: ClusterCIDR recognises Pods."""
     return cluster_with([POD_CIDRS])
 
 
 @pytest.fixture
 def restless(cluster_with: ClusterWith) -> Cluster:
-    """A cluster whose proxy is ended, started and interfered with. It runs when a test begins."""
+    """A cluster whose proxy tests end, start and disturb. It runs when a test begins."""
     found = cluster_with([POD_CIDRS], "restless")
     if not found.proxy.running:
         found.proxy.start()
@@ -212,11 +212,11 @@ def mapped(request: pytest.FixtureRequest, family: Family) -> bool:
 
 @pytest.fixture(scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the proxies of a cluster keep what is drained there."""
+    """The folder of a cluster's drain orders."""
     return str(tmp_path_factory.mktemp("drained"))
 
 
 @pytest.fixture
 def connecting(cluster_with: ClusterWith) -> Cluster:
-    """A cluster in which connected UDP sockets are given endpoints, too."""
+    """A cluster in which connected UDP sockets get endpoints too."""
     return cluster_with([POD_CIDRS, "--ebpf-connected-udp", "--ebpf-affinity"])

@@ -1,4 +1,4 @@
-"""What somebody else may do to the maps and programs of ebpf mode, as a command on the node: ACTION FAMILY [VIP]."""
+"""Damage to the maps and programs of ebpf mode, as a command on the node: ACTION FAMILY [VIP]."""
 
 import sys
 
@@ -12,7 +12,6 @@ from vipwire.modes.ebpf.tables import Tables
 
 
 def main(action: str, family: Family, *vip: str) -> None:
-    """Do it."""
     pins = NodePins(folder(), None)
     if action == "hooks":
         sys.stdout.writelines(f"program {hook}\n" for hook in HOOKS if pins.link(hook) is not None)
@@ -37,7 +36,7 @@ def main(action: str, family: Family, *vip: str) -> None:
 
 
 def _mislead(family: Family, frontends: Map, slots: Map, key: bytes) -> None:
-    """Have the first slot of a frontend lead to nobody."""
+    """Point the first slot of a frontend to no endpoint."""
     first, *_ = FRONTEND.unpack(frontends.lookup(key) or b"")
     nobody = endpoint_slot(parse_address("192.0.2.1" if family is Family.IPV4 else "2001:db8::1"), 9)
     with slots.mapped(write=True) as view:

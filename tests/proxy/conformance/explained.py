@@ -1,11 +1,9 @@
-"""`vipwire explain`, asked about every packet that the suite sends: what it says must be what became of the packets.
+"""Asks `vipwire explain` about every packet of the suite: its answer must match the packet's fate.
 
-A `Witness` stands beside a proxy. It reads the same manifests and looks at the same kernel, with the functions of
-vipwire.inspect, and shares nothing with the proxy. Reading all for each probe would take longer than the probes, so
-that objects are read when something was written, and the kernel when something may have changed it. What disagrees
-with that is looked at anew before it counts: others, too, change the kernel.
-
-A mode without an `Explainer` is judged by the plan alone, while its proxy runs.
+A `Witness` runs beside a proxy, reads the same manifests and kernel with the functions of vipwire.inspect, and shares
+nothing with the proxy. Reading everything for each probe would take longer than the probes, so it reads objects after
+writes, and the kernel when something may have changed it. It reads again before a disagreement counts, because other
+programs change the kernel too. Without an `Explainer`, the plan alone counts, while the mode's proxy runs.
 """
 
 import contextlib
@@ -48,7 +46,7 @@ Inside = Callable[[], contextlib.AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is going to be sent, and what is known of it before, if anything; `age` of that in seconds."""
+    """A future connection and its explanation, if any; its `age` in seconds."""
 
     source: str
     target: Target
@@ -57,10 +55,10 @@ class Question:
 
 
 class Witness:
-    """Asks `explain` on one node. `inside` enters its network namespace; `flags` are those of its proxy."""
+    """Asks `explain` on one node. `inside` enters its network namespace; `flags` are its proxy's."""
 
     asked: ClassVar[Counter[str]] = Counter()
-    """How many answers were judged, by the mode's name."""
+    """Number of judged answers by the mode's name."""
 
     def __init__(self, inside: Inside, flags: Sequence[str], mode: Mode) -> None:
         self._inside, self._mode = inside, mode
@@ -74,30 +72,29 @@ class Witness:
         self._since: dict[Packet, float] = {}
 
     def close(self) -> None:
-        """Give up the sockets."""
         if self._kernel is not None:
             self._kernel.close()
             self._kernel = None
 
     def written(self) -> None:
-        """Take in that manifests were written: they are read at once, for the next ones may be unreadable."""
+        """Read written manifests at once, because the next ones may be unreadable."""
         if self._objects is None:
             self._objects = _Objects(self._config)
         self._objects.read()
         self.outdated()
 
     def outdated(self) -> None:
-        """Forget what was seen of the kernel: it may have been changed."""
+        """Forget the kernel's state, which may have changed."""
         for known in (self._situations, self._routes, self._known, self._since, self._sources):
             known.clear()
 
     def ask(self, source: str, target: Target) -> Question:
-        """Ask what would become of a connection."""
+        """Ask for the fate of a connection."""
         known = self._explain(source, target)
         return Question(source, target, known, time.monotonic() - self._since[known.packet] if known else 0.0)
 
     def judge(self, question: Question, results: Sequence[ProbeResult], *, runs: bool) -> None:
-        """Compare with what became of it; fail if `explain` is wrong before and after it. `runs`: the proxy does."""
+        """Compare with the results; fail if `explain` is wrong both before and after them. `runs`: the proxy runs."""
         before = question.before
         if before is None or (before.walk is None and not runs):
             return
@@ -110,7 +107,7 @@ class Witness:
             assert not words, _story(question, words, now, results)
 
     def judge_page(self, question: Question, page: Answer) -> None:
-        """Compare with what was heard at a health check node port; fail if `explain` is wrong before and after it."""
+        """Compare with a health check node port's answer; fail if `explain` is wrong both before and after it."""
         if question.before is None:
             return
         Witness.asked[self._config.proxy_mode] += 1
@@ -120,7 +117,7 @@ class Witness:
             assert not words, _story(question, words, now, [page])
 
     def answering(self, question: Question) -> frozenset[Address]:
-        """Tell who answers, when all that was written is in the kernel; fail if it says that nobody does."""
+        """Return the answering addresses once everything written is in the kernel; fail without any."""
         Witness.asked[self._config.proxy_mode] += 1
         said = question.before
         if said is None or agreement(said)[0] is Agreement.OTHERWISE:
@@ -162,7 +159,7 @@ class Witness:
         return known
 
     def _source_towards(self, address: Address) -> Address | None:
-        """Ask the node's routes, once: an explanation asks them when somebody wants to know."""
+        """Ask the node's routes once: each explanation would ask them again."""
         if address not in self._sources:
             with self._inside():
                 self._sources[address] = source_towards(address)
@@ -177,7 +174,7 @@ class Witness:
 
 
 def _remembers(explanation: Explanation) -> bool:
-    """Tell whether what a client did before decides."""
+    """Report whether earlier connections of the client decide."""
     return explanation.action is not None and explanation.action.affinity_seconds is not None
 
 
@@ -190,7 +187,7 @@ def _story(question: Question, words: str, explanation: Explanation, heard: Iter
 
 
 class _Objects:
-    """The objects of the manifests and what follows from them, kept up to date as a proxy would."""
+    """The manifests' objects and plans, kept up to date as in a proxy."""
 
     def __init__(self, config: Config) -> None:
         self._config, self._name = config, node_name(config)
@@ -201,7 +198,7 @@ class _Objects:
         self._dirty: dict[Family, set[ObjectName]] = {family: set() for family in Family}
 
     def read(self) -> None:
-        """Read what was written since the last time."""
+        """Read what was written since the last call."""
         before, self._inventory = self._inventory, self._source.scan()
         events = listed(self._inventory, Kind) if before is None else differences(before, self._inventory)
         for event in events:
@@ -211,7 +208,7 @@ class _Objects:
             dirty.update(names)
 
     def situation(self, family: Family, kernel: Kernel | None) -> Situation:
-        """Plan what has changed, and look at the kernel if the mode can explain what is there."""
+        """Plan the changes, and read the kernel if the mode can explain it."""
         config, store = self._config, self._store
         addresses, vips = machine_addresses()
         machine = global_addresses(addresses)
@@ -226,21 +223,20 @@ class _Objects:
 
 
 class _Planned:
-    """One family's plans and what the mode makes of them."""
+    """One family's plans and rendered objects."""
 
     def __init__(self, node: NodePlan) -> None:
         self._planner = Planner(node)
         self._rendered: dict[ObjectName, Rendered[Any, Any]] = {}
 
     def eject(self, ejected: EjectedUntil) -> set[ObjectName]:
-        """Take in what the proxy has ejected; name the Services that are to be planned for it."""
+        """Adopt the proxy's ejections; return the Services to plan."""
         before = self._planner.ejected_elsewhere
         now = {service: frozenset(each) for service, each in ejected.items()}
         self._planner.ejected_elsewhere = now
         return {name for name in {*before, *now} if before.get(name) != now.get(name)}
 
     def update(self, node: NodePlan, names: Iterable[ObjectName], store: Store) -> None:
-        """Plan anew what has changed."""
         if self._planner.node != node:
             self._planner.move(node, store.view)
             self._rendered.clear()
@@ -248,7 +244,7 @@ class _Planned:
             self._rendered.pop(changed, None)
 
     def side(self, kernel: Kernel | None) -> FamilyView:
-        """Look at the kernel. A mode recognises what it has rendered, so that this comes first."""
+        """Read the kernel. A mode recognises rendered objects only, so rendering comes first."""
         node, plans = self._planner.node, dict(self._planner.plans)
         mode = kernel.modes.get(node.family) if kernel else None
         explainer = kernel.explainers.get(node.family) if kernel else None

@@ -1,6 +1,6 @@
-"""What the hosts of a lab remember of connections that timed out: flows, sockets, and what was dropped or repeated.
+"""Traces of timed-out connections on a lab's hosts: flows, sockets, drops and retransmissions.
 
-A connection that is lost once in many thousands is not seen again: the failure itself has to say where it was lost.
+A connection lost once in many thousands does not repeat, so the failure itself must say where it was lost.
 """
 
 import itertools
@@ -24,7 +24,7 @@ _FILES = ("snmp", "netstat", "snmp6", "stat/nf_conntrack", "stat/synproxy")
 
 
 def traces(lab: Lab, results: Iterable[ProbeResult]) -> str:
-    """Say what is left of those that timed out, and what each host has counted since the lab was built."""
+    """Return traces of the timed-out ones, and each host's counters since the lab was built."""
     lost = [result for result in results if result.outcome is Outcome.TIMED_OUT and result.source]
     ports = [result.source.port for result in lost[:_LOOKED_AT] if result.source]
     return "\n".join(_lines(lab, ports)) if ports else ""
@@ -56,7 +56,7 @@ def _flows(lab: Lab, node: str, port: int) -> Iterator[str]:
 
 
 def _said(lab: Lab, host: str, command: list[str]) -> list[str]:
-    """Say what a program shows; nothing if it is not installed."""
+    """Return a program's output; [] if it is not installed."""
     try:
         shown = lab.run(host, command, check=False, stderr=subprocess.DEVNULL, capture_output=False, stdout=-1)
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def _read(name: str) -> str:
 
 
 def counters(files: dict[str, str]) -> dict[str, int]:
-    """Pick from files of /proc/net what tells of packets that were dropped, refused or sent again, if it is not 0."""
+    """Choose the non-zero counters of /proc/net files about dropped, refused or repeated packets."""
     found: dict[str, int] = {}
     for name, text in files.items():
         for counter, number in (_by_processor if name.startswith("stat/") else _by_name)(text.splitlines()):

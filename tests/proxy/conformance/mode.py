@@ -1,4 +1,4 @@
-"""What is particular to a mode: where its rules are, what others have beside them, and what it cannot do."""
+"""The particulars of a mode: its rules, other programs' rules beside them, its missing features."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,12 @@ Command = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """What somebody else may do to our rules and see of them, as commands on the node.
+    """Damage to vipwire's rules and ways to list them, as commands on the node.
 
-    `{vip}` is a ClusterIP with the port 80/TCP. `listing` shows them without what packets change, apart from what the
-    pattern `passing` matches; `exact` with whatever changes when they are written anew. `obstacle` is a process that,
-    told a line, keeps everybody else from writing ours until it ends. The first of `wipes` harms only ours.
+    `{vip}` is a ClusterIP with the port 80/TCP. `listing` lists the rules without parts that packets change, apart
+    from matches of the pattern `passing`; `exact` includes parts that change on rewriting. `obstacle` is a process
+    that, told a line, prevents all others from writing the rules until it ends. The first of `wipes` harms only
+    vipwire's rules.
     """
 
     wipes: Mapping[str, Mapping[Family, Command]]
@@ -92,7 +93,7 @@ class Mode:
 
     @property
     def cannot(self) -> Mapping[str, str]:
-        """Which sentences of docs/semantics.md do not hold, and why: what the mode says of itself."""
+        """The sentences of docs/semantics.md that do not hold, with the mode's own reasons."""
         found = spec_of(self.name).differences
         return {number: each.why for each in found for number in each.sentences}
 

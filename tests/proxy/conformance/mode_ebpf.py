@@ -1,6 +1,6 @@
-"""ebpf mode, as the suite sees it: nftables mode's rules, and programs for the sockets of this very process.
+"""ebpf mode in the suite: nftables mode's rules, and programs for the sockets of this very process.
 
-Who is a Pod of which node is told by the network namespaces: all hosts' sockets are in one cgroup.
+Network namespaces tell the Pods of each node, because all hosts' sockets are in one cgroup.
 """
 
 import sys
@@ -18,7 +18,7 @@ _BRIDGE = "--pod-bridge-interface="
 
 
 def _placed(lab: Lab, node: str, options: Sequence[str]) -> Sequence[str]:
-    """Name the cgroup, and the namespaces of the Pods of a node; of one bridge only those behind it."""
+    """Return the flags with the cgroup, and the namespaces of a node's Pods; with a bridge only those behind it."""
     behind = [option.removeprefix(_BRIDGE) for option in options if option.startswith(_BRIDGE)]
     pods = [pod.name for pod in lab.topology.pods if pod.node == node and (not behind or pod.name in behind)]
     clients = ",".join(str(lab.netns(pod)) for pod in pods)
@@ -33,7 +33,7 @@ def _bpf(action: str, *words: str) -> Mapping[Family, Command]:
 
 
 def _beside(rules: Mapping[Family, Command], action: str) -> Mapping[Family, Command]:
-    """Run a command of nft, and show the maps."""
+    """Run an nft command, and print the maps."""
     maps = _bpf(action)
     return {family: ("sh", "-c", f"{_shell(rules[family])}; {_shell(maps[family])}") for family in Family}
 
@@ -54,5 +54,5 @@ _HARM = replace(
     exact=_beside(TABLE_HARM.exact, "show"),
 )
 
-# Its rules are nftables mode's, which are run in full, and so is here what is about programs.
+# nftables mode runs all its rules' cases, so this mode runs those of programs.
 EBPF = (Mode("ebpf", _HARM, placed=_placed, has_cgroup=True, sampled=True),)

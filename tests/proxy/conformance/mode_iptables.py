@@ -1,7 +1,7 @@
-"""iptables mode, as the suite sees it: each case with iptables-nft, and one case of each test with iptables-legacy.
+"""iptables mode in the suite: each case with iptables-nft, one case of each test with iptables-legacy.
 
-One renderer writes the rules of both, so that each case is run in one family. A test without other cases is run
-in one family here, and in the other there.
+One renderer writes the rules of both families, so each case runs in one. A test without cases runs in one family
+here, and in the other there.
 """
 
 from tests.proxy.conformance.mode import OTHER_TABLES, Command, Harm, Mode, Others
@@ -14,12 +14,11 @@ FLAGS = ("--nodeport-addresses=primary", "--iptables-localhost-nodeports=false")
 
 
 def _run(variant: str, text: str) -> dict[Family, Command]:
-    """Write a command of the tool for each family."""
     return {family: (f"{program}-{variant}", *text.split()) for family, program in PROGRAMS.items()}
 
 
 def _save(variant: str) -> dict[Family, Command]:
-    """List what is ours in all tables, without counters."""
+    """List vipwire's rules of all tables, without counters."""
     return {
         family: (
             "sh",
@@ -31,7 +30,7 @@ def _save(variant: str) -> dict[Family, Command]:
 
 
 _OBSTACLES: dict[str, tuple[Command, str]] = {
-    # A table that has an owner is nobody else's to change, and goes with the owner.
+    # Only a table's owner can change it, and the table ends with its owner.
     "nft": (
         ("nft", "-i"),
         (
@@ -73,7 +72,7 @@ def _harm(variant: str) -> Harm:
 
 
 def _others(variant: str) -> Others:
-    """Have a chain and rules beside ours in the same tables, and tables of nft."""
+    """Commands for a chain and rules beside vipwire's in the same tables, and tables of nft."""
     both = [f"{program}-{variant}" for program in PROGRAMS.values()]
     made = ("-N OTHERS", "-A OTHERS -p udp -j RETURN", "-I FORWARD -j OTHERS", "-A INPUT -p tcp --dport 9 -j DROP")
     gone = ("-D INPUT -p tcp --dport 9 -j DROP", "-D FORWARD -j OTHERS", "-F OTHERS", "-X OTHERS")
@@ -88,7 +87,7 @@ def _others(variant: str) -> Others:
 
 
 _HINT = ("iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
-"""What kubelet makes where it uses the legacy tools: vipwire follows it."""
+"""kubelet's chain if it uses the legacy tools: vipwire follows it."""
 
 IPTABLES = (
     Mode("iptables", _harm("nft"), _others("nft"), variant="nft", flags=FLAGS, one_family=True),

@@ -1,4 +1,4 @@
-"""ipvs mode, as the suite sees it: virtual servers, the device of VIPs, ipsets and iptables' legacy tables."""
+"""ipvs mode in the suite: virtual servers, the device of VIPs, ipsets and iptables' legacy tables."""
 
 from tests.proxy.conformance.mode import Command, Harm, Mode, Others
 
@@ -6,12 +6,11 @@ from vipwire.model.net import Family
 
 
 def _each(ipv4: str, ipv6: str) -> dict[Family, Command]:
-    """Write a command of the shell for each family."""
     return {Family.IPV4: ("sh", "-c", ipv4), Family.IPV6: ("sh", "-c", ipv6)}
 
 
 def _both(text: str) -> dict[Family, Command]:
-    """Write one for both: `{ip}` is iptables of the family, `{set}` how its ipsets' names begin."""
+    """Write a command for both families: `{ip}` is the family's iptables, `{set}` the prefix of its ipsets."""
     return _each(
         text.replace("{ip}", "iptables-legacy").replace("{set}", "KUBE-"),
         text.replace("{ip}", "ip6tables-legacy").replace("{set}", "KUBE-6-"),
@@ -22,7 +21,7 @@ _SERVERS = {Family.IPV4: "/-[tu] [0-9]|-f [0-9]+ +-[^6]*$|--sctp-service [0-9]/"
 
 
 def _listing(then: str) -> dict[Family, Command]:
-    """List everything of ours, but servers that drain: they go with their last connection, in their own time.
+    """List everything of vipwire's except draining servers, which go with their last connection.
 
     The port 7777 is that of other virtual servers, see below.
     """
@@ -42,7 +41,7 @@ _IPVS = Harm(
         "the device is removed": _both("ip link delete kube-ipvs0"),
         "everything is flushed": _both(f"{_FLUSH}; ipvsadm -C; ipset flush; ip link delete kube-ipvs0"),
     },
-    # Every other kind of damage is done in tests/proxy/kernel/ipvs/features.py, in less time.
+    # tests/proxy/kernel/ipvs/features.py does all other kinds of damage, in less time.
     pieces={
         "an element is removed": _both("ipset del {set}CLUSTER-IP {vip},tcp:80"),
     },
@@ -53,7 +52,7 @@ _IPVS = Harm(
     listing=_listing("| sed -E 's/ (initval|hashsize|bucketsize) [0-9a-fx]+//g'"),
     exact=_listing(""),
     passing="(?!)",
-    # A set of ours that is of another type cannot be changed, and is somebody's as long as it is there.
+    # A set of vipwire's name with another type cannot be changed.
     obstacle=(
         (
             "sh",
@@ -89,10 +88,10 @@ IPVS = (
         "ipvs",
         _IPVS,
         _OTHERS,
-        watchful="4s",  # under the guest's kernel each takes about a second, and keeps others from running
+        watchful="4s",  # in the guest's kernel a check takes about a second, and delays other processes
         alarmed=False,
-        sampled=True,  # a guest has one CPU, some five times slower: all cases take it most of an hour
+        sampled=True,  # a guest has one CPU, some five times slower: all cases would take almost an hour
         tardy=True,
-        flags=("--nodeport-addresses=primary",),  # by default it serves all, as kube-proxy's ipvs mode
+        flags=("--nodeport-addresses=primary",),  # by default it serves all addresses, as kube-proxy's ipvs mode
     ),
 )

@@ -1,4 +1,4 @@
-"""nftables mode, as the suite sees it."""
+"""nftables mode in the suite."""
 
 from tests.proxy.conformance.mode import Command, Harm, Mode
 
@@ -8,7 +8,7 @@ TABLES = {Family.IPV4: ("ip", "vipwire"), Family.IPV6: ("ip6", "vipwire")}
 
 
 def _nft(text: str, *options: str) -> dict[Family, Command]:
-    """Write an nft command for each family's table; `{table}` is its name with the family."""
+    """Write an nft command for each family's table; `{table}` is family and name."""
     return {family: ("nft", *options, text.replace("{table}", " ".join(table))) for family, table in TABLES.items()}
 
 
@@ -27,13 +27,13 @@ TABLE_HARM = Harm(
     listing=_nft("list table {table}", "-s"),
     exact=_nft("list table {table}", "-s", "-a"),
     passing=r"(?s)\t(?:map affinity(?:-local)?/\S+|set (?:connections|traffic[a-z-]*|refused-[a-z-]+)) \{.*?\n\t\}\n",
-    # A table that has an owner is nobody else's to change, and goes with the owner.
+    # Only a table's owner can change it, and the table ends with its owner.
     obstacle=(("nft", "-i"), "add table ip vipwire { flags owner; }\n"),
 )
 
 NFTABLES = (Mode("nftables", TABLE_HARM, one_family=True),)
 
-# After the handshake a connection goes past the rules. Few kernels that tests run under have flowtables.
+# After the handshake a connection bypasses the rules. Few kernels of test machines have flowtables.
 OFFLOADING = (
     Mode(
         "nftables",

@@ -1,4 +1,4 @@
-"""userspace mode, as the suite sees it."""
+"""userspace mode in the suite."""
 
 from tests.proxy.conformance.mode import Command, Harm, Mode
 
@@ -10,7 +10,6 @@ TOOLS = {Family.IPV4: "iptables-nft", Family.IPV6: "ip6tables-nft"}
 
 
 def _iptables(text: str) -> dict[Family, Command]:
-    """Write a command of iptables for each family."""
     return {family: (tool, "-w", "5", *text.split()) for family, tool in TOOLS.items()}
 
 
@@ -36,7 +35,7 @@ _HARM = Harm(
     listing=_shell("(TOOL-save -t nat; TOOL-save -t filter) | grep KUBE- | sort"),
     exact=_shell("(TOOL-save -t nat; TOOL-save -t filter) | grep KUBE- | sort"),
     passing=r"\[\d+:\d+\]",
-    # A table that has an owner is nobody else's to change, and goes with the owner.
+    # Only a table's owner can change it, and the table ends with its owner.
     obstacle=(
         ("nft", "-i"),
         f"{_OWNED}; add chain ip filter KUBE-OBSTACLE\n",
@@ -44,14 +43,14 @@ _HARM = Harm(
 )
 _SOURCE = "a relay connects from the node: no endpoint sees its clients (vipwire.io/proxy-protocol tells it of them)"
 SOURCES = dict.fromkeys(("S36", "S39", "S40", "S41", "S42", "S43"), _SOURCE)
-"""What it cannot either; but their tests prove other sentences too, and go on without looking at sources."""
+"""Missing features too; but their tests prove other sentences as well, and skip source addresses."""
 
 USERSPACE = (
     Mode(
         "userspace",
         _HARM,
         flags=FLAGS,
-        # All cases in both families, 1,184, take five and a half minutes of processor time.
+        # All cases in both families, 1,184, take five and a half minutes of CPU time.
         sampled=True,
         relays=True,
         no_sctp="a relay would be the end of an association: its streams, messages and further addresses are lost",

@@ -1,7 +1,7 @@
-"""The modes that the suite is run for: a new one is a module mode_*.py beside this one, and one more line here.
+"""The modes of the suite: a new one is a module mode_*.py beside this one, and one more line here.
 
-This machine's kernel runs HERE. One that has IPVS is booted for GUEST: see tests/proxy/kernel/test_ipvs_guest.py.
-Debian's own, in an emulator, has what both need: choose by `-k`, as docs/kernels.md does.
+HERE runs on this machine's kernel, GUEST in a booted one with IPVS: see tests/proxy/kernel/test_ipvs_guest.py.
+Debian's own kernel, in an emulator, can run both: choose by `-k`, as docs/kernels.md does.
 """
 
 from dataclasses import replace
@@ -18,11 +18,11 @@ from vipwire_lab import guest_kernel
 HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF)
 GUEST: tuple[Mode, ...] = (*IPVS,)
 _PATIENT = ("--conntrack-udp-timeout=600s", "--conntrack-udp-timeout-stream=900s")
-"""A proxy may take longer to start in the emulator than the half minute that a flow of two datagrams is kept."""
+"""In the emulator a proxy may need longer to start than the 30 s that a flow of two datagrams lives."""
 MODES = {
     None: HERE,
     guest_kernel.GuestKernel.USER_MODE: GUEST,
-    # It takes sixteen times as long: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
+    # Sixteen times slower: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
     guest_kernel.GuestKernel.DISTRIBUTION: tuple(
         replace(mode, sampled=True, flags=(*mode.flags, *_PATIENT))
         for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES, *EBPF)

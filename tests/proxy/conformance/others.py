@@ -1,7 +1,7 @@
-"""Programs that write nat rules beside vipwire, each with a rule that takes port 443 of the node to another Pod.
+"""Programs that write nat rules beside vipwire, each with a rule from port 443 of the node to another Pod.
 
-Tests run Debian's own CNI portmap and firewalld. The rules of a host port, of AWS' connmark and of a network plugin
-that masquerades are written out, for iptables and for nft.
+Tests run Debian's CNI portmap and firewalld. The rules of a host port, of AWS' connmark and of a masquerading network
+plugin are written here, for iptables and for nft.
 """
 
 import contextlib
@@ -29,22 +29,21 @@ _MARK: Final = "0x80/0x80"
 PODS: Final = {Family.IPV4: "10.244.0.0/16", Family.IPV6: "fd00:10:244::/48"}
 NFT: Final = {Family.IPV4: "ip", Family.IPV6: "ip6"}
 Loading = Callable[[Cluster, Path], contextlib.AbstractContextManager[None]]
-"""Loads the rules of a program, and removes them at the end; given a folder of its own."""
+"""Loads the rules of a program for the block, given a folder of its own."""
 
 
 def iptables(cluster: Cluster, family: Family, *arguments: str) -> None:
-    """Run the iptables that the mode uses: its own variant, else that of nf_tables."""
+    """Run the mode's iptables: its own variant, otherwise that of nf_tables."""
     program = "iptables" if family is Family.IPV4 else "ip6tables"
     cluster.lab.run(cluster.node_name, [f"{program}-{_variant(cluster)}", "-w", "5", *arguments])
 
 
 def _variant(cluster: Cluster) -> str:
-    # User-Mode Linux, where ipvs is tried, is built without nf_tables.
+    # User-Mode Linux, where ipvs runs, has no nf_tables.
     return "legacy" if cluster.mode.variant == "legacy" or cluster.mode.name == "ipvs" else "nft"
 
 
 def nft(cluster: Cluster, text: str) -> None:
-    """Load rules of nft."""
     cluster.lab.run(cluster.node_name, ["nft", "-f", "-"], input=text)
 
 
@@ -66,7 +65,7 @@ def _target(cluster: Cluster, family: Family) -> str:
 
 @contextlib.contextmanager
 def host_port_rules(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Write what CNI plugins before 0.7.5 and container runtimes write for a host port."""
+    """Write the host port rules of CNI plugins before 0.7.5 and of container runtimes."""
     del folder
     for family in Family:
         for words in (
@@ -81,7 +80,7 @@ def host_port_rules(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def host_port_chains(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Write base chains as Docker, netavark and newer portmap plugins have: at nft's dstnat."""
+    """Write base chains as Docker, netavark and newer portmap plugins do: at nft's dstnat."""
     del folder
     for family in Family:
         table, address = f"{NFT[family]} hostports", _target(cluster, family)
@@ -104,7 +103,7 @@ add rule {table} output fib daddr type local jump hostports
 
 @contextlib.contextmanager
 def portmap(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Have Debian's portmap plugin publish a host port, as a container runtime calls it."""
+    """Let Debian's portmap plugin publish a host port, as a container runtime would."""
     ips = [
         {"address": f"{cluster.lab.address(OTHER, family)}/{24 if family is Family.IPV4 else 64}", "interface": 0}
         for family in Family
@@ -139,7 +138,7 @@ def portmap(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def firewalld(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Run Debian's firewalld on a bus of its own, with a forwarded port."""
+    """Run Debian's firewalld on its own bus, with a forwarded port."""
     bus, configuration = folder / "bus", folder / "bus.conf"
     configuration.write_text(_BUS.format(path=bus))
     (folder / "zones").mkdir()
@@ -175,7 +174,7 @@ def firewalld(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def marks_of_new_connections(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Write what the Amazon VPC CNI wrote until 2026: whatever leaves the Pods' network gets another way out."""
+    """Write the rules of the Amazon VPC CNI until 2026: marked packets leave the Pods' network by another route."""
     del folder
     with _lost_if_marked(cluster):
         for family in Family:
@@ -192,7 +191,7 @@ def marks_of_new_connections(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def marks_in_a_nat_chain(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Write the same as a nat chain of nft at dstnat."""
+    """The same as a nat chain of nft at dstnat."""
     del folder
     with _lost_if_marked(cluster):
         for family in Family:
@@ -212,7 +211,7 @@ add rule {table} prerouting iifname "pod-1*" {NFT[family]} daddr != {PODS[family
 
 @contextlib.contextmanager
 def _lost_if_marked(cluster: Cluster) -> Iterator[None]:
-    """Route what has the mark nowhere: elsewhere is as good as nowhere."""
+    """Drop marked packets, in place of another route."""
     versions = [["ip", "-4"], ["ip", "-6"]]
     rule = f"rule {{}} fwmark {_MARK} lookup 99"
     for ip in versions:
@@ -227,14 +226,13 @@ def _lost_if_marked(cluster: Cluster) -> Iterator[None]:
 
 
 def _second(cluster: Cluster, family: Family) -> str:
-    """Tell the node's secondary address."""
     found = [each for each in cluster.node(cluster.node_name).addresses if (":" in each) is (family is Family.IPV6)]
     return found[1]
 
 
 @contextlib.contextmanager
 def source_nat_rules(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Write what a network plugin writes for what leaves a Pods' network: source NAT, here to the second address."""
+    """Write a network plugin's source NAT for packets from the Pods' network, here to the second address."""
     del folder
     for family in Family:
         words = f"-A POSTROUTING -p tcp --dport 8080 -j SNAT --to-source {_second(cluster, family)}"
@@ -244,7 +242,7 @@ def source_nat_rules(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def source_nat_chains(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Write the same as a base chain of nft at srcnat."""
+    """The same as a base chain of nft at srcnat."""
     del folder
     for family in Family:
         table = f"{NFT[family]} sources"

@@ -1,4 +1,4 @@
-"""A cgroup for this process, in which programs of ebpf mode see the sockets of its probes and nobody else's."""
+"""A cgroup for this process, in which ebpf mode's programs see only the sockets of its probes."""
 
 import contextlib
 import errno
@@ -10,27 +10,26 @@ from vipwire.modes.ebpf.cgroup import mounted
 
 
 def path() -> Path:
-    """Name it."""
     return mounted()[0] / f"vipwire-lab-{os.getpid()}"
 
 
 def sweep() -> None:
-    """Remove those of runs that were killed: their process is gone, and nobody is in them."""
+    """Remove empty cgroups of killed runs."""
     for cgroup in mounted()[0].glob("vipwire-lab-*") if mounted() else ():
         pid = cgroup.name.split("-")[2]
         if not Path(f"/proc/{pid}").exists():
-            with contextlib.suppress(OSError):  # somebody is in it, or another run sweeps, too
+            with contextlib.suppress(OSError):  # not empty, or another run removes it
                 cgroup.rmdir()
 
 
 @contextlib.contextmanager
 def entered() -> Iterator[Path]:
-    """Be in it for a while. Processes that were started meanwhile and outlive it, as the fork server, leave too."""
-    if not mounted():  # as in a guest, where ebpf mode is not tried
+    """Be in it for the block. Processes started there that outlive it, as the fork server, leave too."""
+    if not mounted():  # as in a guest, which does not run ebpf mode
         yield Path()
         return
     own = path()
-    if own.exists():  # it is entered already
+    if own.exists():  # already entered
         yield own
         return
     with _made(own, own.parent / here()):
@@ -39,7 +38,7 @@ def entered() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def beside(name: str) -> Iterator[Path]:
-    """Be in a cgroup beside it for a while: programs of others in this process are not called there."""
+    """Be in a sibling cgroup for the block: programs of the other do not run there."""
     own = path()
     with _made(cgroup := own.with_name(f"{own.name}-{name}"), own.parent / here()):
         yield cgroup
@@ -57,10 +56,10 @@ def _made(cgroup: Path, home: Path) -> Iterator[None]:
 
 
 def _remove(cgroup: Path, home: Path) -> None:
-    """Send home who is in it, until nobody is: processes may be born there meanwhile."""
+    """Move its processes out until it is empty, because new ones may start meanwhile."""
     while True:
         for process in (cgroup / "cgroup.procs").read_text(encoding="ascii").split():
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
                 _move(home, int(process))
         try:
             cgroup.rmdir()
@@ -73,9 +72,9 @@ def _remove(cgroup: Path, home: Path) -> None:
 
 @contextlib.contextmanager
 def left(elsewhere: Path | None = None) -> Iterator[None]:
-    """Be outside of it for a while, as a virtual machine is: sockets that are made belong to no program's cgroup.
+    """Be outside of it for the block, as a virtual machine is: new sockets belong to no program's cgroup.
 
-    Or be in another cgroup, if one is named.
+    With `elsewhere`, be in that cgroup.
     """
     own = path()
     _move(elsewhere or own.parent)
@@ -86,7 +85,7 @@ def left(elsewhere: Path | None = None) -> Iterator[None]:
 
 
 def here() -> str:
-    """Name the cgroup that this process is in, as seen from the topmost."""
+    """Return this process's cgroup, relative to the root cgroup."""
     lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
     return next(line.removeprefix("0::/") for line in lines if line.startswith("0::"))
 

@@ -1,4 +1,4 @@
-"""What tests do with packets: who connects, what must become of it, and whom the endpoint must have seen."""
+"""The tests' packets: the caller, the expected result, and the source address that the endpoint sees."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -15,18 +15,18 @@ from vipwire_lab.cluster.probe import probe
 
 _BATCH, _BATCHES, _FEW, _AGAIN = 24, 5, 3, 12
 PATIENCE, _SECOND_SYN = 15.0, 0.9
-"""Seconds: until an answer is given up, and after which a client has sent its SYN again."""
+"""Seconds: the timeout of an answer, and the time after which a client has repeated its SYN."""
 _passed_on: Iterator[int] = cycle(range(10500, 13500))
-"""Source ports of connections that go past the proxy: the kernel gives them to nobody.
+"""Source ports of connections that bypass the proxy: outside the kernel's ephemeral range.
 
-Conntrack keeps such a connection for two minutes as one that is not to be translated. The kernel chooses source ports
-in turn, but begins elsewhere every ten seconds: one of them might come again when the Service has come back.
+Conntrack keeps such a connection for two minutes as untranslated. The kernel's own choice might use the port again
+when the Service is back.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who connects: a host, and which of its addresses of the family it does it from, or from which other one."""
+    """The connecting host, and the number or the text of its source address."""
 
     host: str
     index: int = 0
@@ -38,14 +38,14 @@ class Caller:
 
 POD, OTHER_POD, REMOTE_POD = Caller("pod-1c"), Caller("pod-1b"), Caller("pod-2b")
 NODE = Caller("node-1", 1)
-"""A process on the node, from the secondary address: so that it can be seen when the primary one replaces it."""
+"""A process on the node, from the secondary address, so that a replacement by the primary one is visible."""
 OUTSIDE, BLOCKED = Caller("client"), Caller("client", 1)
 
 
 class Packets:
-    """The hosts of a lab as those who connect. `node_name` is the node that does what is looked at.
+    """The hosts of a lab as callers. `node_name` is the node under test.
 
-    `relayed`: endpoints see that node whoever connects. `sent` grows with everything that is sent.
+    `relayed`: endpoints see that node as every caller. `sent` counts all connections.
     """
 
     def __init__(self, lab: Lab, node_name: str) -> None:
@@ -53,11 +53,11 @@ class Packets:
         self.relayed, self.sent = False, 0
 
     def name_no_vip(self) -> None:
-        """Have the network between the nodes refuse VIPs without delay."""
+        """Let the network between the nodes refuse VIPs without delay."""
         name_no_vip(self.lab)
 
     def address(self, caller: Caller, family: Family) -> str:
-        """Tell the address that a caller connects from."""
+        """Return a caller's source address."""
         if caller.address:
             return caller.address
         found = [each for each in self.lab.host(caller.host).addresses if (":" in each) is (family is Family.IPV6)]
@@ -73,11 +73,11 @@ class Packets:
         timeout: float = PATIENCE,
         parallel: int = 16,
     ) -> list[ProbeResult]:
-        """Connect so often from a caller's address; tell what became of each."""
+        """Connect `count` times from a caller's address; return the results."""
         return self.send(caller, target, ProbeOptions(None, source_port, timeout, count, parallel))
 
     def send(self, caller: Caller, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
-        """Connect in that manner, but from the caller's address."""
+        """Connect from the caller's address."""
         self.sent += 1
         source = self.address(caller, family_of(target))
         return probe(self.lab.netns(caller.host), target, replace(manner, source=source))
@@ -85,7 +85,7 @@ class Packets:
     def connect(
         self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE
     ) -> Connection:
-        """Open a connection that stays open; over UDP, a socket that keeps sending from one port."""
+        """Open a lasting connection; over UDP, a socket with one source port."""
         self.sent += 1
         source = self.address(caller, family_of(target))
         address, port, protocol = target.address, target.port, target.protocol
@@ -96,9 +96,9 @@ class Packets:
     def answered(
         self, caller: Caller, target: Target, pods: Iterable[str], *, masqueraded: bool | None = None
     ) -> list[ProbeResult]:
-        """Connect until each of these has answered, and at least so often that another would have been seen.
+        """Connect until each of these has answered, and often enough to see any other.
 
-        `masqueraded` says whom they must have seen: the node or the caller. To itself a Pod is always the node.
+        `masqueraded` is whether they must see the node or the caller. A Pod always sees the node for itself.
         """
         expected, seen, results = set(pods), set[str](), list[ProbeResult]()
         for _ in range(_BATCHES):
@@ -123,23 +123,23 @@ class Packets:
         assert result.saw == expected, f"{caller} to {target}: {result}, expected to be seen as {expected}"
 
     def refused(self, caller: Caller, target: Target) -> None:
-        """Connect, and be told at once that nobody is there."""
+        """Connect; the refusal must be immediate."""
         self._told_at_once(caller, target, Outcome.REFUSED, repeat(None))
 
     def dropped(self, caller: Caller, target: Target) -> None:
-        """Connect, and hear nothing."""
+        """Connect; no answer may come."""
         self._became(caller, target, Outcome.TIMED_OUT, _FEW, timeout=0.3)
 
     def passed_on(self, caller: Caller, target: Target) -> None:
-        """Connect, and find that the packet was left alone: behind the node there is no way to a VIP."""
+        """Connect; the packet must leave the node untranslated: the network behind has no route to a VIP."""
         self._told_at_once(caller, target, Outcome.UNREACHABLE, _passed_on)
 
     def _told_at_once(
         self, caller: Caller, target: Target, outcome: Outcome, source_ports: Iterator[int | None]
     ) -> None:
-        """Connect, and be told so each time: at the first SYN, once the machine has not stood still for that long.
+        """Connect; each attempt must fail at its first SYN, as far as the machine was not stopped that long.
 
-        Whom the first SYN tells nothing is told late however often he tries.
+        A client that the first SYN does not inform learns late in every attempt.
         """
         soonest = math.inf
         for number in range(_FEW + _AGAIN):
@@ -165,7 +165,7 @@ class Packets:
         return results
 
     def sticks(self, caller: Caller, target: Target, count: int = 15) -> str:
-        """Connect so often, and find the same endpoint each time; return its name."""
+        """Connect `count` times, always to the same endpoint; return its name."""
         pods = {result.pod for result in self.probe(caller, target, count)}
         assert len(pods) == 1, f"{caller} to {target}: {sorted(pods)}, expected one of them only"
         assert pods != {""}, f"{caller} to {target}: nobody answers"
@@ -173,5 +173,4 @@ class Packets:
 
 
 def family_of(target: Target) -> Family:
-    """Tell the family of a target."""
     return Family.IPV6 if ":" in target.address else Family.IPV4

@@ -1,4 +1,4 @@
-"""A real `vipwire proxy` on a node of a lab: the process, what it says, the pages it serves, the rules it wrote."""
+"""A real `vipwire proxy` on a node of a lab: process, log, pages, rules."""
 
 import contextlib
 import http.client
@@ -21,11 +21,11 @@ from vipwire_lab import guest_kernel
 from vipwire_lab.cluster.cluster import Lab
 
 _PATIENCE = 600.0 if guest_kernel.inside() is guest_kernel.GuestKernel.DISTRIBUTION else 60.0
-"""Seconds until a fact that does not come about is a failure; guests are slow, and so is a loaded machine."""
+"""Seconds until a missing fact is a failure; guests and loaded machines are slow."""
 
 
 class Answer(NamedTuple):
-    """What an HTTP server said."""
+    """An HTTP server's answer."""
 
     status: int
     headers: dict[str, str]
@@ -33,10 +33,9 @@ class Answer(NamedTuple):
 
 
 def until(fact: Callable[[], Any], what: str | Callable[[], str], patience: float = _PATIENCE) -> Any:
-    """Ask again and again until something is so; return it. `what` may be a function, for what is known only then.
+    """Repeat `fact` until it holds; return it. `what` may be a function, evaluated on failure.
 
-    Asking takes CPU time from the proxy that is waited for: pauses last a tenth of what was waited, a fifth of a
-    second at most.
+    Asking takes CPU time from the proxy: pauses last a tenth of the time waited, a fifth of a second at most.
     """
     began, pause = time.monotonic(), threading.Event()
     while not (found := fact()):
@@ -48,7 +47,7 @@ def until(fact: Callable[[], Any], what: str | Callable[[], str], patience: floa
 
 
 class Proxy:
-    """The proxy of one node, started and ended as often as is wanted. Its log goes on in one file of `folder`."""
+    """A node's proxy, which may start and end repeatedly. All its logs go to one file of `folder`."""
 
     def __init__(
         self, mode: Mode, lab: Lab, node_name: str, folder: Path, options: Sequence[str], *, checks: str = "1s"
@@ -58,13 +57,12 @@ class Proxy:
         self._process: Forked | None = None
 
     def start(self) -> None:
-        """Start the proxy and wait until it is ready."""
         self.launch()
         until(lambda: self.alive() and self.page("/readyz").status == http.HTTPStatus.OK, "/readyz is 200")
 
     @property
     def flags(self) -> list[str]:
-        """Name the flags of the proxy. Checks of the kernel come so often, whatever the mode is called."""
+        """The proxy's flags. All modes check the kernel equally often."""
         given = {option.partition("=")[0] for option in self.options}
         return [
             f"--proxy-mode={self.mode.name}",
@@ -79,7 +77,7 @@ class Proxy:
         ]
 
     def launch(self) -> None:
-        """Start the proxy and do not wait."""
+        """Start the proxy without waiting."""
         self._process = forked.started(self.lab, self.node_name, ["proxy", *self.flags], self._log)
 
     def stop(self) -> int:
@@ -96,16 +94,15 @@ class Proxy:
 
     @property
     def running(self) -> bool:
-        """Whether there is a proxy."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """All that the proxies of this cluster have said."""
+        """The log of all proxies of this cluster."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def said(self, since: int, *words: str) -> str:
-        """Wait for a line of the log, behind its first `since` characters, that has all these words; return it."""
+        """Wait for a log line behind the first `since` characters with all these words; return it."""
 
         def look() -> str:
             lines = self.log[since:].splitlines()
@@ -115,7 +112,7 @@ class Proxy:
         return found
 
     def page(self, path: str, port: int = 10256, address: str = "127.0.0.1", host: str = "") -> Answer:
-        """Ask for a page by HTTP; status 0 if nobody serves it."""
+        """Request a page by HTTP; status 0 without a server."""
         connection = http.client.HTTPConnection(address, port, timeout=_PATIENCE)
         try:
             with self.lab.inside(host or self.node_name):
@@ -129,24 +126,26 @@ class Proxy:
             connection.close()
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run another command of vipwire on the node."""
         return forked.run(self.lab, self.node_name, arguments, 2 * _PATIENCE)
 
     def vipwire(self, *arguments: str) -> str:
-        """Run another command of vipwire on the node, which has to succeed; return what it says."""
+        """Run another command of vipwire on the node, which must succeed; return its output."""
         done = self.command(*arguments)
         done.check_returncode()
         return done.stdout + done.stderr
 
     def rules(self, family: Family, *, handles: bool = False) -> list[str]:
-        """List what the kernel holds of ours and packets do not change, in pieces. Writing changes the handles."""
+        """List vipwire's objects in the kernel without parts that packets change, in pieces.
+
+        Rewriting changes handles.
+        """
         harm = self.mode.harm
         listed = self.lab.run(self.node_name, (harm.exact if handles else harm.listing)[family], check=False)
         return sorted(filter(None, map(str.strip, re.split(r"[\n,{}]", re.sub(harm.passing, "", listed.stdout)))))
 
     @contextlib.contextmanager
     def others(self) -> Iterator[Callable[[], str]]:
-        """Have rules of somebody else beside ours for a while; gives what lists them."""
+        """Add other programs' rules beside vipwire's for the block; yields their listing function."""
         others = self.mode.others
         try:
             for command in others.make:
@@ -158,7 +157,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def obstructed(self) -> Iterator[None]:
-        """Keep the proxy from writing for a while."""
+        """Prevent the proxy from writing for the block."""
         command, line = self.mode.harm.obstacle
         with self.lab.popen(
             self.node_name, command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -171,7 +170,7 @@ class Proxy:
             process.stdin.close()
 
     def alive(self) -> bool:
-        """Fail if the proxy has ended; otherwise it is so."""
+        """Fail if the proxy has ended."""
         assert self._process is not None
         assert self._process.poll() is None, f"vipwire has ended:\n{self.log[-4000:]}"
         return True

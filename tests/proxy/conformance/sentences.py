@@ -1,4 +1,4 @@
-"""The tie between docs/semantics.md and the tests: which sentences there are, and which test proves which."""
+"""Connects docs/semantics.md with the tests: its sentences, and the tests that prove each."""
 
 import ast
 import re
@@ -12,18 +12,18 @@ _NUMBER = re.compile(r"^- \*\*(S\d+)\*\* ", re.MULTILINE)
 
 
 def sentence(*numbers: str) -> pytest.MarkDecorator:
-    """Mark a test, or one case of it, as the proof of these sentences."""
+    """Mark a test, or one case of it, as proof of these sentences."""
     return pytest.mark.sentence(*numbers)
 
 
 def sentences_of(item: pytest.Item) -> Iterator[str]:
-    """Name the sentences that a collected test proves."""
+    """Yield the sentences that a collected test proves."""
     for mark in item.iter_markers("sentence"):
         yield from mark.args
 
 
 def written() -> list[str]:
-    """Name the sentences of the document, in its order."""
+    """Return the document's sentences in order."""
     return _NUMBER.findall(DOCUMENT.read_text(encoding="utf-8"))
 
 
@@ -34,7 +34,7 @@ def check_asked(numbers: Iterable[str], asked: int) -> None:
 
 
 def proven(folder: Path) -> dict[str, set[str]]:
-    """Read which sentences the test modules of a folder name, and in which files; none of them is imported."""
+    """Read which sentences a folder's test modules name, and in which files, without importing them."""
     found: dict[str, set[str]] = {}
     for path in sorted(folder.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

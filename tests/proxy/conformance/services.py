@@ -1,7 +1,7 @@
-"""Services as the tests write them: each has every kind of frontend, in both families, at addresses of its own.
+"""The tests' Services: each has every kind of frontend, in both families, at unique addresses.
 
-What a test does not care about it need not say: a Service named "web" with one port is reached at a ClusterIP, an
-external IP, a load balancer IP and a node port, which `at` tells.
+A Service "web" with one port has a ClusterIP, an external IP, a load balancer IP and a node port, which `at` returns;
+tests state only what they depend on.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from vipwire_lab.namespaces.topology import Node, Pod, Topology
 HTTP = Port(80)
 CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT = FrontendKind
 EXTERNAL = (EXTERNAL_IP, LOAD_BALANCER, NODE_PORT)
-"""The frontends that the external traffic policy is about."""
+"""The frontends of the external traffic policy."""
 FRONTENDS = pytest.mark.parametrize("kind", list(FrontendKind), ids=lambda kind: kind.value)
 
 _NET = {
@@ -36,7 +36,7 @@ Hosts = Iterable[Pod | Node | Backend]
 
 @dataclass(frozen=True, slots=True)
 class LabService:
-    """A Service of a test. `number` (1 to 1200) makes its addresses; `node` is the node whose node port is meant."""
+    """A test's Service. `number` (1 to 1200) determines its addresses; `node` is the node of its node port."""
 
     topology: Topology
     name: str
@@ -45,7 +45,7 @@ class LabService:
     node: str = "node-1"
 
     def address(self, kind: FrontendKind, family: Family) -> str:
-        """Tell the address of a frontend; for a node port the node's primary one."""
+        """Return a frontend's address; for a node port the node's primary one."""
         if kind is NODE_PORT:
             (node,) = (node for node in self.topology.nodes if node.name == self.node)
             return next(each for each in node.addresses if (":" in each) is (family is Family.IPV6))
@@ -53,21 +53,21 @@ class LabService:
         return _NET[kind, family].format(high + 1, low + 1)
 
     def node_port(self, index: int = 0) -> int:
-        """Tell the node port of a port: below those that tests choose themselves or the kernel gives out."""
+        """Return the node port of a port: below those that tests or the kernel choose."""
         return self.ports[index].node_port or 14000 + self.number * 13 + index
 
     def at(self, kind: FrontendKind, family: Family, index: int = 0) -> Target:
-        """Tell where a frontend of one of its ports is."""
+        """Return the target of a frontend of one of its ports."""
         port = self.ports[index]
         number = self.node_port(index) if kind is NODE_PORT else port.port
         return Target(self.address(kind, family), number, port.protocol)
 
     def vip(self, family: Family, index: int = 0) -> Target:
-        """Tell where it is at its ClusterIP."""
+        """Return the target at its ClusterIP."""
         return self.at(CLUSTER_IP, family, index)
 
     def service(self, families: Iterable[Family] = tuple(Family), **spec: Any) -> Manifest:
-        """Make the Service object. What `spec` says replaces what is there; None removes it."""
+        """Make the Service object. `spec` replaces fields; None removes one."""
         families = tuple(families)
         fields = {
             "type": "LoadBalancer",
@@ -82,9 +82,7 @@ class LabService:
         return made | manifests.load_balancer_status(*(self.address(LOAD_BALANCER, family) for family in families))
 
     def slices(self, hosts: Hosts) -> list[Manifest]:
-        """Make its EndpointSlices."""
         return manifests.endpoint_slices(self.topology, self.name, hosts, self.ports)
 
     def objects(self, hosts: Hosts, families: Iterable[Family] = tuple(Family), **spec: Any) -> list[Manifest]:
-        """Make the Service and its EndpointSlices."""
         return [self.service(families, **spec), *self.slices(hosts)]

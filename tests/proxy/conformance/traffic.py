@@ -1,4 +1,4 @@
-"""Connections that are made all the time while something changes hands, and those that stay open: none is lost."""
+"""Repeated connections during a change of hands, and lasting ones: none may be lost."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +13,14 @@ from vipwire_lab.cluster.continuous import Connection, Continuous
 from vipwire_lab.namespaces.topology import Pod
 
 Way = tuple[str, FrontendKind, int]
-"""Who connects to which frontend of a Service, and of which of its ports."""
+"""The caller, the frontend of a Service, and the index of its port."""
 
 
 @contextlib.contextmanager
 def traffic(
     lab: Lab, service: LabService, ways: Sequence[Way], *, timeout: float = 10.0, interval: float = 0.02
 ) -> Iterator[list[Continuous]]:
-    """Connect in all these ways, of both families, all the time."""
+    """Connect in all these ways, in both families, during the block."""
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
@@ -33,14 +33,14 @@ def traffic(
 
 
 def pass_some(streams: Iterable[Continuous], enough: int) -> None:
-    """Wait for so many more connections of each, made at the same time."""
+    """Wait for `enough` more concurrent connections of each."""
     wanted = [(stream, stream.report.attempts + enough) for stream in streams]
     for stream, attempts in wanted:
         stream.wait_for(attempts - stream.report.attempts)
 
 
 def check_open(connections: Iterable[Connection]) -> None:
-    """See that connections opened before are still answered: with the same over TCP, with a line over UDP."""
+    """Check that open connections still answer: with the same data over TCP, with a line over UDP."""
     sent, amiss = b"still here", {}
     for each in connections:
         try:
@@ -54,9 +54,9 @@ def check_open(connections: Iterable[Connection]) -> None:
 
 
 def check_nothing_lost(lab: Lab, streams: Iterable[Continuous], pods: Iterable[Pod], log: str = "") -> None:
-    """See that every connection was answered, and that all these Pods have answered some of each.
+    """Check that every connection was answered, and that all these Pods answered some of each.
 
-    `log` is what a proxy said meanwhile, for the failure.
+    A failure prints `log`, the proxy's.
     """
     for stream in streams:
         failures = stream.report.failures

@@ -1,6 +1,6 @@
-"""Whether the programs of ebpf mode have translated what they should: asked of their counters, on each probe.
+"""Checks ebpf mode's counters on each probe: programs must translate the connections that they should.
 
-Without this the suite could pass by nftables mode's rules alone.
+Otherwise the suite could pass by nftables mode's rules alone.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from vipwire_lab.cluster.outcome import Target
 
 
 class Seen(NamedTuple):
-    """What the programs know of a frontend: its object, empty if they do not know it; how often it was translated."""
+    """The programs' view of a frontend: its object (b"" if unknown), and the count of translations."""
 
     held: bytes
     connections: int
 
     @property
     def flags(self) -> int:
-        """For whom it is."""
+        """The kinds of clients that it serves."""
         return int(HEAD.unpack_from(self.held)[0]) if self.held else 0
 
 
 def look(lab: Lab, node: str, target: Target) -> Seen:
-    """Read what the programs of a node have of a frontend."""
+    """Read a node's programs' view of a frontend."""
     family = family_of(target)
     key = frontend_key(parse_address(target.address), target.protocol, target.port)
     with lab.inside(node):
@@ -47,9 +47,9 @@ def look(lab: Lab, node: str, target: Target) -> Seen:
 
 @contextlib.contextmanager
 def translated(lab: Lab, node: str, caller: str, target: Target, count: int) -> Iterator[None]:
-    """See that all connections of a Pod are translated that should be, however often it is tried meanwhile.
+    """Check that all of a Pod's translatable connections are translated, including repetitions.
 
-    A process on the node is bound to one of its addresses here, which is left to the rules; so is a Pod that may be
+    A process on the node is bound to one of its addresses here, which leaves it to the rules; so is a Pod that may be
     its own endpoint.
     """
     before = look(lab, node, target)
@@ -63,7 +63,7 @@ def translated(lab: Lab, node: str, caller: str, target: Target, count: int) -> 
 
 
 def _is_client(lab: Lab, node: str, caller: str) -> bool:
-    """Report whether a host is one of those that the proxy of a node was told are its Pods."""
+    """Report whether a host is one of the node's Pods in the proxy's flags."""
     with lab.inside(node):
         pins = NodePins(folder(), None)
     with contextlib.closing(pins), lab.inside(caller):

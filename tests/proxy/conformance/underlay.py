@@ -1,7 +1,7 @@
-"""The network between the nodes knows no VIP. It says so by itself, but to each host only once a second.
+"""The network between the nodes refuses VIPs, but the kernel's own errors reach each host once a second only.
 
-So a rule says it, at once and to all. Where the kernel lacks nf_tables for these families, as User-Mode Linux does,
-iptables' legacy tables say it, which needs a route for such a packet: they see only what would be forwarded.
+So a rule refuses them, at once and for all. Without nf_tables for these families, as in User-Mode Linux, iptables'
+legacy tables do, which need a route for such packets: they see forwarded packets only.
 """
 
 from vipwire_lab import guest_kernel
@@ -27,7 +27,7 @@ _ROUTES, _AFTER_CLIENTS = "300", "41000"  # a table, and a priority behind the l
 
 
 def name_no_vip(lab: Lab) -> None:
-    """Have the network between the nodes refuse VIPs that a node sends, without delay."""
+    """Let the network between the nodes refuse a node's packets to VIPs without delay."""
     if not guest_kernel.inside():
         lab.run(UNDERLAY, ["nft", _TABLE])
         return

@@ -1,7 +1,7 @@
-"""Whether what `vipwire explain` says is what became of packets. Pure.
+"""Compares `vipwire explain` with the fate of packets. Pure.
 
-What is said is what the kernel's objects would do (`walk`), or the plan where the mode does not show a packet's way.
-While the kernel holds what is planned the two must say the same; what somebody has changed is the kernel's to say.
+Its statement is the fate by the kernel's objects (`walk`), or the plan if the mode cannot show a packet's path. While
+the kernel holds the plan both must agree; after other programs' changes the kernel's counts.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from vipwire_lab.cluster.outcome import Outcome, ProbeResult
 Endpoint = tuple[Address, int]
 _UNLIKELY = 1e-9
 _MARGIN = 1.0
-"""Seconds that a memory must have left to be sure to be there when the packets come."""
+"""Seconds that an affinity must have left to be certain at the packets' arrival."""
 _ENDS = {
     End.ANSWERED: {Outcome.ANSWERED},
     End.DROPPED: {Outcome.TIMED_OUT},
@@ -38,10 +38,10 @@ def disagreement(
     *,
     relayed: bool = False,
 ) -> str:
-    """Say in what an explanation differs from what became of these connections, "" if in nothing.
+    """Return the difference between an explanation and the connections' results, "" if none.
 
-    `after` is the explanation when they were over, where what a client did before decides; `age` is how many seconds
-    the first one was old when they began. Where connections are `relayed` endpoints see who does that.
+    `after` is the explanation at their end, if earlier connections decide; `age` is the first one's age in seconds at
+    their start. With `relayed` connections endpoints see the relay.
     """
     differences = _differences(explanation, results, after, age)
     sources = () if relayed else _sources(explanation, results)
@@ -49,7 +49,7 @@ def disagreement(
 
 
 def answering(explanation: Explanation) -> frozenset[Address]:
-    """Name who answers a client, as it is said; fail if anything else is said, or the kernel holds something else."""
+    """Return the predicted answering addresses; fail for another prediction, or another kernel state."""
     agrees, words = agreement(explanation)
     assert agrees is not Agreement.OTHERWISE, f"the kernel would do otherwise: {words}"
     assert explanation.planned is End.ANSWERED, f"it says {explanation.planned.value}: {explanation.outcome}"
@@ -57,9 +57,9 @@ def answering(explanation: Explanation) -> frozenset[Address]:
 
 
 def page_disagreement(explanation: Explanation, page: Page) -> str:
-    """Say in what an explanation differs from what was heard at a health check node port, "" if in nothing.
+    """Return the difference between an explanation and a health check node port's answer, "" if none.
 
-    Whether the kernel does as planned is not asked: see docs/modes/ipvs.md.
+    Ignores whether the kernel holds the plan: see docs/modes/ipvs.md.
     """
     said = [check.answer(proxy_healthy=True) for check in explanation.health_checks]
     if not said:
@@ -98,7 +98,7 @@ def _differences(
 
 
 def _answers(explanation: Explanation, answers: Iterable[Endpoint]) -> Iterator[str]:
-    """Say who should not have answered."""
+    """Yield endpoints that should not have answered."""
     expected = _pool(explanation)
     names = ", ".join(map(_text, expected))
     yield from (
@@ -107,7 +107,7 @@ def _answers(explanation: Explanation, answers: Iterable[Endpoint]) -> Iterator[
 
 
 def _sources(explanation: Explanation, results: Sequence[ProbeResult]) -> Iterator[str]:
-    """Say who saw the client otherwise than is said; while the kernel does not do what is planned, nothing is."""
+    """Yield endpoints that saw another source than predicted; none if the kernel differs from the plan."""
     if agreement(explanation)[0] is Agreement.OTHERWISE:
         return
     targets = {(target.address, target.port): target for target in explanation.pool}
@@ -122,7 +122,7 @@ def _sources(explanation: Explanation, results: Sequence[ProbeResult]) -> Iterat
 
 
 def _shares(explanation: Explanation, answers: Sequence[Endpoint]) -> Iterator[str]:
-    """Say who should have answered: with so many connections, not to be dealt to once is next to impossible."""
+    """Yield endpoints that should have answered: with so many connections, a miss is almost impossible."""
     action = explanation.action
     if action is None or action.affinity_seconds is not None or action.spread.algorithm is Algorithm.SOURCE_HASH:
         return
@@ -134,7 +134,7 @@ def _shares(explanation: Explanation, answers: Sequence[Endpoint]) -> Iterator[s
 def _memories(
     explanation: Explanation, answers: Sequence[Endpoint], after: Explanation | None, age: float
 ) -> Iterator[str]:
-    """Say where a client that is remembered went elsewhere, and who is remembered wrongly afterwards."""
+    """Yield remembered clients that went elsewhere, and wrong memories afterwards."""
     before = explanation.walk.remembered if explanation.walk else None
     if explanation is not after and before is not None and before[2] > age + _MARGIN:
         strays = [each for each in answers if each != before[:2]]
