@@ -1,8 +1,8 @@
-"""How a parallel session (`pytest -n 4 --dist loadscope`) is shared out among its processes.
+"""Distributes a parallel session (`pytest -n 4 --dist loadscope`) among its processes.
 
-A share is what one process has to do in one go: the guests of ipvs mode (see `kernel.guests`), in two shares; all of
-a mode's conformance suite, whose clusters take seconds to build; any other file. The longest come first. With four
-processes more than cores, the cores always have something to do: guests and packets wait much.
+A share runs in one process without interruption: the guests of ipvs mode (see `kernel.guests`), in two shares; a
+mode's whole conformance suite, because clusters take seconds to build; any other file. The longest come first. Four
+processes on fewer cores keep the cores busy, because guests and packets wait much.
 """
 
 import re
@@ -17,7 +17,7 @@ _MODE: Final = re.compile(
     r"^tests/proxy/conformance/.*\[(?P<mode>nftables|ebpf|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
 )
 BEHIND: Final = ("tests/proxy/cases/test_cases.py", "tests/proxy/unit/test_model_net.py")
-"""A process runs a test when it knows the next one; these short files are what stands behind the guests."""
+"""xdist runs a test when it knows the next one, so these short files stand behind the guests."""
 LONG: Final = tuple(
     f"tests/{name}.py"
     for name in (
@@ -29,18 +29,18 @@ LONG: Final = tuple(
         "proxy/laws/test_nftables_agreement",
     )
 )
-"""Of the files of `make check`, those that take ten seconds and more: one that began last would be waited for."""
+"""Files of `make check` that take ten seconds or more: they must not begin last."""
 _FOLDERS: Final = re.compile(r"^tests/(?:[a-z0-9]+/)?(?P<kind>kernel|project|ingress|attacks|conformance|fuzz|laws)/")
 _KINDS: Final = ("kernel", "project", "ingress", "attacks", "conformance", "fuzz", "laws")
 
 
 def is_share(config: pytest.Config) -> bool:
-    """Tell whether this process runs a part of a session only."""
+    """Report whether this process runs only a part of a session."""
     return hasattr(config, "workerinput")
 
 
 def share(nodeid: str) -> str:
-    """Name the share that a test belongs to."""
+    """Return the share of a test."""
     if found := _GUEST.search(nodeid):
         return "the longest guest" if found["suite"] == _LONGEST else "other guests"
     found = _MODE.search(nodeid)
@@ -48,7 +48,7 @@ def share(nodeid: str) -> str:
 
 
 def turn(nodeid: str) -> tuple[int, str]:
-    """Say when a share's turn is: as a key to sort by. Inside of a share, and among files, the order stays."""
+    """Return a share's turn as a sort key. Within a share, and among files, the order stays."""
     name = share(nodeid)
     if name.endswith(("guest", "guests")):
         return 0, name
@@ -63,7 +63,7 @@ def turn(nodeid: str) -> tuple[int, str]:
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types
-    """Hands out shares in the order in which tests were collected, which `turn` has made."""
+    """Hands out shares in the order of collection, which `turn` has sorted."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False

@@ -1,6 +1,6 @@
-"""Starts the guests of ipvs mode when the session begins, and has their verdicts asked for last.
+"""Starts the guests of ipvs mode with the session, and asks for their verdicts last.
 
-A worker of a parallel session starts a guest when its verdict is asked for: see `tests/shares.py`.
+A worker of a parallel session starts a guest when a test asks for its verdict: see `tests/shares.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _started(config: pytest.Config, suites: Sequence[Suite]) -> Guests:
-    """Start guests in which the order of the tests is this session's, so that it can be had again."""
+    """Start guests with the order of this session's tests, so that the order can be repeated."""
     seed = getattr(config.option, "randomly_seed", None)
     return Guests(suites, () if seed is None else (f"--randomly-seed={seed}",))
 
@@ -45,7 +45,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def guests(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Guests]:
-    """The guests that started with the session; or, in a worker, the one of this test, from now on."""
+    """The guests of the session; in a worker, this test's guest, started now."""
     if why := guest_kernel.obstacle():
         pytest.skip(f"ipvs mode is not tested: no kernel of its own can be booted: {why}")
     if _GUESTS in pytestconfig.stash:

@@ -1,4 +1,4 @@
-"""A node's folder in bpffs for one test, in a namespace and a cgroup of its own, and what to write into its maps."""
+"""A test's own folder in bpffs, namespace and cgroup, and content for its maps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ POD = {Family.IPV4: "10.244.0.1", Family.IPV6: "fd00:10:244::1"}
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Be in a cgroup to which nothing is attached; yield it."""
+    """Be in a cgroup without programs; yield it."""
     require_mounted(may_mount=True)
     assert is_mounted()
     with own_cgroup.beside("kernel") as path:
@@ -33,7 +33,7 @@ def own_folder() -> Iterator[Path]:
 
 @contextmanager
 def own_pins(cgroup: Path) -> Iterator[NodePins]:
-    """Be in a namespace that is a node without anything in bpffs; yield its folder."""
+    """Be in a namespace as a node without anything in bpffs; yield its folder."""
     with own_network():
         made = NodePins(folder(), cgroup)
         try:
@@ -43,12 +43,12 @@ def own_pins(cgroup: Path) -> Iterator[NodePins]:
 
 
 def settings() -> bytes:
-    """Write settings by which this namespace is the node."""
+    """Return settings with this namespace as the node."""
     return Settings(netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number).packed
 
 
 def objects(family: Family, services: int, ends: int = 2, protocol: Protocol = Protocol.TCP) -> Ours:
-    """Write frontends with endpoints, each with others."""
+    """Return frontends, each with its own endpoints."""
     vip, pod = (int.from_bytes(parse_address(text[family])) for text in (VIP, POD))
     found: Ours = {}
     for number in range(services):
@@ -66,5 +66,5 @@ def _address(family: Family, number: int) -> Address:
 
 
 def write(tables: Tables, have: Ours, want: Ours) -> None:
-    """Commit what differs."""
+    """Commit the differences."""
     tables.commit(diff(have, want))

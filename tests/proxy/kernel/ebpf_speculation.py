@@ -1,7 +1,7 @@
-"""Loads the programs and tells where the verifier had to stop what a processor may run ahead.
+"""Loads the programs and prints where the verifier had to add speculation barriers.
 
 `python -m tests.proxy.kernel.ebpf_speculation CGROUP` prints the operations before such barriers, one hook a line.
-Give it CAP_BPF and CAP_NET_ADMIN alone: with CAP_PERFMON there are no barriers.
+Run it with CAP_BPF and CAP_NET_ADMIN only: with CAP_PERFMON the verifier adds none.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ from vipwire.modes.ebpf import probe
 BARRIER = 0xC2
 """BPF_ST | BPF_NOSPEC, which only the verifier writes."""
 _LENGTH, _PLACE, _SIZE = 20, 32, 232
-"""Where struct bpf_prog_info says how long the program became, and where it is to be put; its size."""
+"""Offsets in struct bpf_prog_info of the program's final length and buffer; its size."""
 
 
 def translated(descriptor: int) -> list[int]:
-    """Read the operations of a program as the verifier left it."""
+    """Read a program's operations after the verifier."""
     code = ctypes.create_string_buffer(1 << 17)
     prepared = bytearray(_SIZE)
     struct.pack_into("=I8xQ", prepared, _LENGTH, len(code), ctypes.addressof(code))

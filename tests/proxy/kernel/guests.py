@@ -1,7 +1,7 @@
-"""The tests of ipvs mode run under a kernel that has IPVS: in guests, which start with the session and run beside it.
+"""Runs ipvs mode's tests in guests with IPVS, which start with the session and run beside it.
 
-While other tests run, the guests leave one CPU to them. They are asked for last, and then have all. A worker of a
-parallel session starts the one that it is asked for, and waits for it.
+While other tests run, the guests leave them one CPU; their verdicts are due last, and then they have all. A worker of
+a parallel session starts the guest that its test asks for, and waits.
 """
 
 import io
@@ -22,7 +22,7 @@ from vipwire_lab.namespaces.errors import LabError
 _HERE = Path(__file__).parent
 _CONFORMANCE = _HERE.parent / "conformance"
 _TIMEOUT, _SILENCE = 1800.0, 300.0
-"""Seconds until a guest counts as dead: altogether, and without a word. A single test may take 240."""
+"""Seconds until a guest counts as dead: in all, and without output. A single test may take 240."""
 _EXCUSED = re.compile(r"S\d+: ipvs cannot: |ipvs has nothing of that kind")
 
 
@@ -51,9 +51,9 @@ _CHANGING = frozenset(
         "slow_start",
     )
 )
-"""Half of the work. Not each family is a suite: most clusters, which take seconds to build, would be built twice."""
+"""Half of the work. Suites are not split by family, because clusters take seconds to build."""
 _SLOW = frozenset({_CONFORMANCE / "test_dashboard.py"})
-"""Prometheus takes a minute in a guest. That ipvs mode has the metrics is tested without it."""
+"""Prometheus takes a minute in a guest. Other tests check ipvs mode's metrics."""
 _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING - _SLOW
 
 _OWN = (
@@ -71,7 +71,7 @@ SUITES = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a suite: how many tests passed, what the others say, the exit status, and all that was said."""
+    """A suite's result: the number of passed tests, summaries of the others, exit status, and the output."""
 
     passed: int
     failed: tuple[str, ...]
@@ -80,9 +80,9 @@ class Verdict:
 
 
 class Guests:
-    """The guests of a session, one for each suite, each in a thread. One that dies is booted once more, and said.
+    """The guests of a session, one for each suite, each in a thread. A dead one boots once more, with a note.
 
-    `options` are for the pytest in them.
+    `options` are for their pytest.
     """
 
     def __init__(self, suites: Sequence[Suite], options: Sequence[str] = ()) -> None:
@@ -96,14 +96,14 @@ class Guests:
             thread.start()
 
     def verdict(self, suite: Suite) -> Verdict:
-        """Wait until a suite has run; from now on the session has nothing else to do, so one more may run."""
+        """Wait for a suite's end; the waiting session lets one more guest run."""
         if not self._waited_for:
             self._waited_for = True
             self._turns.release()
         return self._verdicts[suite].result()
 
     def close(self) -> None:
-        """End those that still run: nobody asks for them any more."""
+        """End the running guests, whose verdicts are no longer needed."""
         self._given_up.set()
         for thread in self._threads:
             thread.join()
@@ -118,7 +118,7 @@ class Guests:
     def _twice(self, suite: Suite) -> Verdict:
         try:
             return run(suite, self._options, self._given_up)
-        except LabError as error:  # seen once in some fifty runs: a guest stands still; its console tells where
+        except LabError as error:  # about once in fifty runs a guest hangs; its console shows where
             if self._given_up.is_set():
                 raise
             print(f"the guest of {suite} is booted once more: {error}", file=sys.__stderr__)

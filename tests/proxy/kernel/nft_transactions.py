@@ -1,4 +1,4 @@
-"""The smallest runner of transactions and dumps: for tests of the codec, which has no socket of its own."""
+"""A minimal runner of transactions and dumps, for tests of the codec, which has no socket."""
 
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Refused(Exception):  # noqa: N818 - what happened, not an error of the test
-    """The kernel's answer, and the operation that it answers."""
+    """The kernel's error, and its operation."""
 
     answer: Acknowledgement
     operation: Operation | None
 
 
 def commit(netlink: NetlinkSocket, operations: Sequence[Operation]) -> None:
-    """Send one transaction; raise Refused for the first operation that the kernel refuses."""
+    """Send one transaction; raise Refused for the first refused operation."""
     first = netlink.sequence(len(operations) + 2)
     netlink.send(encode.transaction(operations, first))
     answers = netlink.acknowledgements()
@@ -36,19 +36,17 @@ def commit(netlink: NetlinkSocket, operations: Sequence[Operation]) -> None:
 
 
 def dump(netlink: NetlinkSocket, kind: MessageType, request: bytes, read: Callable[[memoryview], T]) -> list[T]:
-    """Dump and decode."""
     return [read(payload) for payload in netlink.dump(kind, request)]
 
 
 def elements(netlink: NetlinkSocket, family: Family, declaration: decode.SetDeclaration) -> Iterator[Element]:
-    """Dump a set's elements."""
     request = encode.list_elements(family, declaration.table, declaration.name)
     for payload in netlink.dump(MessageType.GETSETELEM, request):
         yield from decode_elements(payload, declaration.key_length, declaration.value_length)
 
 
 def nft(*words: str, stdin: str | None = None) -> str:
-    """Run nft; return what it prints, or fail with what it says."""
+    """Run nft; return its output, or fail with its error."""
     done = subprocess.run(["nft", *words], input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"nft {' '.join(words)}: {done.stderr or done.stdout}\n{stdin or ''}"
     return done.stdout

@@ -1,4 +1,4 @@
-"""What laws about a mode and the plan share: what the mode makes of a world, and what the plan does with a packet."""
+"""Shared by laws that compare a mode with the plan: the rendered objects and the plan's verdict."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from vipwire.reconcile.steps import End
 
 
 class Pair(NamedTuple):
-    """A plan, and what is rendered from it."""
+    """A plan and its rendered objects."""
 
     world: World
     plan: Plan
@@ -22,16 +22,15 @@ class Pair(NamedTuple):
 
     @property
     def own(self) -> frozenset[Address]:
-        """The addresses that this machine has."""
+        """This machine's addresses."""
         return frozenset(map(Address, self.world.space.local))
 
     def packets(self) -> st.SearchStrategy[Packet]:
-        """Make packets, mostly to the plan's frontends."""
+        """Generate packets, mostly to the plan's frontends."""
         return packets_for(self.world, self.plan.frontends)
 
 
 def planned(world: World) -> tuple[Plan, list[ServicePlan]]:
-    """Plan a world."""
     services: dict[object, ServicePlan] = dict(world.planner().plans.items())
     return Plan(world.node, services), list(services.values())
 
@@ -42,7 +41,7 @@ def with_addresses(world: World) -> World:
 
 
 def expected(plan: Plan, packet: Packet) -> End:
-    """Return what the plan does with a packet."""
+    """Return the plan's end of the packet."""
     match resolve(plan, packet):
         case Answered():
             return End.ANSWERED
@@ -54,14 +53,14 @@ def expected(plan: Plan, packet: Packet) -> End:
 
 
 def taken(outcome: Answered, packet: Packet, plan: Plan) -> Action:
-    """Return the action of a frontend that was taken."""
+    """Return the frontend's action behind an answer."""
     short = outcome.frontend.short_circuit
     is_near = packet.from_node or from_pod(plan.node, packet)
     return short if short is not None and is_near else outcome.frontend.action
 
 
 def at_address(plan: Plan, packet: Packet) -> list[Frontend]:
-    """Find what claims a packet by its address: a frontend, and ranges of ports."""
+    """Return the claims to a packet by address: a frontend, and port ranges."""
     found = plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
     wide = plan.ranges.get((packet.destination, packet.protocol), ())
     ranges = [each.frontend for each in wide if each.key.first <= packet.port <= each.key.last]
@@ -69,9 +68,9 @@ def at_address(plan: Plan, packet: Packet) -> list[Frontend]:
 
 
 def contended(plan: Plan, packet: Packet) -> Frontend | None:
-    """Find the node port that claims a packet too which an external IP of this node claims.
+    """Return the node port that claims a packet of an external IP of this node too.
 
-    There the rules may refuse what the plan forwards or refuses otherwise: the filters know nothing of precedence.
+    There the rules may refuse packets that the plan forwards or refuses otherwise, because filters ignore precedence.
     """
     there = packet.to_node and at_address(plan, packet)
     return plan.frontends.get(FrontendKey(None, packet.protocol, packet.port)) if there else None

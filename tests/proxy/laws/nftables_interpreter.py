@@ -1,11 +1,10 @@
-"""Reads the objects of nftables mode as the kernel would: what do they do to the first packet of a connection?
+"""Interprets nftables mode's objects as the kernel would: the results for a connection's first packet.
 
-Written against nft(8) and the kernel's order of hooks, not against what made the objects. It knows just the
-statements that the table is written in, and raises UnknownRuleError for any other. Where chance decides, every way is
-followed.
+Written from nft(8) and the kernel's order of hooks, not from the renderer. It knows only the statements of vipwire's
+table, and raises UnknownRuleError for any other. At random choices it follows every branch.
 
-    arriving     prerouting ▸ route ▸ input, or forward ▸ postrouting
-    from here    output ▸ postrouting, and input if it stays here
+arriving     prerouting ▸ route ▸ input, or forward ▸ postrouting
+from here    output ▸ postrouting, and input if it stays here
 """
 
 import re
@@ -33,11 +32,11 @@ _UNSET = struct.pack("=I", 0)
 
 
 class UnknownRuleError(Exception):
-    """A rule, or a reference in one, that this interpreter does not know. Never caught: it has to be taught."""
+    """A rule, or a reference in one, that this interpreter does not know. Never caught: add the rule."""
 
 
 class Arrival(NamedTuple):
-    """A packet as it comes: packed addresses, IANA protocol; `interface` is empty if it starts here."""
+    """An arriving packet: packed addresses, IANA protocol; `interface` is "" for a local process."""
 
     source: bytes
     destination: bytes
@@ -47,7 +46,7 @@ class Arrival(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One thing that may happen. `target` is set for a translated packet only."""
+    """A possible result. `target` is set for a translated packet only."""
 
     fate: str
     target: tuple[bytes, int] | None = None
@@ -56,7 +55,7 @@ class Result(NamedTuple):
 
 @dataclass
 class _Packet:
-    """A packet on its way, with what the table has done to it and to its memory of clients."""
+    """A packet on its way, with its translation and the affinity memory."""
 
     arrival: Arrival
     local: frozenset[bytes]
@@ -71,7 +70,7 @@ class _Packet:
 
 
 class _Chance:
-    """Takes a given way through what chance decides, and notes the ways not taken."""
+    """Takes given branches of random choices, and records the others."""
 
     def __init__(self, way: tuple[int, ...]) -> None:
         self._way = way
@@ -94,11 +93,11 @@ _FINAL = {_ACCEPT, _DROP, _REJECT}
 
 @dataclass
 class Table:
-    """The objects of one table, and what they do."""
+    """The objects of one table, and their effects."""
 
     objects: Objects
     width: int
-    """Bytes of an address: 4 or 16."""
+    """Length of an address in bytes: 4 or 16."""
     _intervals: dict[str, list[tuple[bytes, IntervalElement]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,7 +111,7 @@ class Table:
     def outcomes(
         self, arrival: Arrival, local: frozenset[bytes], memory: Mapping[bytes, bytes] | None = None
     ) -> dict[Result, dict[bytes, bytes]]:
-        """Tell everything that may happen, each with the memory of clients after it."""
+        """Return all possible results, each with the affinity memory after it."""
         found: dict[Result, dict[bytes, bytes]] = {}
         ways: list[tuple[int, ...]] = [()]
         while ways:
@@ -143,7 +142,7 @@ class Table:
         return spec
 
     def element(self, name: str, parts: list[bytes], expressions: list[str]) -> Object | None:
-        """Look an element up. The key has to be what the set is declared for."""
+        """Look up an element. The key must match the set's declaration."""
         spec = self.specification(name)
         if list(spec.key) != expressions:
             raise UnknownRuleError(f"set {name} is of {spec.key}, not of {expressions}")
@@ -166,7 +165,7 @@ def _between(first: bytes, parts: list[bytes], last: bytes) -> bool:
 
 
 class _Walk:
-    """One packet's way through the hooks."""
+    """One packet's path through the hooks."""
 
     def __init__(self, table: Table, packet: _Packet, chance: _Chance) -> None:
         self._table, self._packet, self._chance = table, packet, chance
@@ -203,7 +202,7 @@ class _Walk:
             yield "input"
 
     def _settled(self, chain: Chain, hook: str) -> bool:
-        """Tell whether a chain for NAT is not called: what has its new address meets no further one."""
+        """Report whether a NAT chain is skipped: a translated packet meets no further one."""
         nat = chain.hook is not None and chain.hook.type == "nat"
         done = self._packet.translated if hook in ("prerouting", "output") else self._packet.masqueraded
         return nat and done
@@ -218,14 +217,14 @@ class _Walk:
         return _ACCEPT if chain.hook is not None else _RETURN
 
     def _rule(self, rule: str) -> str:
-        """Go through a rule. `_BREAK` says that it does not apply, `_RETURN` that its chain ends here."""
+        """Evaluate a rule. `_BREAK`: it does not apply; `_RETURN`: its chain ends here."""
         for statement, words in _parsed(rule):
             fate = statement(self, *words)
             if fate != "":
                 return fate
         return _BREAK
 
-    # Statements: each returns "" to go on with the rule.
+    # Statements: each returns "" to continue the rule.
 
     def jump(self, name: str) -> str:
         fate = self._chain(self._table.chain(name))
@@ -254,7 +253,7 @@ class _Walk:
         return ""
 
     def deal(self, below: str, offset: str) -> str:
-        """Follow every slot: chance, turns and hashes are alike to one who knows neither counter nor seed."""
+        """Follow every slot: without counter and seed, random choices, turns and hashes are alike."""
         self._packet.priority = struct.pack("=I", self._chance.draw(int(below)) + int(offset))
         return ""
 
@@ -340,20 +339,20 @@ class _Walk:
         return ""
 
     def count(self, name: str) -> str:
-        """Count the packet. It decides nothing, but the set has to be one for that."""
+        """Check that the set counts packets; no effect on the result."""
         spec = self._table.specification(name)
         if not spec.counter or "dynamic" not in spec.flags or spec.data is not None:
             raise UnknownRuleError(f"{name} cannot count")
         return ""
 
-    # What statements are made of.
+    # Expressions of statements.
 
     def _check_family(self, word: str) -> None:
         if word != ("ip" if self._table.width == 4 else "ip6"):
             raise UnknownRuleError(f"{word!r} in a table of the other family")
 
     def _memory(self, name: str, key: str) -> bytes:
-        """Make the key of what packets have written into a map."""
+        """Build the key of a map that packets write."""
         spec = self._table.specification(name)
         if "timeout" not in spec.flags or spec.data != ("meta priority",) or list(spec.key) != key.split(" . "):
             raise UnknownRuleError(f"{name} cannot remember {key}")
@@ -379,7 +378,7 @@ class _Walk:
         return found.data
 
     def _parts(self, key: str) -> list[bytes]:
-        """Load the fields of a key as they lie in registers: each padded to whole words of four bytes."""
+        """Load the fields of a key as in registers: each padded to words of four bytes."""
         return [self._load(expression) for expression in key.split(" . ")]
 
     def _load(self, expression: str) -> bytes:
@@ -434,7 +433,7 @@ _STATEMENTS: list[tuple[str, _Statement]] = [
 
 @lru_cache(maxsize=4096)
 def _parsed(rule: str) -> tuple[tuple[_Statement, tuple[str, ...]], ...]:
-    """Part a rule into its statements."""
+    """Split a rule into its statements."""
     found: list[tuple[_Statement, tuple[str, ...]]] = []
     rest = rule
     while rest:

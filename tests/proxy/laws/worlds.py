@@ -1,4 +1,4 @@
-"""Random worlds: a node, Services and EndpointSlices in a space so small that everything meets everything."""
+"""Random worlds: a node, Services and EndpointSlices in a space so small that all of them interact."""
 
 import json
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Packet
 
 FEW = settings(max_examples=min(60, settings().max_examples))
-"""For laws whose worlds take long to walk through."""
+"""For laws whose worlds take long to evaluate."""
 NAMES = [named(name) for name in "abcd"]
 SLICE_NAMES = [named(f"{name}-{number}") for name in "abcd" for number in (1, 2)]
 
@@ -43,7 +43,7 @@ class Space:
 
     @property
     def local(self) -> frozenset[bytes]:
-        """The addresses that this machine has."""
+        """This machine's addresses."""
         return frozenset((*self.node, self.loopback))
 
 
@@ -89,7 +89,7 @@ zones = st.sampled_from([(), ("a",), ("b",)])
 
 
 def tuples(items: st.SearchStrategy[Any], most: int, *, least: int = 0) -> st.SearchStrategy[tuple[Any, ...]]:
-    """Make short tuples without duplicates."""
+    """Generate short tuples without duplicates."""
     return st.lists(items, min_size=least, max_size=most, unique=True).map(tuple)
 
 
@@ -99,7 +99,7 @@ endpoint_ports = st.builds(EndpointPort, port_names, protocols, st.sampled_from(
 
 @cache
 def annotations(space: Space) -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
-    """Make annotations that ask for everything but Maglev, whose table of 16,381 slots is another test's matter."""
+    """Generate all annotations except Maglev, whose table of 16,381 slots has its own test."""
     addresses = (*space.here, *space.elsewhere)
     weights = {format_address(address): (index + 1) % 4 for index, address in enumerate(addresses)}
     wishes = {
@@ -117,7 +117,6 @@ def annotations(space: Space) -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
 
 @cache
 def services(space: Space) -> st.SearchStrategy[Service]:
-    """Make Services of one family."""
     return st.builds(
         Service,
         name=st.sampled_from(NAMES),
@@ -136,7 +135,7 @@ def services(space: Space) -> st.SearchStrategy[Service]:
 
 @cache
 def endpoints(space: Space) -> st.SearchStrategy[Endpoint]:
-    """Make endpoints in every condition, those at addresses of this node on this node."""
+    """Generate endpoints in every condition; those at this node's addresses are on this node."""
 
     def placed(address: Address, conditions: tuple[bool, bool, bool], hints: Any, nodes: Any) -> Endpoint:
         node = HERE if address in space.here else ELSEWHERE
@@ -153,7 +152,6 @@ def endpoints(space: Space) -> st.SearchStrategy[Endpoint]:
 
 @cache
 def slices(space: Space) -> st.SearchStrategy[EndpointSlice]:
-    """Make slices of any of the Services."""
     return st.builds(
         EndpointSlice,
         name=st.sampled_from(SLICE_NAMES),
@@ -166,7 +164,7 @@ def slices(space: Space) -> st.SearchStrategy[EndpointSlice]:
 
 @cache
 def node_plans(space: Space) -> st.SearchStrategy[NodePlan]:
-    """Make plans of this node, with every way to tell Pods and to serve node ports."""
+    """Generate plans of this node, with every way to recognise Pods and to serve node ports."""
     family = space.family
     pods, more = cidr(POD_PREFIX[family]), Prefix.host(space.outside[0])
     everywhere, primary = cidr(EVERYWHERE[family]), Prefix.host(space.node[0])
@@ -190,9 +188,9 @@ def node_plans(space: Space) -> st.SearchStrategy[NodePlan]:
 
 @cache
 def packets(space: Space) -> st.SearchStrategy[Packet]:
-    """Make first packets from everyone to everything that a Service may mean, and a little beside it.
+    """Generate first packets to all possible destinations of Services, and a few others.
 
-    No address of the node lies in the range of the ClusterIPs: there no node could have one.
+    No node address lies in the ClusterIPs' range, as on real nodes.
     """
     unknown = Address(space.cluster_ips[0][:-1] + b"\x63")
     sources = st.sampled_from(
@@ -212,7 +210,7 @@ def packets(space: Space) -> st.SearchStrategy[Packet]:
 
 @dataclass(frozen=True)
 class World:
-    """A node with what it has to serve."""
+    """A node with its objects."""
 
     space: Space
     node: NodePlan
@@ -220,19 +218,17 @@ class World:
     slices: dict[ObjectName, EndpointSlice]
 
     def view(self, name: ObjectName) -> tuple[Service | None, list[EndpointSlice]]:
-        """Look a Service up, as a planner does."""
         ordered = sorted(self.slices)
         return self.services.get(name), [self.slices[key] for key in ordered if self.slices[key].service == name]
 
     def planner(self) -> Planner:
-        """Plan everything at once."""
         planner = Planner(self.node)
         planner.update(self.services, self.view)
         return planner
 
 
 def _widened(service: Service) -> Service:
-    """Make a Service whose first port has a range, and nothing that stands against it."""
+    """Return the Service with a range at its first port, and without fields that exclude ranges."""
     others = tuple((key, text) for key, text in service.annotations if key != "vipwire.io/port-range")
     port = replace(service.ports[0], port=80)
     annotations = (*others, ("vipwire.io/port-range", "79-90"))
@@ -241,9 +237,9 @@ def _widened(service: Service) -> Service:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, ranges: bool = False) -> World:
-    """Make a world of one family. Its slices are mostly of its Services and serve their ports.
+    """Generate a world of one family. Most slices belong to its Services and serve their ports.
 
-    With `ranges` the mode serves ranges of ports, and some Services have one.
+    With `ranges` the mode serves port ranges, and some Services have one.
     """
     space = draw(SPACES)
     chosen = {item.name: item for item in draw(st.lists(services(space), min_size=1, max_size=4))}
@@ -267,7 +263,7 @@ def worlds(draw: st.DrawFn, *, ranges: bool = False) -> World:
 
 @st.composite
 def packets_for(draw: st.DrawFn, world: World, keys: Iterable[FrontendKey]) -> Packet:
-    """Make a packet, mostly to one of some frontends."""
+    """Generate a packet, mostly to one of the frontends."""
     packet = draw(packets(world.space))
     known = sorted(keys, key=str)
     if not known or draw(st.integers(0, 4)) == 0:

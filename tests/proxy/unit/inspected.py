@@ -1,4 +1,4 @@
-"""A small cluster in manifests, and a mode that keeps its objects on a shelf, to look at."""
+"""A small cluster in manifests, and a mode with its objects in a dictionary, for tests of `inspect`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -97,7 +97,7 @@ def make_config(folder: Path, objects: Iterable[Any], *flags: str) -> Config:
 
 
 def example() -> list[Any]:
-    """Make Services of which each shows something else."""
+    """Make Services, each for another feature."""
     backends = [
         Backend(PODS["pod-1a"]),
         Backend(PODS["pod-2a"]),
@@ -129,7 +129,7 @@ def example() -> list[Any]:
 
 
 def look(config: Config, shelf: Shelf | None, teller: Teller | None = None, obstacle: str = "") -> Situation:
-    """Look at IPv4 only, at a shelf instead of the kernel."""
+    """Read IPv4 only, from a shelf instead of the kernel."""
     store = list_once(make_source(config))
     side: FamilyView = plan_family(config, store, Family.IPV4, ())
     seen = observed(side, shelf, teller, obstacle)
@@ -137,7 +137,7 @@ def look(config: Config, shelf: Shelf | None, teller: Teller | None = None, obst
 
 
 def programmed(config: Config) -> Shelf:
-    """Make a shelf on which everything is as planned."""
+    """Return a shelf that holds the plan."""
     shelf = Shelf({})
     delta = look(config, shelf).sides[0].delta
     assert delta is not None

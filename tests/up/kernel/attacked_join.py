@@ -1,7 +1,7 @@
-"""`vipwire up`, and an attacker on the way to it, in the network namespace of the test's thread.
+"""`vipwire up`, and an attacker between it and the joining machine, in the test thread's network namespace.
 
-The attacker ends TLS with a certificate of its own, reads what the victim sends, and answers as a test says; or it
-passes connections on. `Attacker.seen` is all that it could read.
+The attacker terminates TLS with its own certificate, reads the victim's data, and answers as a test says; or it
+forwards connections. `Attacker.seen` is everything that it could read.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ HOST = "127.0.0.1"
 ROLES = ((), ("--server",))
 AUTHORITY = "/vipwire.io/v1/authority"
 Answer = Callable[["Request"], bytes | None]
-"""Gives the bytes of an answer; None closes the connection."""
+"""Returns an answer's bytes; None closes the connection."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the victim has sent, and the connection on which it waits."""
+    """The victim's request and connection."""
 
     method: str
     path: str
@@ -50,7 +50,7 @@ class Cluster:
     folder: Path
     port: int
     tokens: Mapping[tuple[str, ...], tuple[str, str]]
-    """A token and the hash of the authority, for the flags of `vipwire join`."""
+    """A token and the CA's hash, by flags of `vipwire join`."""
 
     @property
     def authority(self) -> str:
@@ -69,7 +69,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def create_token(folder: Path, *flags: str) -> tuple[str, str]:
-    """Make a token; give it with the hash of the authority."""
+    """Make a token; return it with the CA's hash."""
     done = run_here(["token", "create", "--data-dir", str(folder), *flags], timeout=60)
     found = re.search(r"--token (\S+) --ca-hash (\S+)", done.stdout)
     assert found, done
@@ -93,7 +93,7 @@ class Pair:
         return self.key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, plain).decode()
 
     def context(self, folder: Path) -> ssl.SSLContext:
-        """Serve TLS with it."""
+        """Make a server's TLS context with it."""
         file = folder / f"{id(self)}.pem"
         file.write_text(self.text + self.key_text)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -140,7 +140,7 @@ def make_leaf(authority: Pair, name: str = "vipwire-apiserver") -> Pair:
 
 
 class Attacker:
-    """Listens on a port of its own. `serve` handles one connection, given its number from 0."""
+    """Listens on its own port. `serve` handles one connection, given its number from 0."""
 
     def __init__(self, serve: Callable[["Attacker", socket.socket, int], None]) -> None:
         self._serve, self.seen = serve, bytearray()
@@ -177,7 +177,7 @@ class Attacker:
             self._serve(self, opened, number)
 
     def end_tls(self, opened: socket.socket, context: ssl.SSLContext, answer: Answer) -> None:
-        """Read one request by TLS of the attacker's own, and answer it."""
+        """Read one request over the attacker's own TLS, and answer it."""
         with context.wrap_socket(opened, server_side=True) as connection:
             self.keep(connection)
             head = b""
@@ -201,7 +201,10 @@ class Attacker:
     def pass_on(
         self, opened: socket.socket, to: socket.socket, change: Callable[[bytes, bool], bytes | None] | None = None
     ) -> None:
-        """Pass bytes on both ways. `change` gets each piece and whether it is the server's; None closes both."""
+        """Forward bytes in both directions.
+
+        `change` gets each piece and whether it is the server's; None closes both.
+        """
         self.keep(to)
 
         def copy(source: socket.socket, target: socket.socket, *, back: bool) -> None:
@@ -223,13 +226,12 @@ class Attacker:
 
 
 def http(body: bytes, *more: str, status: str = "200 OK", length: int | None = None) -> bytes:
-    """Write an answer."""
     fields = (f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *more)
     return "".join(f"{line}\r\n" for line in (*fields, "")).encode() + body
 
 
 def join(port: int, token: str, pinned: str, folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
-    """Run `vipwire join` to its end, which has to come."""
+    """Run `vipwire join` to its end, which must come."""
     command = ["join", f"https://{HOST}:{port}", "--token", token, "--ca-hash", pinned]
     name = () if "--server" in more else ("--node-name", "victim")
     return run_here([*command, "--data-dir", str(folder), "--no-proxy", *name, *more], timeout=60)

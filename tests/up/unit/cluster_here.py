@@ -53,7 +53,7 @@ class Clock:
 
 
 class SentBy:
-    """A hook that is told of each change that `caller` sends it, although it is made in this process."""
+    """A hook that also sees `caller`'s changes as external ones, although they are made in this process."""
 
     def __init__(self, hook: Admission) -> None:
         self._hook = hook
@@ -65,7 +65,7 @@ class SentBy:
 
 @dataclass
 class Here:
-    """What a test has to do with."""
+    """The handle of a test."""
 
     store: EmbeddedStore
     registry: Registry
@@ -79,7 +79,7 @@ class Here:
     async def send(
         self, method: str, path: str, body: Any = None, *, patch: str = "", user: str = "admin", **headers: str
     ) -> tuple[int, Any]:
-        """Send a request, `patch` is the kind of a patch; give the code and the body."""
+        """Send a request, with `patch` as the kind of a patch; return status code and body."""
         sent = {"X-User": user} | {name.replace("_", "-"): value for name, value in headers.items()}
         if patch:
             sent["Content-Type"] = f"application/{patch}"
@@ -94,22 +94,21 @@ class Here:
             return response.status, json.loads(text) if kind.startswith("application/json") else text
 
     def bound(self, **bounds: float) -> None:
-        """Change bounds of time from now on; what a test does before may take as long as the machine takes."""
+        """Change timeouts from now on; earlier steps may take as long as the machine needs."""
         self.server.bounds = self.serving.room.limits = dataclasses.replace(self.server.bounds, **bounds)  # type: ignore[arg-type]
 
     def connections(self) -> int:
-        """Count the connections that the server has open."""
+        """Return the number of the server's open connections."""
         return len(self.serving.connections)
 
     async def post(self, path: str, body: Any) -> Any:
-        """Create something that has to be created."""
+        """Create an object, which must succeed."""
         code, answer = await self.send("POST", path, body)
         assert code == 201, answer
         return answer
 
     @contextlib.asynccontextmanager
     async def watch(self, path: str, **headers: str) -> AsyncIterator["Events"]:
-        """Open a watch."""
         sent = {"X-User": "admin"} | headers
         async with self.session.get(self.url + path, headers=sent) as response:
             assert response.status == 200, await response.text()
@@ -131,7 +130,7 @@ class Events:
         return event["type"], event["object"]
 
     async def names(self, count: int) -> list[tuple[str, str]]:
-        """Read events as their types with the names of their objects."""
+        """Read events as types with their objects' names."""
         found = [await self.next() for _ in range(count)]
         return [(kind, value["metadata"].get("name", "")) for kind, value in found]
 
@@ -152,7 +151,7 @@ async def cluster(
     keep: int = 10_000,
     limit: int = 0,
 ) -> AsyncIterator[Here]:
-    """Run one, with the namespace `default`."""
+    """Run a cluster with the namespace `default`."""
     async with running(EmbeddedStore(Database(folder, limit=limit), is_readable, keep=keep)) as store:
         clock = Clock()
         registry = Registry(store, clock, (*hooks, *make_hooks(store)))
@@ -169,10 +168,9 @@ async def cluster(
 
 @contextlib.asynccontextmanager
 async def running(store: EmbeddedStore) -> AsyncIterator[EmbeddedStore]:
-    """Run a store, and close it."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(store.run())
-        await asyncio.sleep(0)  # a task that never began closes nothing
+        await asyncio.sleep(0)  # cancelling a task before its first step would close nothing
         try:
             yield store
         finally:
@@ -183,15 +181,12 @@ _NUMBERS = itertools.count()
 
 
 def service(name: str = "", **spec: Any) -> dict[str, Any]:
-    """Write a Service."""
     ports = [{"port": 80, "targetPort": 8080}]
     meta = {"name": name or f"service-{next(_NUMBERS)}"}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports} | spec}
 
 
 def play(folder: Path, scenario: Callable[[Here], Awaitable[None]], **settings: Any) -> None:
-    """Run a cluster for a scenario."""
-
     async def run() -> None:
         async with asyncio.timeout(120), cluster(folder, **settings) as here:
             await scenario(here)
@@ -200,5 +195,5 @@ def play(folder: Path, scenario: Callable[[Here], Awaitable[None]], **settings: 
 
 
 def in_cluster(**settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
-    """Run the decorated test in a cluster of its own."""
+    """Run the decorated test in its own cluster."""
     return runs_in(lambda folder, scenario: play(folder, scenario, **settings))

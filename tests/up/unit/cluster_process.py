@@ -1,4 +1,4 @@
-"""`vipwire up` as a process, and kubectl against it. Clients: the one on PATH, and the current one of the wheel."""
+"""`vipwire up` as a process, and kubectl as its client: the one on PATH, and the current one of the wheel."""
 
 import contextlib
 import os
@@ -15,12 +15,12 @@ VIPWIRE = (sys.executable, "-m", "vipwire")
 WHEEL = Path(sys.executable).parent / "kubectl"
 CLIENTS = tuple(dict.fromkeys(path for path in (shutil.which("kubectl"), str(WHEEL)) if path and Path(path).exists()))
 PATIENCE = 60.0
-ALONE = ("--no-proxy", "--no-dns")  # nothing of this machine's network is touched
+ALONE = ("--no-proxy", "--no-dns")  # this machine's network stays untouched
 
 
 @contextlib.contextmanager
 def up(folder: Path, *flags: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run a cluster in a folder until it is left; it has been started when this yields."""
+    """Run a cluster in a folder for the block; it is started when this yields."""
     command = [*VIPWIRE, "up", "--data-dir", str(folder), "--secure-port", "0", *ALONE, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
@@ -34,7 +34,7 @@ def up(folder: Path, *flags: str) -> Iterator["subprocess.Popen[str]"]:
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-            process.stdout.read()  # to its end, so that it can say its last words
+            process.stdout.read()  # to its end, so that its last output is not lost
     assert process.returncode in (0, -signal.SIGKILL)
 
 
@@ -47,20 +47,20 @@ class Kubectl:
         self.environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(home)}
 
     def run(self, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        """Run it, whatever comes of it."""
+        """Run it; success and failure are both allowed."""
         command = [self._program, *arguments]
         return subprocess.run(
             command, input=stdin, capture_output=True, text=True, env=self.environment, timeout=PATIENCE, check=False
         )
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
-        """Run it, which must succeed; give its output."""
+        """Run it, which must succeed; return its output."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def refused(self, *arguments: str, stdin: str = "") -> str:
-        """Run it, which must fail; give what it says."""
+        """Run it, which must fail; return its error."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode != 0, f"{arguments}: {done.stdout}"
         return done.stderr
@@ -84,7 +84,7 @@ class Lines:
         self._descriptor, self._rest = descriptor, b""
 
     def until(self, word: str) -> str:
-        """Read up to a line that has a word in it."""
+        """Read up to a line with a word."""
         end = time.monotonic() + PATIENCE
         while True:
             while b"\n" in self._rest:

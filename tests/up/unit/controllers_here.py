@@ -1,4 +1,4 @@
-"""A cluster with its controllers, for tests: what `cluster_here` has, with allocation and what follows from it."""
+"""A cluster with its controllers: `cluster_here` with allocation and the other controllers."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +26,7 @@ ENDPOINTS = "/api/v1/namespaces/default/endpoints"
 
 
 def allocation(ports: Range = NODE_PORTS) -> Callable[[Store], Sequence[Admission]]:
-    """Make the allocators, with a chance that is the same in every run."""
+    """Make the allocators, with the same random numbers in every run."""
     draw = random.Random(7).randrange  # noqa: S311  # a test's
 
     def make(store: Store) -> Sequence[Admission]:
@@ -58,12 +58,11 @@ def play_allocating(
 
 
 def allocating(*cidrs: str, **settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
-    """Run the decorated test in a cluster of its own that allocates from a ServiceCIDR."""
+    """Run the decorated test in its own cluster that allocates from a ServiceCIDR."""
     return runs_in(lambda folder, scenario: play_allocating(folder, scenario, *cidrs, **settings))
 
 
 async def items(here: Here, path: str) -> list[dict[str, Any]]:
-    """List objects."""
     code, found = await here.send("GET", path)
     assert code == 200
     listed: list[dict[str, Any]] = found["items"]
@@ -71,5 +70,4 @@ async def items(here: Here, path: str) -> list[dict[str, Any]]:
 
 
 async def listed_names(here: Here, path: str) -> list[str]:
-    """List objects' names."""
     return [item["metadata"]["name"] for item in await items(here, path)]

@@ -15,12 +15,12 @@ from pathlib import Path
 from queue import Queue
 
 LONG = 60.0
-"""Seconds that nothing here takes, however loaded the machine."""
+"""Seconds that no step takes, even on a loaded machine."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What dig printed: the code, the flags, and each section's records without their owners and TTLs."""
+    """dig's output: the code, the flags, and each section's records without owners and TTLs."""
 
     status: str
     flags: frozenset[str]
@@ -33,7 +33,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Server:
-    """One running server; `lines` are those of its log that nobody has taken yet."""
+    """One running server; `lines` are the unread lines of its log."""
 
     port: int
     process: subprocess.Popen[str]
@@ -46,7 +46,7 @@ class Server:
         return told(done.stdout)
 
     def wait_for(self, words: str) -> str:
-        """Wait until the log has a line with these words."""
+        """Wait for a log line with these words."""
         while True:
             line = self.lines.get(timeout=LONG)
             if words in line:
@@ -54,7 +54,7 @@ class Server:
 
 
 def told(text: str) -> Told:
-    """Read what dig prints."""
+    """Parse dig's output."""
     head = re.search(r"status: (\w+),.*\n;; flags: ([a-z ]*);", text)
     assert head, text
     sections: dict[str, list[list[str]]] = {}
@@ -74,7 +74,7 @@ def told(text: str) -> Told:
 
 @contextlib.contextmanager
 def running(manifests: Path, *flags: str) -> Iterator[Server]:
-    """Run a server until the block is left; it has listed everything when it is entered."""
+    """Run a server for the block, which begins when it has listed everything."""
     command = [sys.executable, "-m", "vipwire", "dns", "--manifests", str(manifests), "--port", "0"]
     process = subprocess.Popen(
         [*command, "--bind-address", "127.0.0.1", *flags], stderr=subprocess.PIPE, text=True, encoding="utf-8"

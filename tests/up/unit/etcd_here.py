@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that nobody uses, below those that the kernel gives to outgoing connections."""
+    """Find unused ports below the kernel's ephemeral range."""
     found: list[int] = []
     first = 20_000 + time.monotonic_ns() // 1000 % 9_000
     for port in range(first, 32_000):
@@ -35,7 +35,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Tls:
-    """The certificates of members and of a client, and the authority of both."""
+    """The certificates of members and of a client, and the CA of both."""
 
     server: CertificatePair
     client: CertificatePair
@@ -54,15 +54,14 @@ class Etcd:
 
     @property
     def servers(self) -> str:
-        """The clients' URLs, as --etcd-servers takes them."""
+        """The clients' URLs in the format of --etcd-servers."""
         return ",".join(self.url(number) for number in range(len(self.ports)))
 
     def url(self, number: int) -> str:
-        """Return the client URL of a member."""
         return f"http{'s' if self.tls else ''}://127.0.0.1:{self.ports[number][0]}"
 
     def start(self, number: int, *more: str) -> None:
-        """Start a member, as it was; `more` flags take the place of those of the same name."""
+        """Start a member with its earlier flags; `more` replaces those of the same name."""
         peers = [f"http://127.0.0.1:{peer}" for _, peer in self.ports]
         command = ["etcd", "--name", f"m{number}", "--data-dir", str(self.folder / f"m{number}")]
         command += ["--listen-client-urls", self.url(number), "--advertise-client-urls", self.url(number)]
@@ -78,11 +77,10 @@ class Etcd:
             self.processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def alone(self, number: int) -> tuple[str, str]:
-        """Return the flags by which a member is a cluster of its own at its address."""
+        """Return the flags that make a member a cluster of its own at its address."""
         return "--initial-cluster", f"m{number}=http://127.0.0.1:{self.ports[number][1]}"
 
     def forget(self, number: int) -> None:
-        """Kill a member and remove its directory."""
         self.stop(number)
         shutil.rmtree(self.folder / f"m{number}")
 
@@ -93,7 +91,6 @@ class Etcd:
         process.wait(PATIENCE)
 
     def ctl(self, *arguments: str, number: int = 0) -> str:
-        """Run etcdctl at a member."""
         command = ["etcdctl", "--endpoints", self.url(number), *arguments]
         if self.tls is not None:
             command += ["--cert", str(self.tls.client.certificate), "--key", str(self.tls.client.key)]
@@ -115,7 +112,7 @@ class Etcd:
 
 @contextlib.contextmanager
 def members(count: int = 3, *flags: str, tls: Tls | None = None, folder: Path | None = None) -> Iterator[Etcd]:
-    """Run members until left: in memory, or in a folder."""
+    """Run members for the block: in memory, or in a folder."""
     shared = folder or Path("/dev/shm")  # noqa: S108  # nothing of it is to last
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as made:
         ports = free_ports(2 * count)

@@ -1,4 +1,4 @@
-"""A store of either engine for a test: SQLite in a folder, or etcd with a prefix of its own."""
+"""A store of either engine for a test: SQLite in a folder, or etcd with its own prefix."""
 
 import asyncio
 import contextlib
@@ -24,12 +24,11 @@ _NUMBERS = itertools.count()
 
 
 def prefix() -> str:
-    """Make a prefix that nobody has."""
+    """Make a unique prefix."""
     return f"/test-{os.getpid()}-{next(_NUMBERS)}"
 
 
 def settings(etcd: Etcd, place: str, **flags: str) -> EtcdSettings:
-    """Read the settings for some members."""
     return read_settings({"etcd-servers": etcd.servers, "etcd-prefix": place} | flags)
 
 
@@ -39,7 +38,7 @@ def now() -> datetime:
 
 @contextlib.asynccontextmanager
 async def etcd_store(given: EtcdSettings, *, keep: int = 10_000) -> AsyncIterator[EtcdStore]:
-    """Run one process's store on etcd."""
+    """Run one process's store on etcd for the block."""
     client = Client(given, now)
     store = EtcdStore(client, given.prefix, keep=keep)
     try:
@@ -58,7 +57,7 @@ async def etcd_store(given: EtcdSettings, *, keep: int = 10_000) -> AsyncIterato
 
 @dataclass(frozen=True)
 class Engine:
-    """What a store is made of; each `open` is a process that begins."""
+    """The parts of a store; each `open` acts as a new process."""
 
     folder: Path
     etcd: Etcd | None
@@ -66,7 +65,6 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def open(self, *, keep: int = 10_000) -> AsyncIterator[Store]:
-        """Run a store, and close it."""
         if self.etcd is not None:
             async with etcd_store(settings(self.etcd, self.prefix), keep=keep) as shared:
                 yield shared
@@ -81,8 +79,6 @@ class Engine:
                 task.cancel()
 
     def play(self, scenario: Callable[[Store], Awaitable[None]], *, keep: int = 10_000) -> None:
-        """Run a scenario with a store."""
-
         async def run() -> None:
             async with asyncio.timeout(120), self.open(keep=keep) as store:
                 await scenario(store)
@@ -95,7 +91,7 @@ def key(name: str, resource: str = "things") -> Key:
 
 
 def encode(name: str, text: str, revision: int) -> bytes:
-    """Write an object: what is none would be put aside."""
+    """Encode an object, because the store sets other values aside."""
     meta = {"name": name, "namespace": "default", "resourceVersion": str(revision)}
     return json.dumps({"metadata": meta, "text": text}, separators=(",", ":")).encode()
 
@@ -109,7 +105,7 @@ def remove(name: str, expected: int) -> Write:
 
 
 def text_of(record: Record | None) -> str:
-    """Read an object's text, with the revision that stands in it."""
+    """Return an object's text with its revision."""
     assert record is not None
     value = json.loads(record.value)
     assert value["metadata"]["resourceVersion"] == str(record.revision)

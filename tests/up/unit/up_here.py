@@ -1,4 +1,4 @@
-"""`vipwire up` in this process, without proxy and DNS, over a store that a test fills past the API.
+"""`vipwire up` in this process, without proxy and DNS, with objects put into its store past the API.
 
 await put(folder, {"kind": "Pod", ...})
 async with up(folder) as here:
@@ -28,13 +28,13 @@ BY_KIND = {resource.kind: resource for resource in RESOURCES}
 
 
 def key_of(value: Any) -> Key:
-    """Tell where an object is stored."""
+    """Return an object's key in the store."""
     resource, meta = BY_KIND[value["kind"]], value["metadata"]
     return Key(resource.id, meta.get("namespace", "") if resource.namespaced else "", meta["name"])
 
 
 def whole(value: Any) -> dict[str, Any]:
-    """Give an object what every object in a store has, as far as it says nothing else."""
+    """Complete an object with the fields that every stored object has."""
     resource = BY_KIND[value["kind"]]
     meta = {"uid": f"uid-{value['metadata']['name']}", "creationTimestamp": "2026-01-01T00:00:00Z"}
     place = {"namespace": "default"} if resource.namespaced else {}
@@ -43,7 +43,7 @@ def whole(value: Any) -> dict[str, Any]:
 
 
 async def write(store: EmbeddedStore, *values: Any) -> None:
-    """Put objects into a store that runs, past the API."""
+    """Put objects into a running store, past the API."""
     for value in map(whole, values):
         body = encode(value)
         found = store.head(key_of(value))
@@ -51,21 +51,20 @@ async def write(store: EmbeddedStore, *values: Any) -> None:
 
 
 async def put(folder: Path, *values: Any) -> None:
-    """Put objects into the store of a folder, past the API."""
+    """Put objects into a folder's store, past the API."""
     async with running(EmbeddedStore(Database(folder))) as store:
         await write(store, *values)
 
 
 @dataclass
 class Up:
-    """A cluster that runs."""
+    """A running cluster."""
 
     session: aiohttp.ClientSession
     url: str
     running: "asyncio.Task[None]"
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send a request as an admin."""
         data = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"} if data else {}
         async with self.session.request(method, self.url + path, data=data, headers=headers) as response:
@@ -74,13 +73,13 @@ class Up:
             return response.status, json.loads(text) if kind.startswith("application/json") else text
 
     async def patch(self, path: str, body: Any) -> tuple[int, Any]:
-        """Merge something into an object."""
+        """Apply a merge patch to an object."""
         headers = {"Content-Type": "application/merge-patch+json"}
         async with self.session.patch(self.url + path, data=json.dumps(body), headers=headers) as response:
             return response.status, await response.json()
 
     async def until(self, path: str, wanted: Any) -> Any:
-        """Watch objects until one is as wanted; the cluster has to run meanwhile."""
+        """Watch objects until one is as wanted; the cluster must run meanwhile."""
         async with self.session.get(f"{self.url}{path}?watch=1") as response:
             events = Events(response)
             while True:
@@ -90,7 +89,7 @@ class Up:
                     return value
 
     async def serves_others(self) -> None:
-        """Make a Service and a Pod, and see that the one leads to the other."""
+        """Check that the cluster serves: create a Service and a Pod, and wait for the Service's endpoint."""
         ports = [{"port": 80, "targetPort": 8080}]
         service = {"metadata": {"name": "good"}, "spec": {"ports": ports, "selector": {"app": "good"}}}
         meta = {"name": "good", "labels": {"app": "good"}, "annotations": {"vipwire.io/address": "10.1.0.5"}}
@@ -106,7 +105,6 @@ class Up:
 
 @contextlib.asynccontextmanager
 async def up(folder: Path, **flags: Any) -> AsyncIterator[Up]:
-    """Run a cluster."""
     started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     setting = Setting(folder, port=0, **flags)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

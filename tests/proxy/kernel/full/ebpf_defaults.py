@@ -1,7 +1,7 @@
-"""ebpf mode as a node runs it: no flag but the mode, programs at the machine's root of cgroup2, Pods by kubelet's.
+"""ebpf mode with defaults: programs at the machine's root of cgroup2, Pods in kubelet's cgroups.
 
 In a guest: `python -m vipwire_lab.guest_kernel --full -- python -m pytest tests/proxy/kernel/full/ebpf_defaults.py`.
-On a machine that others use, programs at its root would be seen by their tests.
+On a shared machine, other sessions' tests would meet programs at its root.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def kubelets() -> Iterator[Path]:
-    """Have the cgroup of a Pod where kubelet makes it."""
+    """Make a Pod's cgroup where kubelet makes it."""
     pods = find_cgroup("") / "kubepods"
     pod = pods / "pod1"
     pod.mkdir(parents=True)
@@ -53,7 +53,7 @@ def kubelets() -> Iterator[Path]:
 
 
 def in_a_pod(cgroup: Path) -> "subprocess.CompletedProcess[str]":
-    """Connect to the Service from a process of a Pod, which is its endpoint as well; it prints whom it is told."""
+    """Connect to the Service from a process of a Pod that is its endpoint too; prints the answer."""
     command = [sys.executable, "-c", IN_A_POD, str(cgroup)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

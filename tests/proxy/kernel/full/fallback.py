@@ -1,7 +1,7 @@
-"""Falling back from ipvs on a whole kernel of which some modules are hidden; see `vipwire_lab.guest_kernel --full`.
+"""Fallback from ipvs mode on a complete kernel with hidden modules; see `vipwire_lab.guest_kernel --full`.
 
-By hand:
-`python -m vipwire_lab.guest_kernel --full --memory 2048M -- python -m pytest tests/proxy/kernel/full/fallback.py`.
+By hand: `python -m vipwire_lab.guest_kernel --full --memory 2048M -- python -m pytest
+tests/proxy/kernel/full/fallback.py`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.proxy.kernel.test_daemon_fallback import FALLBACK, server
 
 pytestmark = pytest.mark.kernel
 SLOW = 600.0
-"""Seconds until a fact that does not come about is a failure, in the emulator."""
+"""Seconds until a missing fact is a failure, in the emulator."""
 WITHOUT_CHOICE = ("ip_vs", "xt_statistic")
 """Without the second, iptables mode cannot spread connections."""
 ONLY_NAT = (*WITHOUT_CHOICE, "nft_compat", "nf_tables")
@@ -33,25 +33,25 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unloaded(module: str) -> bool:
-    """Unload a module and those that need it; tell whether it is gone."""
+    """Unload a module and its dependents; report whether it is gone."""
     subprocess.run(["modprobe", "-q", "-r", "--remove-holders", module], check=False)
     return not Path("/sys/module", module).exists()
 
 
 @contextlib.contextmanager
 def without(modules: tuple[str, ...]) -> Iterator[None]:
-    """Unload modules and hide their files, from the kernel's own modprobe as well."""
+    """Unload modules and hide their files, also from the kernel's own modprobe."""
     with contextlib.ExitStack() as stack:
         for module in modules:
             file = run(f"modinfo -n {module}").strip()
             run(f"mount --bind /dev/null {file}")
             stack.callback(run, f"umount {file}")
-            until(partial(unloaded, module), f"{module} is in use")  # by a namespace that is still going
+            until(partial(unloaded, module), f"{module} is in use")  # a namespace that is ending may still use it
         yield
 
 
 async def fallen_back(steps: list[tuple[str, str]]) -> None:
-    """Start a proxy in ipvs mode and see these steps told, and the last mode at work."""
+    """Start a proxy in ipvs mode; check that the log has these steps, and that the last mode works."""
     mode = steps[-1][1]
     async with scene(server(), "--proxy-mode=ipvs", "--proxy-mode-fallback") as it:
         await it.synced()

@@ -1,7 +1,7 @@
-"""ebpf mode under a kernel that is locked down as far as it goes, where nobody may read the kernel's memory.
+"""ebpf mode under a kernel in lockdown (confidentiality), which forbids reading its memory.
 
 A guest's kernel cannot be unlocked again, so by hand: `python -m vipwire_lab.guest_kernel --full -- python -m pytest
-tests/proxy/kernel/full/lockdown.py`. The programs read nothing of the kernel but what their hooks hand to them.
+tests/proxy/kernel/full/lockdown.py`. The programs read only the arguments of their hooks.
 """
 
 import socket

@@ -1,8 +1,8 @@
-"""Connections past the rules: `--offload-packet-threshold` under Debian's own kernel, which has flowtables.
+"""Connections that bypass the rules: `--offload-packet-threshold` under Debian's kernel, which has flowtables.
 
-By hand: `python -m vipwire_lab.guest_kernel --full --memory 1024M -- python -m pytest` with this file.
-One process owns all sockets and the rules, so that it is quick in an emulator. The conformance suite can be run with
-the flag, too: `… -- python -m pytest tests/proxy/conformance -k offload`.
+By hand: `python -m vipwire_lab.guest_kernel --full --memory 1024M -- python -m pytest` with this file. One process
+owns all sockets and rules, which is quick in an emulator. The conformance suite can run with the flag too: `… --
+python -m pytest tests/proxy/conformance -k offload`.
 """
 
 import json
@@ -62,7 +62,7 @@ def flag(family: Family) -> str:
 
 @dataclass
 class Line:
-    """One family's rules, and what they are made of; written by whichever backend is there now."""
+    """One family's rules and their sources, written by the current backend."""
 
     family: Family
     backend: Any
@@ -71,7 +71,7 @@ class Line:
     store: Store = field(default_factory=Store)
 
     def sync(self) -> None:
-        """Do as the proxy does: plan, compare, commit, and then what is due."""
+        """Do as the proxy does: plan, compare, commit, then housekeep."""
         for name, change in self.planner.update(self.store.take_touched(), self.store.view).items():
             self.reconciler.desire(name, change.new)
         self.reconciler.verify()
@@ -79,7 +79,7 @@ class Line:
         self.backend.housekeep()
 
     def served_by(self, *addresses: str) -> None:
-        """Let these be the endpoints."""
+        """Make these the endpoints."""
         made = slice_of("web", *map(endpoint, addresses), family=self.family, ports=ENDPOINT_PORTS)
         self.store.apply(Upserted(made))
         self.sync()
@@ -87,14 +87,14 @@ class Line:
 
 @dataclass
 class Node:
-    """A node between a client and a server, each in a network namespace of its own; we are in the node's."""
+    """A node between a client and a server, each in a network namespace; this process is in the node's."""
 
     client: int
     listener: socket.socket
     lines: dict[Family, Line] = field(default_factory=dict)
 
     def program(self, config: Config) -> None:
-        """Have a new proxy with this configuration."""
+        """Start a new proxy with this configuration."""
         for line in self.lines.values():
             line.backend.close()
         for family, backend in DRIVER.build(config, Family, prepare=True).items():
@@ -107,7 +107,7 @@ class Node:
 
     @contextmanager
     def connected(self, family: Family, address: str = "", number: int = 80) -> Iterator["Talk"]:
-        """Have a connection from the client to the Service."""
+        """Open a connection from the client to the Service for the block."""
         kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
         with inside(self.client):
             near = socket.socket(kind)
@@ -125,14 +125,14 @@ class Node:
 
 @dataclass
 class Talk:
-    """A connection, both of whose ends are ours."""
+    """A connection with both ends in this process."""
 
     family: Family
     near: socket.socket
     far: socket.socket
 
     def turn(self, times: int = 1) -> None:
-        """Send both ways; what arrives must be what was sent, also where it takes several packets."""
+        """Send in both directions and compare, also where data takes several packets."""
         for number in range(times):
             said = os.urandom(4000 if number % 5 == 4 else 40)
             for one, other in ((self.near, self.far), (self.far, self.near)):
@@ -141,24 +141,23 @@ class Talk:
 
     @property
     def flow(self) -> Flow:
-        """What connection tracking knows of it."""
+        """Its conntrack entry."""
         number = self.near.getsockname()[1]
         (found,) = (each for each in flows(self.family, Protocol.TCP) if each.source_port == number)
         return found
 
     def offloaded(self) -> bool:
-        """Whether a flowtable carries it."""
         return bool(self.flow.status & STATUS_OFFLOADED)
 
     @property
     def accounted(self) -> int:
-        """How many packets of the client connection tracking has counted."""
+        """The number of the client's packets that conntrack counted."""
         name, number = self.family.value.lower(), self.near.getsockname()[1]
         listed = run(f"conntrack -L -f {name} -p tcp --sport {number}")
         return int(next(word for word in listed.split() if word.startswith("packets=")).partition("=")[2])
 
     def carried(self) -> None:
-        """Talk until a flowtable carries it, which must be soon."""
+        """Send until a flowtable carries it, which must happen soon."""
         self.turn(2 * THRESHOLD)
         assert self.offloaded()
 
@@ -176,7 +175,7 @@ def flows(family: Family, protocol: Protocol) -> list[Flow]:
 
 
 def devices(family: Family = Family.IPV4) -> set[str]:
-    """Ask nft at which interfaces our flowtable is."""
+    """Return the interfaces of vipwire's flowtable, by nft."""
     word = "ip" if family is Family.IPV4 else "ip6"
     listed = json.loads(run("nft -j list flowtables"))["nftables"]
     tables = (each["flowtable"] for each in listed if "flowtable" in each)
@@ -185,18 +184,17 @@ def devices(family: Family = Family.IPV4) -> set[str]:
 
 
 def all_but_loopback() -> set[str]:
-    """Name the node's interfaces; a kernel with a module for tunnels has one in each namespace."""
+    """Return the node's interfaces; a kernel with a tunnel module has one in each namespace."""
     return {each["ifname"] for each in json.loads(run("ip -j link"))} - {"lo"}
 
 
 def places() -> str:
-    """Say how many there are."""
     return f"at {len(all_but_loopback())} interfaces"
 
 
 @contextmanager
 def namespace(name: str) -> Iterator[int]:
-    """Make a named network namespace; whoever runs this by hand has a kernel of their own."""
+    """Make a named network namespace; a guest has no other users of the name."""
     run(f"ip netns add {name}")
     run(f"ip -n {name} link set lo up")
     made = os.open(f"/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
@@ -208,7 +206,7 @@ def namespace(name: str) -> Iterator[int]:
 
 
 def join(host: str, near: str, ways: dict[Family, tuple[str, str, int]]) -> None:
-    """Make the node, by its interface `near`, the router of a host."""
+    """Make the node, by its interface `near`, a host's router."""
     run(f"ip -n {host} link add eth0 type veth peer name {near} netns node")
     for where, device in ((host, "eth0"), ("node", near)):
         run(f"ip -n {where} link set {device} up")
@@ -330,7 +328,7 @@ def test_the_flowtable_is_at_every_interface_also_at_one_that_comes(node: Node) 
     backends = [line.backend for line in node.lines.values()]
     interfaces = all_but_loopback()
     assert devices() == devices(Family.IPV6) == interfaces
-    for _ in range(2):  # the second of that name is another interface
+    for _ in range(2):  # the second one is a new interface of the same name
         run("ip link add new type veth peer name itself")
         for backend in backends:
             backend.housekeep()
@@ -406,7 +404,7 @@ def test_cleanup_leaves_nothing(node: Node) -> None:
 
 
 def vipwire(*arguments: str) -> str:
-    """Run a command of vipwire in the node's namespace; return what it says."""
+    """Run a command of vipwire in the node's namespace; return its output."""
     done = subprocess.run(
         ["nsenter", "--net=/run/netns/node", sys.executable, "-m", "vipwire", *arguments],
         capture_output=True,
@@ -438,7 +436,7 @@ def test_a_whole_proxy_offloads_and_status_knows_it(node: Node, tmp_path: Path, 
             with node.connected(Family.IPV4) as talk:
                 talk.carried()
                 said = vipwire("status", *flags)
-                assert f"IPv4: {places()}, " in said, said  # so slow an emulator may have taken 30 s for it
+                assert f"IPv4: {places()}, " in said, said  # so slow an emulator may have taken 30 s
                 assert "IPv4: as planned" in said, said
                 assert "IPv6: as planned" in said, said
                 proxy.send_signal(signal.SIGTERM)

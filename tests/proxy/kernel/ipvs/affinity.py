@@ -1,7 +1,7 @@
-"""What IPVS remembers of a client, seen in its own table: for docs/modes' line on S73. Run by test_ipvs_guest.py.
+"""IPVS' memory of a client, in its own table: for S73 in docs/modes. Run by test_ipvs_guest.py.
 
-A virtual server of an address remembers clients for that address alone. One of a mark could serve several addresses,
-and remembers for all of them; but then it sends a client to the port that he has named, whatever the real server's.
+A virtual server of an address remembers clients for that address only. One of a mark could serve several addresses
+and remember for all, but sends a client to the client's port instead of the real server's.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def _namespace() -> Iterator[None]:
 
 
 def connected(*virtual: VirtualServer) -> list[list[str]]:
-    """Connect to both addresses; return the lines of IPVS' table of connections and templates."""
+    """Connect to both addresses; return IPVS' connections and templates."""
     reals = [ip(f"10.244.0.{number}") for number in range(2, 6)]
     with contextlib.closing(IpvsServers(Family.IPV4)) as servers, contextlib.ExitStack() as stack:
         for server in virtual:

@@ -1,6 +1,6 @@
-"""Pods behind a bridge, told by it (`BridgeInterface`): one that reaches itself is served. Run in the guest.
+"""Pods behind a bridge (`BridgeInterface`): one that reaches itself is served. Run in the guest.
 
-The lab has no bridges, so that this makes one, with two Pods at ports that send back to where a frame came from.
+The lab has no bridges, so this module makes one, with two Pods at ports in hairpin mode.
 """
 
 import subprocess
@@ -64,7 +64,7 @@ def add_pod(name: str) -> None:
 
 
 def program(family: Family, policy: TrafficPolicy) -> IpvsBackend:
-    """Program a Service whose one endpoint is the serving Pod."""
+    """Program a Service with the serving Pod as its only endpoint."""
     node = NodePlan(
         family,
         "node-1",
@@ -95,7 +95,7 @@ def program(family: Family, policy: TrafficPolicy) -> IpvsBackend:
 
 @pytest.fixture(scope="module", params=list(TrafficPolicy), ids=lambda policy: policy.value)
 def policy(request: pytest.FixtureRequest) -> Iterator[TrafficPolicy]:
-    """Have the Service with this external policy."""
+    """The Service with this external policy."""
     found: TrafficPolicy = request.param
     with own_network():
         build_bridge()
@@ -128,7 +128,7 @@ def policy(request: pytest.FixtureRequest) -> Iterator[TrafficPolicy]:
 
 
 def answered(name: str, address: str, port: int) -> bool:
-    """Ask for a page from within a Pod."""
+    """Request a page from within a Pod."""
     script = f"exec 3<>/dev/tcp/{address}/{port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && head -c 8 <&3"
     command = ["ip", "netns", "exec", f"pod-{name}", "timeout", "20", "bash", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Fixtures of ipvs mode's own tests, which are run in a guest: one lab and one proxy for all of them."""
+"""Fixtures of ipvs mode's own tests in a guest: one lab and one proxy for all."""
 
 from collections.abc import Iterator
 
@@ -22,6 +22,6 @@ def shared(lab: Lab) -> Iterator[IpvsProxy]:
 
 @pytest.fixture
 def proxy(shared: IpvsProxy) -> Iterator[IpvsProxy]:
-    """The proxy that all tests share: what a test has put goes with it, and leaves nothing behind."""
+    """The shared proxy: a test's Services are removed after it, and must leave nothing."""
     yield shared
     assert shared.forget() == []

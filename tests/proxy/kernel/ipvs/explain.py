@@ -53,7 +53,7 @@ OFFERS = {
 
 
 class Seen:
-    """What one family's kernel holds and should hold, and what can be asked about packets."""
+    """One family's observed and desired objects, for questions about packets."""
 
     def __init__(self, proxy: IpvsProxy, family: Family) -> None:
         self.proxy, self.family = proxy, family
@@ -82,7 +82,7 @@ class Seen:
 
 
 def agree(lab: Lab, seen: Seen, walk: Walk, results: list[ProbeResult], caller: str, where: str) -> None:
-    """Hold what was said against what packets met."""
+    """Compare the explanation with the packets' results."""
     text = f"{where}: {walk}\n{pods_of(results)} {results[0]}"
     outcomes = {result.outcome for result in results}
     expected = {
@@ -97,7 +97,7 @@ def agree(lab: Lab, seen: Seen, walk: Walk, results: list[ProbeResult], caller: 
     said = {target[0] for target in walk.shares if target is not None}
     met = {ip(lab.address(result.pod, seen.family)) for result in results}
     assert met <= said, text
-    assert met == said or (caller == NODE and "source" in where), text  # of what address it sends, it chooses itself
+    assert met == said or (caller == NODE and "source" in where), text  # it chooses its source address itself
     for result in results:
         masqueraded = ip(lab.address(result.pod, seen.family)) in walk.masqueraded
         assert result.saw == lab.address(NODE if masqueraded else caller, seen.family), text
@@ -160,7 +160,7 @@ def test_who_finishes_connections_is_told_and_is_no_difference(
 
 
 def legacy(script: Iterable[str]) -> list[str]:
-    """Name the variant of the tool that the guest's kernel has."""
+    """Return the variant of the guest's tool."""
     return [line.replace("tables -t", "tables-legacy -t", 1) for line in script]
 
 

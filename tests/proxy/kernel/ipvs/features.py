@@ -53,13 +53,13 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
 
 
 def active(lab: Lab, family: Family) -> dict[bytes, int]:
-    """Read how many connections each real server has open; they need not be those of this test."""
+    """Return the open connections of each real server, other tests' included."""
     with lab.inside(NODE), closing(IpvsServers(family)) as servers:
         return {row.real.address: row.active for row in servers.rows(servers.services())}
 
 
 def wait_for_quiet(lab: Lab, family: Family) -> None:
-    """Wait until connections of an earlier test have ended: a real server that comes back has its old ones."""
+    """Wait until connections of an earlier test have ended: a returning real server has its old ones."""
     for _ in range(600):
         if not any(active(lab, family).values()):
             return
@@ -68,7 +68,7 @@ def wait_for_quiet(lab: Lab, family: Family) -> None:
 
 
 def counted(lab: Lab, proxy: IpvsProxy, family: Family, is_there: Callable[[Counts], bool]) -> Counts:
-    """Read the counters until they are as told: the kernel adds them up every two seconds."""
+    """Read the counters until they satisfy `is_there`: the kernel adds them up every two seconds."""
     line = proxy.lines[family]
     counts = Counts()
     for _ in range(600):
@@ -146,7 +146,7 @@ def test_damage_is_found_and_repaired_by_the_next_check(lab: Lab, proxy: IpvsPro
             assert line.reconciler.verify(), harm
             assert line.reconciler.sync().repaired, harm
         line.backend.housekeep()
-    proxy.check()  # some of the damage was done to both families
+    proxy.check()  # some damage was done to both families
     assert proxy.state() == before, "the tools see it as it was"
     assert proxy.check() == dict.fromkeys(Family, False)
     assert set(pods_of(lab.probe("client", VIP[family], 80, count=4, parallel=1))) == set(TWO)
@@ -154,7 +154,7 @@ def test_damage_is_found_and_repaired_by_the_next_check(lab: Lab, proxy: IpvsPro
 
 @contextmanager
 def crowded(lab: Lab, host: str, family: Family) -> Iterator[list[RealServer]]:
-    """Have many virtual servers in the network namespace of a host, each with one real server, for a while."""
+    """Have many virtual servers in a host's network namespace, each with one real server, for the block."""
     place = ip("203.0.113.99" if family is Family.IPV4 else "2001:db8:113::99")
     reals = [RealServer(VirtualServer(17, place, port), place, 80) for port in range(7000, 7100)]
     with lab.inside(host), closing(IpvsServers(family)) as servers:

@@ -24,7 +24,7 @@ ALL = ("pod-1a", "pod-1b", "pod-1c", "pod-2a", "pod-2b")
 
 
 def annotated(**pairs: str) -> Service:
-    """Read the Service `web` from its manifest, with these annotations of kube-router: `service_dsr="tunnel"`."""
+    """Return the Service `web` with these annotations of kube-router: `service_dsr="tunnel"`."""
     made = service(
         clusterIP=VIP[Family.IPV4],
         clusterIPs=list(VIP.values()),

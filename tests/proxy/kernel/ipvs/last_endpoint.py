@@ -1,6 +1,6 @@
-"""Connections and flows that outlive the last endpoint that takes new ones. Run in the guest.
+"""Connections and flows that outlive the last endpoint for new ones. Run in the guest.
 
-With direct return this concerns the Pod as well. A UDP flow goes on as long as its endpoint serves.
+Direct return concerns the Pod as well. A UDP flow continues while its endpoint serves.
 """
 
 import itertools
@@ -25,7 +25,7 @@ def receives(lab: Lab, family: Family) -> bool:
 
 LEFT: Mapping[str, tuple[str, ...]] = {"one here": ("pod-1b",), "none": (), "one elsewhere": ("pod-2a",)}
 WAYS = list(itertools.product(LEFT, TrafficPolicy, ("dsr", "tunnel")))
-"""Each is tried in one family, and each of their parts in both: the families' rules differ in none of them."""
+"""Each runs in one family, and each part in both: the families' rules are the same."""
 FAMILY = {way: list(Family)[(number // 4 + number // 2 + number) % 2] for number, way in enumerate(WAYS)}
 
 
@@ -41,7 +41,7 @@ def test_a_connection_outlives_its_endpoint(
     service = web(external_ips=addresses(EXTERNAL), annotations=asked, external_policy=policy)
     proxy.put(service, *slices(lab, "web", ("pod-1a",)))
     with lab.connect("client", EXTERNAL[family], 80) as connection:
-        if left != ("pod-2a",):  # node 2 has no proxy here that would prepare its Pod, or clean it up
+        if left != ("pod-2a",):  # node 2 has no proxy here that would prepare its Pod or clean up
             proxy.put(service, *slices(lab, "web", left))
         else:
             proxy.put(service, *slices(lab, "web", left, 8080))

@@ -42,7 +42,7 @@ ipset destroy
 
 @pytest.fixture(scope="module")
 def node(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Leave a node as kube-proxy does, and run something that looks like it; yield the folder with the manifests."""
+    """Leave a node as kube-proxy does, with a process that looks like it; yield the manifests' folder."""
     folder = tmp_path_factory.mktemp("kube-proxy")
     objects = [*(manifests.node(each) for each in DEFAULT.nodes), *WEB.objects(PODS)]
     (folder / "all.yaml").write_text(manifests.as_yaml(objects))
@@ -65,7 +65,7 @@ def vip() -> str:
 
 
 def asked(lab: Lab, folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:
-    """Run the command on the node; return its exit status and the document."""
+    """Run the command on the node; return exit status and document."""
     command = [sys.executable, "-m", "vipwire", "check", "--leave-ipvs", "-o", "json", f"--hostname-override={NODE}"]
     done = lab.run(NODE, [*command, f"--manifests={folder / 'all.yaml'}", *flags], check=False)
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""What ipvs mode does to packets, on a real IPVS kernel. Run by test_ipvs_guest.py inside the guest."""
+"""ipvs mode's effects on packets, on a real IPVS kernel. Run by test_ipvs_guest.py in the guest."""
 
 import contextlib
 import threading
@@ -255,7 +255,7 @@ def test_overflow_takes_the_next_when_the_heaviest_is_full(lab: Lab, proxy: Ipvs
     pairs, port = weighted("ovf", **{lab.address("pod-2a", family): 2}), fresh_port()
     proxy.put(web(ports=(port,), annotations=pairs), *slices(lab, "web", TWO))
     opened = [lab.connect("client", VIP[family], port.port) for _ in range(4)]
-    try:  # full is whoever has more open connections than its weight
+    try:  # a real server with more connections than its weight is full
         assert [each.answer.pod for each in opened] == ["pod-2a", "pod-2a", "pod-2a", "pod-1a"]
     finally:
         for each in opened:
@@ -376,7 +376,7 @@ def test_strict_arp_says_of_no_vip_that_it_is_here(lab: Lab, proxy: IpvsProxy, s
     with lab.inside(NODE):
         assert not apply_sysctls(ipvs_sysctls((6, 1), strict_arp=strict)).obstacles
     lab.run(UNDERLAY, ["ip", "route", "add", *route])
-    lab.run(UNDERLAY, ["ip", "neighbour", "flush", "to", VIP[Family.IPV4]])  # what an earlier test has learnt
+    lab.run(UNDERLAY, ["ip", "neighbour", "flush", "to", VIP[Family.IPV4]])  # entries of an earlier test
     try:
         (result,) = lab.probe("client", VIP[Family.IPV4], 80, timeout=15.0)
         assert result.outcome is (Outcome.UNREACHABLE if strict else Outcome.ANSWERED)
@@ -446,7 +446,7 @@ def direct(forwarding: str) -> Service:
 
 @contextlib.contextmanager
 def flat_network(lab: Lab, family: Family) -> Iterator[None]:
-    """Have a link from the node to a Pod of the other one, as on a flat network. The Pod's way back is another."""
+    """Add a link from the node to a Pod of the other node, as on a flat network. The Pod returns another way."""
     far, pod, space = "02:00:00:00:78:02", lab.address("pod-2a", family), lab.netns("pod-2a").name
     lab.run(NODE, f"ip link add flat type veth peer name flat address {far} netns {space}".split())
     try:
@@ -530,9 +530,9 @@ def test_the_segments_of_direct_answers_fit_the_tunnel(lab: Lab, proxy: IpvsProx
 
 
 def counters(lab: Lab, family: Family, address: str, connections: int) -> TrafficStats:
-    """Read what the real server of that address, behind EXTERNAL, has carried, once it is so many connections.
+    """Read the statistics of that real server behind EXTERNAL, once they show so many connections.
 
-    The kernel adds up its counters every two seconds, and gives a real server that comes back its old ones.
+    The kernel adds up its counters every two seconds, and a returning real server has its old ones.
     """
     with lab.inside(NODE):
         servers = IpvsServers(family)

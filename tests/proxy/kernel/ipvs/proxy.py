@@ -1,4 +1,4 @@
-"""A lab whose first node is served by ipvs mode in this very process: for tests inside a guest."""
+"""A lab whose first node ipvs mode serves inside this process, for tests in a guest."""
 
 import contextlib
 import itertools
@@ -39,7 +39,7 @@ FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: fa
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -72,7 +72,7 @@ class Line:
         self.reconciler.desire_node(self.backend.render_node(node))
 
     def remains(self) -> Iterator[ObjectKey]:
-        """Find what no node has without Services, and read no more than that takes."""
+        """Yield objects that no node has without Services, with the least reading."""
         with contextlib.ExitStack() as stack:
             with self._lab.inside(self._host):
                 servers = stack.enter_context(contextlib.closing(IpvsServers(self.family)))
@@ -98,16 +98,16 @@ class IpvsProxy:
             for backend in build_backends(Family, self._settings, Timeouts()).values():
                 backend.close()
             self.lines = {family: Line(lab, family, self._settings) for family in Family}
-        if empty:  # otherwise nothing is written before the first Service is put
+        if empty:  # otherwise the first Service writes first
             self.sync()
 
     def close(self) -> None:
-        """Close the backends; what is programmed stays."""
+        """Close the backends; the kernel's objects stay."""
         for line in self.lines.values():
             line.backend.close()
 
     def restarted(self) -> "IpvsProxy":
-        """Make another process's proxy that knows the same objects; it has synced when this returns."""
+        """Return a new process's proxy with the same objects, already synced."""
         other = object.__new__(IpvsProxy)
         other.lab, other._settings, other.objects = self.lab, self._settings, dict(self.objects)
         with self.lab.inside(NODE):
@@ -129,12 +129,11 @@ class IpvsProxy:
         return self.sync()
 
     def sync(self) -> dict[Family, Report[ObjectKey]]:
-        """Make the kernel as planned."""
         with self.lab.inside(NODE):
             return {family: line.reconciler.sync() for family, line in self.lines.items()}
 
     def check(self) -> dict[Family, bool]:
-        """Look for drift, as the loop does every sync period, and repair it; tell where there was any."""
+        """Look for drift, as the loop does every sync period, and repair it; return which family had some."""
         with self.lab.inside(NODE):
             found = {family: line.reconciler.verify() for family, line in self.lines.items()}
         self.sync()
@@ -142,12 +141,12 @@ class IpvsProxy:
         return found
 
     def housekeep(self) -> None:
-        """Let draining servers go."""
+        """Remove idle draining servers."""
         for line in self.lines.values():
             line.backend.housekeep()
 
     def forget(self) -> list[str]:
-        """Remove all Services; return what is left behind of them, or of others."""
+        """Remove all Services; return remaining objects, also those of others."""
         for name in self.objects:
             self.objects = {key: value for key, value in self.objects.items() if key != name}
             self._plan(name)
@@ -157,21 +156,19 @@ class IpvsProxy:
         return [describe_object(key) for line in self.lines.values() for key in line.remains()]
 
     def clean(self) -> None:
-        """Remove everything of ours."""
         with self.lab.inside(NODE):
             for line in self.lines.values():
                 line.backend.delete()
 
     def ipvsadm(self, *arguments: str) -> str:
-        """Run ipvsadm on the node."""
         return str(self.lab.run(NODE, ["ipvsadm", *arguments]).stdout)
 
     def saved(self) -> list[str]:
-        """List virtual and real servers as ipvsadm saves them."""
+        """List virtual and real servers in ipvsadm's save format."""
         return self.ipvsadm("-Sn").splitlines()
 
     def state(self) -> str:
-        """Print all of the node that ipvs mode may touch."""
+        """Print all state of the node that ipvs mode may touch."""
         texts = [self.ipvsadm("-Sn")]
         commands = (["ipset", "save"], ["iptables-legacy-save"], ["ip6tables-legacy-save"], ["ip", "-o", "address"])
         texts += [str(self.lab.run(NODE, command).stdout) for command in commands]
@@ -180,7 +177,6 @@ class IpvsProxy:
         return "\n".join(line for line in lines if not line.startswith(("#", ":", "*", "COMMIT")))
 
     def probe(self, host: str, address: str, port: int = 80, **more: Any) -> list[ProbeResult]:
-        """Connect from a host."""
         return self.lab.probe(host, address, port, **more)
 
     def _plan(self, name: ObjectName) -> None:
@@ -215,7 +211,7 @@ def slices(
 
 
 def web(**fields: Any) -> Service:
-    """Make the dual-stack Service `web` with a ClusterIP and port 80/TCP, unless other ports are given."""
+    """Make the dual-stack Service `web` with a ClusterIP, by default with port 80/TCP."""
     ports = fields.pop("ports", (TCP,))
     return Service(named("web"), ports, tuple(map(parse_address, VIP.values())), **fields)
 
@@ -224,26 +220,25 @@ _PORTS = itertools.count(7000)
 
 
 def fresh_port() -> ServicePort:
-    """Make a port that no test has had: a real server that comes back has its old connections.
+    """Make a port that no earlier test had, because a returning real server has its old connections.
 
-    The kernel keeps it for the connections that linger, two minutes in TIME_WAIT, and wlc and lc count these, too.
+    The kernel keeps it while they are in TIME_WAIT, two minutes, and wlc and lc count these too.
     """
     return ServicePort("", Protocol.TCP, next(_PORTS))
 
 
 def annotated(**pairs: str) -> tuple[tuple[str, str], ...]:
-    """Write annotations of ours: `slow_start="30s"`."""
+    """Make annotations of vipwire: `slow_start="30s"`."""
     return tuple(sorted((f"vipwire.io/{key.replace('_', '-')}", value) for key, value in pairs.items()))
 
 
 def addresses(of: dict[Family, str]) -> tuple[Any, ...]:
-    """Read one address of each family."""
     return tuple(map(parse_address, of.values()))
 
 
 @contextlib.contextmanager
 def proxied(lab: Lab, settings: IpvsSettings | None = None, *, empty: bool = True) -> Iterator[IpvsProxy]:
-    """Have ipvs mode for a while, and nothing of it afterwards."""
+    """Run ipvs mode for the block, and remove everything of it afterwards."""
     proxy = IpvsProxy(lab, settings, empty=empty)
     try:
         yield proxy

@@ -40,7 +40,7 @@ def _open_ports(lab: Lab) -> Iterator[None]:
 
 @pytest.fixture
 def ranging(lab: Lab, proxy: IpvsProxy) -> IpvsProxy:
-    """A proxy with a Service at a range whose endpoints keep the client's port."""
+    """A proxy with a Service at a port range whose endpoints keep the client's port."""
     put_range(lab, proxy)
     return proxy
 
@@ -152,7 +152,7 @@ def test_cleaning_up_leaves_no_rule_and_no_virtual_server_of_a_range(lab: Lab) -
 def test_a_range_with_direct_return_is_answered_as_the_vip_at_every_port(
     lab: Lab, proxy: IpvsProxy, family: Family, forwarding: str
 ) -> None:
-    here = ("pod-1a", "pod-1b")  # what dsr reaches
+    here = ("pod-1a", "pod-1b")  # dsr reaches these
     lab.serve("pod-1b", [FIRST, WITHIN])
     words = annotated(port_range="10000-20000", forwarding=forwarding)
     of = web(ports=(RTP,), external_ips=addresses(EXTERNAL), annotations=words)

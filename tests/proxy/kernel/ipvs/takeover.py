@@ -1,9 +1,8 @@
-"""From kube-proxy's ipvs mode to ours while connections are made all the time and others stay open. In the guest.
+"""Takeover from kube-proxy's ipvs mode during repeated and lasting connections. In the guest.
 
-kube-proxy's state is written with the tools that it uses, in its own form: see `left_by_kube_proxy`. Our proxy is a
-process of its own, on the second node of the lab: the first one's is that of the other tests.
-
-And from ours to others, beyond tests/proxy/conformance/test_handover.py: flows that are silent meanwhile.
+The tests write kube-proxy's state with kube-proxy's tools and in its form: see `left_by_kube_proxy`. vipwire runs as
+a separate process on the lab's second node, because the first is that of the other tests. Takeovers by other modes,
+beyond tests/proxy/conformance/test_handover.py: flows that are silent meanwhile.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
 PORTS = (Port(80, name="http", node_port=30080), Port(81, 80, Protocol.UDP, name="datagrams", node_port=30081))
 WEB = LabService(DEFAULT, "web", 1, PORTS, NODE)
 STALE = {Family.IPV4: "10.96.0.99", Family.IPV6: "fd00:10:96::99"}
-"""The address of a Service that went between the two proxies."""
+"""The address of a Service that was deleted between the two proxies."""
 FOREIGN = "-A -t 192.168.99.1:7777 -s wlc"
 CLIENTS = (
     ("pod-2b", FrontendKind.CLUSTER_IP, 0),
@@ -42,7 +41,7 @@ CLIENTS = (
 )
 DATAGRAMS = ("pod-2b", FrontendKind.CLUSTER_IP, 1)
 ENOUGH = 3
-"""Connections of each kind on each side of the change of hands."""
+"""Connections of each kind before and after the takeover."""
 
 _TYPES = {
     "LOOP-BACK": "hash:ip,port,ip",
@@ -117,7 +116,7 @@ def set_name(family: Family, name: str) -> str:
 
 
 def places(family: Family) -> Iterator[tuple[str, str, str]]:
-    """Yield the set, the address and the port, as ipset writes it, of each frontend but node ports."""
+    """Yield set, address and port, as ipset writes them, of each frontend except node ports."""
     for kind, name in (
         (FrontendKind.CLUSTER_IP, "CLUSTER-IP"),
         (FrontendKind.EXTERNAL_IP, "EXTERNAL-IP"),
@@ -162,7 +161,7 @@ def ipvsadm_lines(family: Family, nodes: list[str]) -> Iterator[str]:
 
 
 def left_by_kube_proxy(lab: Lab) -> None:
-    """Write what kube-proxy in ipvs mode has on a node: settings, device, ipsets, chains, virtual servers."""
+    """Write kube-proxy's ipvs state: settings, device, ipsets, chains, virtual servers."""
     script = ["sysctl -qw net.ipv4.vs.conntrack=1", "ip link add kube-ipvs0 type dummy"]
     for family in Family:
         four = family is Family.IPV4
@@ -191,7 +190,7 @@ def servers(lab: Lab) -> set[str]:
 
 
 def check_counts(proxy: Proxy, flags: list[str]) -> None:
-    """Find on the page of metrics what endpoints have open, and that `vipwire status` says so."""
+    """Check that /metrics and `vipwire status` have the endpoints' open connections."""
     pattern = re.compile(r'^vipwire_endpoint_open_connections\{.*state="active"\} (\S+)$', re.MULTILINE)
 
     def counted() -> bool:
@@ -249,7 +248,7 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
 
 
 def remembered(lab: Lab, port: int) -> int:
-    """Count the connections that IPVS has for a node port of UDP."""
+    """Return the number of IPVS' connections for a node port of UDP."""
     lines = lab.run(NODE, ["cat", "/proc/net/ip_vs_conn"]).stdout.splitlines()[1:]
     return sum(fields[0] == "UDP" and int(fields[4], 16) == port for fields in map(str.split, lines))
 
