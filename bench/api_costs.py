@@ -56,7 +56,6 @@ class Server:
     async def ask(
         self, method: str, path: str, body: bytes | None = None, kind: str = "json", user: str = "admin"
     ) -> int:
-        """Send a request; return its status code."""
         headers = {"Content-Type": f"application/{kind}"} | self.token(user)
         url = f"https://127.0.0.1:{self.port}{path}"
         async with self.session.request(method, url, data=body, headers=headers, ssl=self.tls) as response:
@@ -96,7 +95,6 @@ async def served() -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def held(server: Server, count: int, said: bytes = b"", *, plain: bool = False) -> AsyncIterator[None]:
-    """Hold connections open."""
     writers = []
     for _ in range(count):
         with contextlib.suppress(OSError):
@@ -265,7 +263,6 @@ COSTS: Final[tuple[tuple[str, Callable[[Server], Awaitable[None]]], ...]] = (
 
 
 async def cost() -> list[Figure]:
-    """Try each action against a new server."""
     figures = []
     for name, attempt in COSTS:
         async with served() as server:

@@ -58,7 +58,6 @@ class Watch:
 
 
 def resident() -> float:
-    """Return this process's memory in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 

@@ -111,6 +111,5 @@ class _Cluster:
 
 
 def _replaced(piece: EndpointSlice, number: int) -> EndpointSlice:
-    """Replace the first endpoint's address of a slice."""
     first, *others = piece.endpoints
     return replace(piece, endpoints=(msgspec.structs.replace(first, address=new_address(number)), *others))

@@ -81,7 +81,6 @@ def node_object() -> dict[str, Any]:
 
 
 def new_address(number: int) -> Address:
-    """Return an address that no generated endpoint has."""
     return Address((0x0A7A0000 + number).to_bytes(4))
 
 

@@ -1,8 +1,8 @@
 """A whole proxy, seen from outside: start, restart, one change, a thousand, idle, memory; kube-proxy beside it.
 
-python -m bench daemon --services 10000 --modes nftables ebpf --kube-proxy /usr/local/bin/kube-proxy
-python -m bench daemon --before ../released                # another checkout of vipwire beside this one
-python -m bench daemon --modes iptables-legacy --gap 2.5   # changes that do not wait for minSyncPeriod
+    python -m bench daemon --services 10000 --modes nftables ebpf --kube-proxy /usr/local/bin/kube-proxy
+    python -m bench daemon --before ../released                # another checkout of vipwire beside this one
+    python -m bench daemon --modes iptables-legacy --gap 2.5   # changes that do not wait for minSyncPeriod
 
 A separate API server process feeds the proxy over HTTP. Times end when connections from another network namespace
 reach the right endpoints. CPU is that of the process and its children.
@@ -62,7 +62,6 @@ class Contestant:
 
     @property
     def ours(self) -> bool:
-        """Whether the proxy is vipwire."""
         return self.name != "kube-proxy"
 
 
@@ -210,7 +209,6 @@ def _generation(where: Scene) -> int:
 
 
 def _ratios(figures: list[Figure]) -> Iterator[Figure]:
-    """Compare vipwire with the other proxies of the same run."""
     values = {figure.name: figure.value for figure in figures}
     for figure in figures:
         for other in ("before", "kube-proxy"):

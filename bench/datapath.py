@@ -1,7 +1,7 @@
 """(6) The cost of a new connection through vipwire's rules and through kube-proxy's, at several sizes.
 
-client namespace ── node namespace ── server namespace
-10.244.0.2          the rules         every endpoint's address
+    client namespace ── node namespace ── server namespace
+    10.244.0.2          the rules         every endpoint's address
 
 One process owns all sockets (a socket stays in the namespace in which it was opened), so that only the kernel's path
 counts: connect() to a random VIP, then accept and reset, one after the other. Each ruleset has its own network, and
@@ -108,7 +108,6 @@ class Network:
     to_server: list[float] = field(default_factory=list)
 
     def connect(self, addresses: Sequence[str], port: int, count: int, times: list[float]) -> None:
-        """Connect to random addresses."""
         clock, chance = time.perf_counter, random.Random(len(times))
         with inside(self.client):
             clients = [socket.socket() for _ in range(count)]

@@ -110,7 +110,6 @@ def load(case: Case, folder: Path, port: int, seconds: int) -> tuple[int, float,
 
 
 def cookie_from(port: int) -> str:
-    """Send a request, and return the affinity cookie."""
     with socket.create_connection(("127.0.0.1", port)) as asking:
         asking.sendall(f"GET /app/x HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         head = asking.makefile("rb").read(200).decode()
@@ -167,7 +166,6 @@ async def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
 
 
 def by_hand(case: Case, folder: Path, port: int, pod: int) -> str:
-    """Write the other configuration, with its files."""
     bind, hosts = f"127.0.0.1:{port}", folder / "hosts.map"
     if case.tls:
         pem = folder / "by_hand.pem"

@@ -70,7 +70,6 @@ def ask(client: socket.socket, answers: BinaryIO, requests: int) -> None:
 
 
 def connected(port: int) -> socket.socket:
-    """Connect as soon as the port listens."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         try:

@@ -4,7 +4,7 @@ kube-proxy's side is its text (see `iptables_rival`), loaded by one iptables-res
 text. Loading grows faster than its size: the largest of `--rivals` counts. Figures include CPU seconds of the tool
 and the kernel, which are meaningful on a busy machine too.
 
-python -m bench iptables --variants legacy --services 1000 --endpoints 5 --rounds 5
+    python -m bench iptables --variants legacy --services 1000 --endpoints 5 --rounds 5
 
 leaves out the nft variant, whose rival takes nine minutes at 5,000 Services.
 """

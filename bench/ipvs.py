@@ -1,6 +1,6 @@
 """ipvs mode: loading many Services, changing one, and a restart; beside ipvsadm and ip, in one run.
 
-python -m bench.ipvs [--services 5000] [--endpoints 10]
+    python -m bench.ipvs [--services 5000] [--endpoints 10]
 
 Runs in a guest kernel with IPVS (`vipwire_lab.guest_kernel`). Absolute times are those of User-Mode Linux, where a
 system call takes 20 to 30 microseconds: only ratios apply to other machines.

@@ -85,7 +85,6 @@ class Pipe:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Add the block's time to a phase."""
         began = time.perf_counter()
         yield
         setattr(self.phases, phase, getattr(self.phases, phase) + time.perf_counter() - began)

@@ -46,7 +46,6 @@ class Point(NamedTuple):
 
 
 def points(runs: Iterable[dict[str, Any]], figure: str) -> list[Point]:
-    """Collect a figure from the documents of runs."""
     named = re.compile(rf"(?P<mode>[^,]+), (?P<proxy>[^/:]+): {re.escape(figure)}")
     return [
         Point(f"{found['mode']}, {found['proxy']}", run["options"]["services"], row["median"], row["unit"])

@@ -82,7 +82,6 @@ class Api:
         self.session = self.open("127.0.0.1")
 
     def open(self, address: str) -> aiohttp.ClientSession:
-        """Open connections from a source address."""
         connector = aiohttp.TCPConnector(ssl=self._context, limit=0, local_addr=(address, 0))
         return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
 

@@ -53,7 +53,6 @@ class Ledger:
 
 
 def given(service: dict[str, Any]) -> tuple[str, int]:
-    """Return a Service's address and node port."""
     return service["spec"]["clusterIP"], service["spec"]["ports"][0].get("nodePort", 0)
 
 

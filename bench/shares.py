@@ -34,7 +34,6 @@ _GROUP: Final = "gateway.networking.k8s.io/v1"
 
 
 def named(api: str, kind: str, name: str, of: str = "hostile", **more: Any) -> Json:
-    """Build an object."""
     return {"apiVersion": api, "kind": kind, "metadata": {"namespace": of, "name": name}} | more
 
 

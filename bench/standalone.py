@@ -107,7 +107,6 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def settled(pid: int) -> None:
-    """Wait until a process is almost idle."""
     before = -1.0
     while cpu_seconds(pid) - before > 0.05:
         before = cpu_seconds(pid)
@@ -154,7 +153,6 @@ async def measure(folder: Path, services: int, count: int) -> None:
 
 
 def main() -> None:
-    """Measure, in a new network namespace."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--services", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=100, help="0 measures the creation only")

@@ -1,6 +1,6 @@
 """(9) Relaying in userspace mode, beside HAProxy in TCP mode and no proxy at all.
 
-clients ── relay or HAProxy ── server          all on the loopback of a new namespace
+    clients ── relay or HAProxy ── server          all on the loopback of a new namespace
 
 A new connection is connect, one byte there, one byte back, close. Its cost is the CPU time of the proxy's process, so
 that it gives a core's capacity in spite of other load. Turns alternate.
@@ -79,7 +79,6 @@ class Proxy:
         return sum(map(int, times)) / 1e9
 
     def memory(self) -> float:
-        """Return its resident memory in MB."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 

@@ -14,7 +14,6 @@ FOLDER: Final = Path(__file__).parents[1] / "docs/diagrams"
 
 
 def main() -> None:
-    """Fetch D2 unless it is installed, and draw all diagrams."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             sys.exit(f"drawing needs {program} (Debian's packages: nodejs, npm)")

@@ -92,7 +92,6 @@ class Host:
         return f"{self.prefix}-{self.name}"
 
     def connect(self) -> None:
-        """Connect it to the Ethernet, as eth0."""
         wire = f"w{self.name}"[:15]
         network("netns", "add", self.network)
         network(
@@ -131,7 +130,6 @@ class Machine(Host):
     first: int = 0
 
     def boot(self) -> None:
-        """Boot it, and wait until its systemd answers."""
         cgroup = _cgroups() / self.network
         cgroup.mkdir(exist_ok=True)
         self.folder.mkdir()
@@ -159,7 +157,6 @@ class Machine(Host):
         return bool(self.first) and self.shell("systemctl is-system-running").stdout.strip() == "running"
 
     def shell(self, script: str, **more: str) -> "subprocess.CompletedProcess[str]":
-        """Run a bash script on the machine, as root."""
         environment = [f"{name}={value}" for name, value in {"PATH": _PATH, "HOME": "/root", **more}.items()]
         words = [
             "nsenter",
@@ -221,7 +218,6 @@ class Ethernet:
         return made
 
     def machine(self, name: str, address: str) -> Machine:
-        """Add a machine, and boot it."""
         made = Machine(self.prefix, name, address, folder=self._folder / name)
         self._hosts.append(made)
         made.connect()

@@ -119,7 +119,6 @@ def candidates(path: Path, root: Path) -> Iterator[Mutant]:
 
 
 def mutated(text: str, mutant: Mutant) -> str:
-    """Return a module's text with a mutant's change."""
     tree = ast.parse(text)
     found = next(node for place, node in enumerate(ast.walk(tree)) if place == mutant.node)
     match found:
@@ -333,7 +332,6 @@ def _report(killed: Mapping[Mutant, set[str]], copy: Path, files: Sequence[str],
 
 
 def main() -> None:
-    """Choose mutants, run them and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutants", type=int, default=300, help="how many changes are drawn (300)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed draws the same changes (1)")

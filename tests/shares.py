@@ -40,7 +40,6 @@ def is_share(config: pytest.Config) -> bool:
 
 
 def share(nodeid: str) -> str:
-    """Return the share of a test."""
     if found := _GUEST.search(nodeid):
         return "the longest guest" if found["suite"] == _LONGEST else "other guests"
     found = _MODE.search(nodeid)

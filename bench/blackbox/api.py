@@ -1,6 +1,6 @@
 """An API server for one proxy: lists are encoded once, watch events go to the socket at once.
 
-python -m bench.blackbox.api SERVICES ENDPOINTS
+    python -m bench.blackbox.api SERVICES ENDPOINTS
 
 Prints its URL. Each line on its input is a command; the answer is when the first byte of the first event was written
 (CLOCK_MONOTONIC). `move NUMBER` gives the probe's Service another endpoint, `burst COUNT NUMBER` gives as many
@@ -40,7 +40,6 @@ class Collection:
     watchers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     def page(self, now: int, limit: int, first: int) -> bytes:
-        """Return a chunk of the list."""
         end = first + limit if limit else len(self.items)
         meta = {"resourceVersion": str(now), "continue": str(end) if end < len(self.items) else ""}
         head = msgspec.json.encode({"apiVersion": self.version, "kind": self.kind, "metadata": meta})

@@ -1,7 +1,7 @@
 """The network around a proxy under measurement, and probes: connections that need its rules.
 
-client namespace ── node namespace ────────── server namespace
-probes              the proxy, its API server  every endpoint's address
+    client namespace ── node namespace ────────── server namespace
+    probes              the proxy, its API server  every endpoint's address
 
 The networks are those of `bench.datapath`. This process owns all sockets of the probes, so that a probe waits for the
 kernel only.

@@ -85,13 +85,11 @@ class Machines:
         self.running[node][1].until(lambda lines: any(line.startswith(said) for line in lines), PATIENCE)
 
     def bring_back(self, node: str, *words: str) -> None:
-        """Restart the machine's processes."""
         self.run(
             node, "joined as", "join", *words, "--node-name", node, "--data-dir", str(self.data(node)), *ANNOUNCE
         )
 
     def end(self, node: str, number: signal.Signals) -> None:
-        """End the machine's processes by a signal."""
         self.running.pop(node)[1].end(PATIENCE, number)
 
     def signal(self, node: str, number: signal.Signals) -> None:
@@ -109,11 +107,9 @@ class Machines:
         return "node-2"
 
     def witness(self) -> str:
-        """Return a working machine with an API server."""
         return "node-1"
 
     def kubectl(self, *words: str) -> str:
-        """Run kubectl on a working machine."""
         node = self.witness()
         environment = os.environ | {"KUBECONFIG": str(self.data(node) / "admin.kubeconfig"), "HOME": str(self.folder)}
         done = self.lab.run(node, [self._kubectl, *words], timeout=PATIENCE, check=False, env=environment)
@@ -127,7 +123,6 @@ class Machines:
         return self.kubectl(*words, "--ignore-not-found")
 
     def owner(self, address: str) -> str:
-        """Return the machine that has an address."""
         return self.holder(f"vipwire-address-{address.replace('.', '-')}")
 
     def until_owned(self, address: str, node: str) -> None:

@@ -110,7 +110,6 @@ class Servers(Machines):
         return bool(status["leader"] == status["header"]["member_id"])
 
     def witness(self) -> str:
-        """Return a working machine."""
         return next(node for node in NODES if node in self.running and node not in self.cut_off)
 
     def close(self) -> None:

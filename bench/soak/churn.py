@@ -54,7 +54,6 @@ class Api:
 
 
 def service(name: str, step: int, port: int = 80, node_port: int = 0) -> dict[str, Any]:
-    """Build a Service without a selector."""
     ports = [{"name": "http", "port": port, "targetPort": 8080} | ({"nodePort": node_port} if node_port else {})]
     spec = {"ports": ports, "type": "NodePort" if node_port else "ClusterIP"}
     return {"metadata": {"name": name, "labels": {_STEP: str(step)}}, "spec": spec}

@@ -132,7 +132,6 @@ class Harm:
             await asyncio.to_thread(self._scene.run, "conntrack", "-F")
 
     def all(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """Return the faults that are possible here."""
         proxy = {} if self._scene.own else {"proxy stops": self.proxy_stops, "proxy killed": self.proxy_killed}
         found: dict[str, Callable[[], Awaitable[None]]] = {
             "API server stops": self.server_stops,

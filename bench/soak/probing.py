@@ -33,7 +33,6 @@ class Failure:
 
 
 def unexplained(failures: Iterable[Failure], windows: Iterable[Window]) -> list[Failure]:
-    """Return the failures that touch no window."""
     spans = [(window.begin, window.end) for window in windows]
     return [each for each in failures if not any(each.begin <= end and begin <= each.end for begin, end in spans)]
 

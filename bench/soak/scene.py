@@ -53,12 +53,10 @@ class Part:
         self._started = 0.0
 
     def start(self) -> None:
-        """Start it, and wait until it is ready."""
         self.launch()
         self.ready()
 
     def launch(self) -> None:
-        """Start it without waiting."""
         self._started = time.monotonic()
         with self.log.open("ab") as log:
             environment = self.faults.environment

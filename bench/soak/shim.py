@@ -63,7 +63,6 @@ class Faults:
 
     @property
     def struck(self) -> Struck:
-        """The failed calls so far."""
         return Struck(*_LAYOUT.unpack(self._mapped[:])[5:8])
 
     def __enter__(self) -> Self:

@@ -72,7 +72,6 @@ def stand_in(engine: Engine) -> None:
 
 
 def build(engine: Engine, flags: tuple[str, ...], *, debian: bool) -> None:
-    """Build all images and print their sizes."""
     pull = "never" if debian else "missing"
     for tag, (file, *target) in _BUILDS.items():
         # --pull only for the first: the second starts from the first one's image, which no registry has.

@@ -34,7 +34,6 @@ class Engine:
         return subprocess.run(self.command(*arguments), check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def container(self, name: str, *arguments: str) -> list[str]:
-        """Return the command line that runs a container in the foreground."""
         # podman's default exceeds the limit of a machine without CAP_SYS_RESOURCE.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         limits = (f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={_PROCESSES}:{_PROCESSES}")
@@ -69,7 +68,6 @@ class Running:
         return self.process.wait(), time.monotonic() - start
 
     def processes(self) -> list[Process]:
-        """List the processes of its pid namespace."""
         first = self.engine.run("inspect", "--format={{.State.Pid}}", self.name).strip()
         namespace = Path(f"/proc/{first}/ns/pid").readlink()
         found = []

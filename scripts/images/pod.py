@@ -34,7 +34,6 @@ def until(what: str, condition: Callable[[], object]) -> float:
 
 
 def said(*words: object) -> None:
-    """Print an observation."""
     click.echo(f"  {' '.join(map(str, words))}")
 
 
@@ -97,7 +96,6 @@ class Look:
         said(f"{kind} {probe.path}: 200 after {seconds:.1f} s")
 
     def answered_by(self, address: str) -> None:
-        """Wait for answers of an endpoint."""
         until(f"answers of {address}", lambda: self.trial.ask() == address)
         said("answered by", address)
 

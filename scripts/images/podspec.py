@@ -73,7 +73,6 @@ def containers(pod: Object) -> tuple[list[Object], list[Object]]:
 
 
 def probe(container: Object, kind: str) -> Probe:
-    """Return `livenessProbe` or `readinessProbe`."""
     asked = container[kind]["httpGet"]
     ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
     return Probe(ports.get(asked["port"], asked["port"]), asked["path"], asked.get("host", ""))

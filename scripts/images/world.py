@@ -98,7 +98,6 @@ def objects() -> list[Object]:
 
 
 def slices_of(address: str) -> list[Object]:
-    """Build an EndpointSlice with one endpoint for each Service."""
     return [
         {
             "apiVersion": "discovery.k8s.io/v1",

@@ -23,7 +23,6 @@ _FAMILIES: Final = 2
 
 
 def folder_of(lab: Lab) -> Path:
-    """Return the folder that a lab's proxies watch."""
     return state.directory_of(lab.name) / "services"
 
 

@@ -60,7 +60,6 @@ class ApiSource(Generic[K, T]):
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
 
     def health(self) -> tuple[Health, ...]:
-        """Return the health of each kind."""
         return tuple(watch.health(self._clock()) for watch in self._watches)
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:

@@ -52,7 +52,7 @@ class Contact:
         self.health = replace(self.health, synced=True, note="")
 
     def lived(self) -> None:
-        """Record progress of a watch, which ends the row of failures."""
+        """Record progress of a watch: ends the row of failures."""
         self.health = replace(self.health, error="", since=0.0, failures=0)
 
     def absent(self, reason: str) -> None:

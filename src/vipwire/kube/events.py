@@ -119,7 +119,6 @@ class EventRecorder:
             self.dropped += 1
 
     async def run(self) -> None:
-        """Send queued Events until cancelled."""
         async with Connection(self._access, COMPONENT, witness=self._witness) as connection:
             while True:
                 note = await self._queue.get()
@@ -131,7 +130,6 @@ class EventRecorder:
                     self._queue.task_done()
 
     async def drained(self) -> None:
-        """Wait until all queued Events were sent or dropped."""
         await self._queue.join()
 
     async def _send_until_answered(self, connection: Connection, note: EventNote) -> None:

@@ -46,7 +46,6 @@ class Findings:
             self._untold += 1
 
     def problems(self) -> tuple[Problem, ...]:
-        """All problems so far."""
         told = tuple(self._problems)
         if self._untold:
             told += (Problem(self.kind, self.name, "", f"{self._untold} more problems in this object"),)
@@ -105,7 +104,6 @@ class Findings:
             return None
 
     def port(self, field: str, number: int | None) -> int | None:
-        """Read a required port number."""
         if number is not None and 0 < number < 65536:
             return number
         self.note(field, "is missing" if number is None else f"{number} is not a port (allowed: 1 to 65535)")

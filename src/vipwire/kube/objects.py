@@ -89,7 +89,6 @@ class ObjectClient:
         return await self.ask("PATCH", path, value, query=query, content_type=APPLY)
 
     async def merge(self, path: str, patch: Object) -> Object:
-        """Apply a JSON merge patch."""
         return await self.ask("PATCH", path, patch, content_type=_MERGE)
 
     async def delete(self, path: str, query: Query = ()) -> None:
@@ -145,7 +144,6 @@ class FencedObjects(ObjectClient):
 
 
 def _refusal(status: int, content: bytes | bytearray) -> ApiError:
-    """Parse the Status of a refused request."""
     try:
         value = msgspec.json.decode(content)
     except BROKEN:

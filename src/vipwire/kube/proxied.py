@@ -342,10 +342,8 @@ NODES: ProxyResource = Resource(
 
 
 def own_node(name: str) -> ProxyResource:
-    """Return the resource of a single Node."""
     return replace(NODES, field_selector=f"metadata.name={name}", only=name)
 
 
 def proxy_resources(node_name: str) -> tuple[ProxyResource, ...]:
-    """Return everything that a node's proxy watches."""
     return SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name)

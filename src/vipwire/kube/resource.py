@@ -47,7 +47,6 @@ class Resource(Value, Generic[K_co, T_co], frozen=True):
 
     @property
     def url(self) -> str:
-        """The path of the collection, over all namespaces."""
         return f"{self.path}/{self.plural}"
 
     @property
@@ -153,7 +152,6 @@ def without_nulls(value: Any) -> Any:
 
 
 def name_of(value: Named) -> ObjectName:
-    """Return an object's name in events."""
     return value.name if isinstance(value.name, ObjectName) else ObjectName("", value.name)
 
 

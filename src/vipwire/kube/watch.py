@@ -3,9 +3,9 @@
 `ResourceWatch` receives bytes, ends, failures, the time and random numbers, and returns events and the next action.
 Its version and its token tell its state:
 
-list ──page──▶ list (next chunk) ──last page──▶ watch from the list's version ──end──▶ watch from the last version
-  ▲                    │ 410: from the start,        │ 410, garbage, unknown error
-  └────────────────────┴─in one piece◀───────────────┘
+    list ──page──▶ list (next chunk) ──last page──▶ watch from the list's version ──end──▶ watch from the last version
+     ▲                    │ 410: from the start,        │ 410, garbage, unknown error
+     └────────────────────┴─in one piece◀───────────────┘
 
 Rules:
 

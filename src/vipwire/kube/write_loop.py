@@ -48,11 +48,9 @@ class WriteLoop(Generic[_Key]):
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Check for changes now."""
         self._woken.set()
 
     def waits(self, key: _Key) -> bool:
-        """Report whether a key still pauses."""
         return key in self._waiting
 
     async def run(

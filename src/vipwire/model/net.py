@@ -25,7 +25,6 @@ class Family(enum.Enum):
 
     @property
     def bits(self) -> int:
-        """Width of an address in bits: 32 or 128."""
         return 32 if self is Family.IPV4 else 128
 
 
@@ -110,7 +109,6 @@ class Prefix(Value, frozen=True, order=True):
 
     @property
     def last(self) -> Address:
-        """The highest address."""
         bits = self.family.bits
         host = (1 << (bits - self.length)) - 1
         return Address((int.from_bytes(self.network) | host).to_bytes(bits // 8))
@@ -142,7 +140,6 @@ class Prefix(Value, frozen=True, order=True):
 
     @classmethod
     def host(cls, address: Address) -> Self:
-        """Return the prefix of a single address."""
         return cls(address, len(address) * 8)
 
 

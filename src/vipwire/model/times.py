@@ -25,5 +25,4 @@ def format_time(moment: datetime) -> str:
 
 
 def format_micro_time(moment: datetime) -> str:
-    """Format a metav1.MicroTime, as in Leases."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

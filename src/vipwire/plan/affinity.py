@@ -1,8 +1,8 @@
 """Session affinity: the frontends that share the remembered endpoint of a client.
 
-all frontends of a Service port              one memory: a client of the ClusterIP reaches the same endpoint at the
-                                            node port, external IPs and the load balancer's IPs
-vipwire.io/affinity-scope: service           one memory for all ports of the Service, by the Pod's address
+    all frontends of a Service port        one memory: a client of the ClusterIP reaches the same endpoint at the
+                                           node port, external IPs and the load balancer's IPs
+    vipwire.io/affinity-scope: service     one memory for all ports of the Service, by the Pod's address
 
 A frontend whose pool lacks the remembered endpoint (a Local policy, hints) chooses one of its own. The memory of the
 other policy's frontends stays, so a client that uses both keeps both endpoints.
@@ -30,14 +30,12 @@ class Memory(NamedTuple):
 
 
 def sticky_actions(frontend: Frontend) -> Iterator[Forward]:
-    """Yield a frontend's actions that have session affinity."""
     for action in (frontend.action, frontend.short_circuit):
         if isinstance(action, Forward) and action.affinity_seconds is not None:
             yield action
 
 
 def memory_of(frontend: Frontend, action: Forward) -> Memory:
-    """Return the memory that `action` of a frontend uses."""
     name = frontend.port_name
     return Memory(name.service if action.shared_affinity else name, action.policy)
 

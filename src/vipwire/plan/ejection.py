@@ -1,8 +1,8 @@
 """Outlier ejection: an endpoint that does not answer new connections gets none for a while. Pure.
 
-in use ── so many failures in a row ──▶ ejected ── its time is over ──▶ on trial ── an answer ──▶ in use
-                                           ▲                               │
-                                           └── a failure: for twice as long ┘
+    in use ── so many failures in a row ──▶ ejected ── its time is over ──▶ on trial ── an answer ──▶ in use
+                                               ▲                               │
+                                               └── a failure: for twice as long ┘
 
 A failure is a connection whose first packet got no answer in time, or only a reset. An answer resets the count. The
 time doubles with each ejection up to a maximum, and starts anew after `FORGET_SECONDS` in use. At most a configured
@@ -71,7 +71,6 @@ class EjectionPolicy(Value, frozen=True):
     percent: int = 50
 
     def most(self, endpoints: int) -> int:
-        """Return how many of `endpoints` may be ejected at a time."""
         return min(max(1, endpoints * self.percent // 100), endpoints - 1)
 
     def time(self, earlier: int) -> float:
@@ -155,12 +154,11 @@ class Outliers(Struct):
         return enough and len(self.ejected()) < self.policy.most(len(self.endpoints))
 
     def failures(self, key: EndpointKey) -> int:
-        """Return how many connections in a row an endpoint has not answered."""
         record = self._records.get(key)
         return record.failures if record is not None else 0
 
     def ripe(self, now: float) -> list[EndpointKey]:
-        """Return endpoints whose ejection is over to use, each on trial; return them."""
+        """Bring back endpoints whose ejection is over, each on trial; return them."""
         back = [key for key, until in self.ejected().items() if until <= now]
         for key in back:
             self._return(key, now)

@@ -2,13 +2,13 @@
 
 Endpoints by traffic policy (KEP-2086 for the internal one):
 
-frontend                     policy    client      goes to     masqueraded
-ClusterIP                    Cluster   any         cluster     unless a Pod (always with masqueradeAll)
-ClusterIP                    Local     any         local       unless a Pod (always with masqueradeAll)
-external, LB IP, node port   Cluster   any         cluster     always
-external, LB IP, node port   Local     Pod         cluster     no
-external, LB IP, node port   Local     this node   cluster     yes
-external, LB IP, node port   Local     other       local       no
+    frontend                     policy    client      goes to     masqueraded
+    ClusterIP                    Cluster   any         cluster     unless a Pod (always with masqueradeAll)
+    ClusterIP                    Local     any         local       unless a Pod (always with masqueradeAll)
+    external, LB IP, node port   Cluster   any         cluster     always
+    external, LB IP, node port   Local     Pod         cluster     no
+    external, LB IP, node port   Local     this node   cluster     yes
+    external, LB IP, node port   Local     other       local       no
 
 If vipwire cannot recognise Pods, no client counts as one, and a ClusterIP is not masqueraded.
 """

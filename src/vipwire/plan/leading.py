@@ -16,7 +16,6 @@ class LeadingServices:
         self._at: dict[FrontendKey, frozenset[ObjectName]] = {}
 
     def replace(self, name: ObjectName, old: ServicePlan | None, new: ServicePlan | None) -> None:
-        """Replace the plan of a Service."""
         before, after = (set(endpoint_places(plan)) if plan is not None else set() for plan in (old, new))
         alone = frozenset((name,))  # one set for all endpoints saves memory
         for place in before - after:
@@ -29,5 +28,4 @@ class LeadingServices:
             self._at[place] = alone if others is None else others | alone
 
     def leading_to(self, places: Iterable[FrontendKey]) -> set[ObjectName]:
-        """Return the Services with an endpoint at one of these places."""
         return set().union(*(self._at.get(place, _NONE) for place in places)) if self._at else set()

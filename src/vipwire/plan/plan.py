@@ -1,6 +1,6 @@
 """The values of a plan: the verdict on packets, by Service and frontend.
 
-ServicePlan ▸ Frontend ▸ Forward(pool, masquerade, affinity) | Drop | Reject
+    ServicePlan ▸ Frontend ▸ Forward(pool, masquerade, affinity) | Drop | Reject
 
 A frontend is an address (or all node-port addresses) with a protocol and a port: the kernel's lookup key. It belongs
 to one Service port only; see `claims`.
@@ -149,7 +149,6 @@ class RangeFrontend(Value, frozen=True):
     frontend: Frontend
 
     def keeps_port(self, target: Target) -> bool:
-        """Report whether packets arrive at this target with their original port."""
         return target.port == self.frontend.key.port
 
 

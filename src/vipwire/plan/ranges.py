@@ -1,7 +1,7 @@
 """`vipwire.io/port-range`: serves a Service's port at a whole range of ports.
 
-vipwire.io/port-range: 10000-20000                    the Service's only port
-vipwire.io/port-range: rtp=10000-20000,ctl=5000-5009  several, by name
+    vipwire.io/port-range: 10000-20000                    the Service's only port
+    vipwire.io/port-range: rtp=10000-20000,ctl=5000-5009  several, by name
 
 A range is served at the port's addresses, in addition to the port itself, which lies in it; a node port stays a
 single port. If the endpoint has the Service port's own number, the client's port is kept: 10123 arrives at 10123.

@@ -172,12 +172,11 @@ def _without_frontend(plan: Plan, packet: Packet) -> Outcome:
 
 
 def serves_node_ports(node: NodePlan, address: Address) -> bool:
-    """Report whether an address of this node serves node ports. Loopback never does."""
+    """Loopback addresses never serve node ports."""
     return not is_loopback(address) and any(address in prefix for prefix in node.node_port_addresses)
 
 
 def from_pod(node: NodePlan, packet: Packet) -> bool:
-    """Report whether a packet counts as a Pod's."""
     match node.pod_traffic:
         case PodPrefixes(prefixes):
             return any(packet.source in prefix for prefix in prefixes)

@@ -1,6 +1,6 @@
 """Slow start: the weight of an endpoint that joins a pool grows from a tenth to all. Pure.
 
-vipwire.io/slow-start: 30s      a tenth of its weight at once, two after 6 s, then one more every 3 s
+    vipwire.io/slow-start: 30s      a tenth of its weight at once, two after 6 s, then one more every 3 s
 
 A new process fills its caches first, and a scheduler that counts connections would send it every new one. The share
 is a weight of the plan, so every mode with weights supports it. New are endpoints that this process saw arrive, also
@@ -53,7 +53,6 @@ class SlowStart(Struct):
         return tuple(found)
 
     def forget(self, name: ObjectName) -> None:
-        """Forget a deleted Service, or one without slow start."""
         self._since.pop(name, None)
         self._steps.pop(name, None)
 

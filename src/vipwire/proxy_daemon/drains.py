@@ -111,7 +111,6 @@ def _row(order: DrainOrder) -> _Row:
 
 
 def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
-    """Return the drains that apply at `now`."""
     return frozenset(order.drain for order in orders if order.until is None or now < order.until)
 
 

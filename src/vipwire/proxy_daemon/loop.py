@@ -176,7 +176,6 @@ class SyncLoop:
         self._queued()
 
     async def _sleep(self) -> None:
-        """Sleep until an event arrives or a timer is due."""
         engine, due = self._parts.engine, self._parts.engine.due(time.monotonic())
         while True:
             if due is not None:

@@ -278,7 +278,6 @@ class Proxy:
         return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
 
     def _health_addresses(self) -> tuple[str, ...]:
-        """Choose the addresses of healthCheckNodePorts."""
         if not (chosen := health_check_prefixes(self._config)):
             return ("0.0.0.0",)  # noqa: S104  # both families, as kube-proxy does
         own = [item.address for item in self._addresses.addresses]

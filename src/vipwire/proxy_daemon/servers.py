@@ -35,7 +35,6 @@ class ProxyServers:
         self._flags: dict[str, str] = {}
 
     async def settle(self, config: Config) -> None:
-        """Start, stop and replace servers to match a configuration."""
         self._show(config)
         made = {server.name: server for server in self._make(config)}
         wanted = {name: what_served(name, config) for name in made}

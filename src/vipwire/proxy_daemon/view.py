@@ -1,7 +1,7 @@
 """The files in the state directory that vipwire writes for `vipwire view`.
 
-changes-NETNS.jsonl     the last changes of Services that reached the kernel, with their durations
-announced-NETNS.json    the LoadBalancer addresses that this machine announces
+    changes-NETNS.jsonl     the last changes of Services that reached the kernel, with their durations
+    announced-NETNS.json    the LoadBalancer addresses that this machine announces
 
 The proxy appends changes at most once a second, one JSON object a line. A sync of thousands of Services writes
 `MOST_OF_A_SYNC` lines and one for the rest. `vipwire up` rewrites the announced addresses when one begins or ends or
@@ -80,7 +80,6 @@ class History:
         self._came = asyncio.Event()
 
     def heard(self, event: Event, now: float) -> None:
-        """Record when an event arrived."""
         if self._path is None:
             return
         changed = event.object if isinstance(event, Upserted) else None
@@ -115,7 +114,6 @@ class History:
         self._heard.clear()
 
     async def run(self) -> None:
-        """Write new changes until cancelled."""
         while self._path is not None:
             await self._came.wait()
             self._came.clear()
@@ -123,7 +121,6 @@ class History:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def write(self) -> None:
-        """Append the new changes to the file."""
         if self._path is None or not self._unwritten:
             return
         new = [each.told() if isinstance(each, _Seen) else each for each in self._unwritten]

@@ -71,7 +71,6 @@ class Counts(dict[Measure | Refusal, dict[Owner, int]]):
         numbers[owner] = numbers.get(owner, 0) + number
 
     def add_endpoint(self, what: Measure, endpoint: EndpointName, number: int) -> None:
-        """Add a number for an endpoint and for its Service port."""
         numbers = self.setdefault(what, {})
         numbers[endpoint.port_name] = numbers.get(endpoint.port_name, 0) + number
         if self._endpoints:
@@ -84,7 +83,6 @@ class Counts(dict[Measure | Refusal, dict[Owner, int]]):
                 self.add(what, owner, number)
 
     def refusals(self) -> dict[tuple[Refusal, Owner], int]:
-        """Return the refused packets by reason and Service port."""
         return {(reason, owner): number for reason in Refusal for owner, number in self.get(reason, {}).items()}
 
 

@@ -29,7 +29,6 @@ class Delta(Value, Generic[K, V], frozen=True):
 
 
 def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
-    """Return the delta from `have` to `want`."""
     delta: Delta[K, V] = Delta()
     for key, new in want.items():
         if key not in have:

@@ -185,7 +185,6 @@ class Explainer(Generic[K, V, T]):
         raise NotImplementedError
 
     def follow(self, objects: T, packet: Packet) -> Walk:
-        """Follow a packet through the observed objects."""
         raise NotImplementedError
 
     def walk(

@@ -53,7 +53,6 @@ class Pacer(Struct):
         self._failures = 0
 
     def retry_due(self, now: float) -> bool:
-        """Report whether a retry is due."""
         return self._retry_at is not None and now >= self._retry_at
 
     def failed(self, now: float, *, blocked: bool) -> None:

@@ -1,7 +1,7 @@
 """Keeps the kernel's objects equal to the desired ones; the cost follows the changes.
 
-desired    every Service's wanted objects   (`desire` changes it)
-belief     the kernel's assumed content     (a commit changes it; `observe` replaces it)
+    desired    every Service's wanted objects   (`desire` changes it)
+    belief     the kernel's assumed content     (a commit changes it; `observe` replaces it)
 
 Normally the reconciler compares pending Services only. At start, and when another program may have changed the
 kernel, it observes the kernel: each Service adopts its correct objects, and unclaimed ones are removed. So a new
@@ -195,7 +195,6 @@ class Reconciler(Generic[K, V]):
         self._forgive(name)
 
     def desired(self) -> dict[K, V]:
-        """Return every object that should exist."""
         return {key: value for each in self._desired.values() for key, value in {**each.own, **each.shared}.items()}
 
     def retry(self) -> None:

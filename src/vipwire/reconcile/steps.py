@@ -110,7 +110,6 @@ class Step(NamedTuple):
 
 
 def state_of(key: Any, observed: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> ObjectState:
-    """Compare one kernel object with the plan."""
     if key not in observed:
         return ObjectState.MISSING
     if key not in wanted:

@@ -79,7 +79,6 @@ class Store:
 
     @property
     def touched(self) -> int:
-        """The number of Services changed since the last `take_touched`."""
         return len(self._dirty)
 
     def take_touched(self) -> Mapping[ObjectName, bool]:

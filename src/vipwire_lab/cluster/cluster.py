@@ -1,7 +1,7 @@
 """A lab: built, used and taken down.
 
-with Lab() as lab:
-    lab.probe("client", "192.168.0.1", 30080, count=10)
+    with Lab() as lab:
+        lab.probe("client", "192.168.0.1", 30080, count=10)
 
 Building claims the name, starts the echo process (which loads meanwhile), makes and connects the namespaces, and
 opens the Pods' ports. If a step fails, everything made so far is removed.
@@ -214,7 +214,6 @@ class Lab:
         source_port: int | None = None,
         timeout: float = 15.0,
     ) -> Connection:
-        """Open a lasting connection to an echo server."""
         options = ProbeOptions(source, source_port, timeout)
         return Connection(self.netns(host), Target(address, port, protocol), options)
 

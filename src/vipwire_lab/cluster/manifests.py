@@ -82,7 +82,6 @@ def endpoint_slices(
     *,
     namespace: str = "default",
 ) -> list[Manifest]:
-    """Build a Service's EndpointSlices, one for each family of its Pods."""
     behind = [each if isinstance(each, Backend) else Backend(each) for each in backends]
     slices = []
     for family in ("IPv4", "IPv6"):

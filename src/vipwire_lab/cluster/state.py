@@ -1,18 +1,18 @@
 """Keeps a lab's state in a directory, for later commands.
 
-/run/vipwire-lab/NAME/lab.json      its topology, which names its namespaces even if half-built
-/run/vipwire-lab/NAME/*.pid         its processes (see `processes`)
-/run/vipwire-lab/NAME/owner         the process that the lab must not outlive, if any
-/run/vipwire-lab/NAME/echo.socket, echo.log, ...
-/run/vipwire-lab/NAME/state         --state-dir of its proxies
+    /run/vipwire-lab/NAME/lab.json      its topology, which names its namespaces even if half-built
+    /run/vipwire-lab/NAME/*.pid         its processes (see `processes`)
+    /run/vipwire-lab/NAME/owner         the process that the lab must not outlive, if any
+    /run/vipwire-lab/NAME/echo.socket, echo.log, ...
+    /run/vipwire-lab/NAME/state         --state-dir of its proxies
 
 A rename makes the directory before anything else, so of two processes that build the same lab one fails, and remains
 of a killed one are found. Labs whose command was killed:
 
-young                                  may still be under construction: counts as up
-a namespace or a process of it exists  it is up
-nothing of it exists                   only the directory is left: the next listing removes it
-its owner has died                     a killed test or demo: `vipwire lab down --stale` removes it
+    young                                  may still be under construction: counts as up
+    a namespace or a process of it exists  it is up
+    nothing of it exists                   only the directory is left: the next listing removes it
+    its owner has died                     a killed test or demo: `vipwire lab down --stale` removes it
 
 A lab of `vipwire lab up` has no owner, because it must stay. Concurrent sweeps take turns (flock on the parent), and
 rename a directory before emptying it, so that no sweep removes a new lab of the same name.

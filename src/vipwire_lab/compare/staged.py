@@ -62,7 +62,7 @@ def reason_of(error: LabError) -> str:
 
 
 def guest_obstacle() -> str:
-    """Return why no guest can boot here; "" if one can. Guests cannot boot guests."""
+    """Return "" if a guest can boot here. Guests cannot boot guests."""
     return "this is a guest already" if inside() is not None else obstacle()
 
 

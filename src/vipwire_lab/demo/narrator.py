@@ -68,7 +68,6 @@ class Narrator:
         )
 
     def results(self, results: Sequence[ProbeResult]) -> None:
-        """Print answers by Pod, and the addresses that the Pods saw."""
         counted = Counter((result.pod, result.outcome.value, result.saw) for result in results)
         self._console.print(
             Text(f"     {'times':>5}  {'what happened':<14} {'who answered':<13} whom it saw", style="dim")

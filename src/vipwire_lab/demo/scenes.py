@@ -53,7 +53,6 @@ def run_demo() -> int:
 
 
 def verdict(narrator: Narrator) -> int:
-    """Print the result, and return the exit status."""
     if narrator.failures:
         narrator.say(f"{len(narrator.failures)} of {narrator.checks} things were NOT as said:")
         for failure in narrator.failures:
@@ -157,7 +156,6 @@ def from_a_pod(stage: Stage, narrator: Narrator) -> None:
 
 
 def from_outside(stage: Stage, narrator: Narrator) -> None:
-    """Connect from outside to a node port, and to a load balancer's address."""
     narrator.chapter("A client outside asks a node port, then a load balancer's address")
     port = objects.WEB_NODE_PORT
     narrator.say(f"{CLIENT} to {NODE_ADDRESS}:{port}, which is web's node port:")

@@ -207,7 +207,6 @@ class Stage:
         return self.proxy.synced(mark, families)
 
     def cleanup(self) -> str:
-        """Run `vipwire cleanup` on node-1; return its output."""
         done = self.lab.run(NODE, _vipwire("cleanup"))
         return done.stdout + done.stderr
 
@@ -216,7 +215,6 @@ class Stage:
         self._until_who(host, address, port, lambda names: pod.name not in names)
 
     def until_seen(self, host: str, address: str, port: int, pods: Iterable[Pod]) -> None:
-        """Connect until each of the Pods has answered."""
         wanted = {pod.name for pod in pods}
         self._until_who(host, address, port, lambda names: names >= wanted)
 
@@ -245,7 +243,6 @@ class Stage:
 
 
 def as_lines(syncs: Iterable[Sync]) -> str:
-    """Format syncs, a line each."""
     return "\n".join(f"synced {sync}" for sync in syncs)
 
 

@@ -4,8 +4,8 @@ More kernels have conntrack and NAT of SCTP than its sockets, so the lab speaks 
 no retransmission: namespaces lose no packets. Formats: RFC 9260 sections 3 and 5.1; the checksum is CRC32c (appendix
 A).
 
-client  INIT ->  COOKIE-ECHO + DATA (hello) ->                  ABORT ->
-server         <- INIT-ACK         <- COOKIE-ACK + SACK + DATA (answer)
+    client  INIT ->  COOKIE-ECHO + DATA (hello) ->                  ABORT ->
+    server         <- INIT-ACK         <- COOKIE-ACK + SACK + DATA (answer)
 """
 
 import errno
@@ -67,7 +67,6 @@ class Packet:
     chunks: tuple[Chunk, ...]
 
     def encode(self) -> bytes:
-        """Encode it with its checksum."""
         body = b"".join(
             _CHUNK.pack(chunk.type, chunk.flags, 4 + len(chunk.value)) + chunk.value + bytes(-len(chunk.value) % 4)
             for chunk in self.chunks

@@ -4,9 +4,9 @@ A process for each Pod would cost a Python start each (a second in User-Mode Lin
 which it was opened, so the process enters a Pod's namespace only to open sockets. Orders arrive over a Unix socket
 (FD, listening, inherited), one JSON object a line, answered by one:
 
-{"do": "serve", "host": "pod-1a", "node": "node-1", "namespace": "/run/netns/...", "addresses": [],
- "ports": [80], "protocols": ["TCP"]}    no addresses: all of them     -> {"serving": 1}
-{"do": "stop", "host": "pod-1a", "ports": []}    no ports: all of them -> {"stopped": 3}
+    {"do": "serve", "host": "pod-1a", "node": "node-1", "namespace": "/run/netns/...", "addresses": [],
+     "ports": [80], "protocols": ["TCP"]}    no addresses: all of them     -> {"serving": 1}
+    {"do": "stop", "host": "pod-1a", "ports": []}    no ports: all of them -> {"stopped": 3}
 
 An error is {"error": text}. If the kernel has no SCTP sockets, raw sockets answer instead, on all addresses.
 """
@@ -112,7 +112,6 @@ class Servers:
         self._raw: dict[tuple[str, int], RawEcho] = {}
 
     async def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Execute one order; return the result."""
         match order:
             case {"do": "serve", "host": str(host), "ports": [*ports]}:
                 await self._serve(host, [int(port) for port in ports], order)

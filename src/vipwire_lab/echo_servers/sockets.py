@@ -24,7 +24,6 @@ _PKTINFO6 = struct.Struct("=16si")
 
 
 def request_packet_info(opened: socket.socket) -> None:
-    """Make the kernel report each datagram's destination address."""
     if opened.family == socket.AF_INET:
         opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
     else:
@@ -32,7 +31,6 @@ def request_packet_info(opened: socket.socket) -> None:
 
 
 def destination_address(family: int, info: bytes) -> bytes:
-    """Read the packed destination address from IP_PKTINFO."""
     return bytes(_PKTINFO4.unpack(info)[2] if family == socket.AF_INET else _PKTINFO6.unpack(info)[0])
 
 

@@ -34,7 +34,6 @@ class UserMode:
     modules: Final = _MODULES
 
     def obstacle(self) -> str:
-        """Return the missing packages."""
         return missing(_UML_PACKAGES)
 
     def mount(self, number: int, folder: Path) -> str:
@@ -109,7 +108,6 @@ class Emulated:
         return self._folder / "lib" / "modules"
 
     def obstacle(self) -> str:
-        """Return the missing packages."""
         if why := missing(_EMULATOR_PACKAGES):
             return why
         there = self._image.exists() and self._busybox.exists()

@@ -1,7 +1,7 @@
 """Plans how a lab's hosts are connected: from a topology to the content of each namespace.
 
-client ── underlay ── node-1 ── pod-1a, pod-1b, ...
-              └──── node-2 ── pod-2a, ...
+    client ── underlay ── node-1 ── pod-1a, pod-1b, ...
+                    └──── node-2 ── pod-2a, ...
 
 Every line is a veth pair between routers and hosts with /32 and /128 addresses: no bridge, no subnet, no ARP (as in
 Calico and clouds; test kernels often lack bridges). Host routes lead to each address; default routes lead through a
@@ -178,7 +178,7 @@ def build_lan(namespaces: Mapping[str, Path], topology: Topology) -> None:
 
 
 def lan_port(host: str) -> str:
-    """Return the bridge's port of a host: set it down to cut the host off."""
+    """Return the host's port of the bridge: setting it down cuts the host off."""
     return f"lan-{host}"[:15]
 
 

@@ -84,7 +84,6 @@ def blackhole(to: IPNetwork) -> Request:
 
 
 def neighbour(index: int, value: IPAddress, mac: bytes) -> Request:
-    """Set a neighbour's hardware address permanently."""
     payload = codec.neighbour(index, Address(value.packed), mac)
     return Request(codec.NEW_NEIGHBOUR, payload, f"ip neighbour add {value} lladdr {mac.hex(':')} dev {index}")
 

@@ -57,7 +57,6 @@ class Packets:
         name_no_vip(self.lab)
 
     def address(self, caller: Caller, family: Family) -> str:
-        """Return a caller's source address."""
         if caller.address:
             return caller.address
         found = [each for each in self.lab.host(caller.host).addresses if (":" in each) is (family is Family.IPV6)]
@@ -77,7 +76,6 @@ class Packets:
         return self.send(caller, target, ProbeOptions(None, source_port, timeout, count, parallel))
 
     def send(self, caller: Caller, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
-        """Connect from the caller's address."""
         self.sent += 1
         source = self.address(caller, family_of(target))
         return probe(self.lab.netns(caller.host), target, replace(manner, source=source))

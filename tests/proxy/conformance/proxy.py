@@ -77,7 +77,6 @@ class Proxy:
         ]
 
     def launch(self) -> None:
-        """Start the proxy without waiting."""
         self._process = forked.started(self.lab, self.node_name, ["proxy", *self.flags], self._log)
 
     def stop(self) -> int:
@@ -98,7 +97,6 @@ class Proxy:
 
     @property
     def log(self) -> str:
-        """The log of all proxies of this cluster."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def said(self, since: int, *words: str) -> str:
@@ -170,7 +168,6 @@ class Proxy:
             process.stdin.close()
 
     def alive(self) -> bool:
-        """Fail if the proxy has ended."""
         assert self._process is not None
         assert self._process.poll() is None, f"vipwire has ended:\n{self.log[-4000:]}"
         return True

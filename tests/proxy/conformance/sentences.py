@@ -23,7 +23,6 @@ def sentences_of(item: pytest.Item) -> Iterator[str]:
 
 
 def written() -> list[str]:
-    """Return the document's sentences in order."""
     return _NUMBER.findall(DOCUMENT.read_text(encoding="utf-8"))
 
 

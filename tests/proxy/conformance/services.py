@@ -63,7 +63,6 @@ class LabService:
         return Target(self.address(kind, family), number, port.protocol)
 
     def vip(self, family: Family, index: int = 0) -> Target:
-        """Return the target at its ClusterIP."""
         return self.at(CLUSTER_IP, family, index)
 
     def service(self, families: Iterable[Family] = tuple(Family), **spec: Any) -> Manifest:

@@ -98,7 +98,6 @@ def _differences(
 
 
 def _answers(explanation: Explanation, answers: Iterable[Endpoint]) -> Iterator[str]:
-    """Yield endpoints that should not have answered."""
     expected = _pool(explanation)
     names = ", ".join(map(_text, expected))
     yield from (

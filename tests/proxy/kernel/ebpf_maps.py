@@ -66,5 +66,4 @@ def _address(family: Family, number: int) -> Address:
 
 
 def write(tables: Tables, have: Ours, want: Ours) -> None:
-    """Commit the differences."""
     tables.commit(diff(have, want))

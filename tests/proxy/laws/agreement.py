@@ -22,7 +22,6 @@ class Pair(NamedTuple):
 
     @property
     def own(self) -> frozenset[Address]:
-        """This machine's addresses."""
         return frozenset(map(Address, self.world.space.local))
 
     def packets(self) -> st.SearchStrategy[Packet]:

@@ -3,8 +3,8 @@
 Written from nft(8) and the kernel's order of hooks, not from the renderer. It knows only the statements of vipwire's
 table, and raises UnknownRuleError for any other. At random choices it follows every branch.
 
-arriving     prerouting ▸ route ▸ input, or forward ▸ postrouting
-from here    output ▸ postrouting, and input if it stays here
+    arriving     prerouting ▸ route ▸ input, or forward ▸ postrouting
+    from here    output ▸ postrouting, and input if it stays here
 """
 
 import re
@@ -433,7 +433,6 @@ _STATEMENTS: list[tuple[str, _Statement]] = [
 
 @lru_cache(maxsize=4096)
 def _parsed(rule: str) -> tuple[tuple[_Statement, tuple[str, ...]], ...]:
-    """Split a rule into its statements."""
     found: list[tuple[_Statement, tuple[str, ...]]] = []
     rest = rule
     while rest:

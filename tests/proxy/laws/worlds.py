@@ -43,7 +43,6 @@ class Space:
 
     @property
     def local(self) -> frozenset[bytes]:
-        """This machine's addresses."""
         return frozenset((*self.node, self.loopback))
 
 

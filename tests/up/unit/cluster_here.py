@@ -98,7 +98,6 @@ class Here:
         self.server.bounds = self.serving.room.limits = dataclasses.replace(self.server.bounds, **bounds)  # type: ignore[arg-type]
 
     def connections(self) -> int:
-        """Return the number of the server's open connections."""
         return len(self.serving.connections)
 
     async def post(self, path: str, body: Any) -> Any:

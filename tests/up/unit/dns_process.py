@@ -54,7 +54,6 @@ class Server:
 
 
 def told(text: str) -> Told:
-    """Parse dig's output."""
     head = re.search(r"status: (\w+),.*\n;; flags: ([a-z ]*);", text)
     assert head, text
     sections: dict[str, list[list[str]]] = {}

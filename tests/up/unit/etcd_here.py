@@ -85,7 +85,6 @@ class Etcd:
         shutil.rmtree(self.folder / f"m{number}")
 
     def stop(self, number: int) -> None:
-        """Kill a member."""
         process = self.processes.pop(number)
         process.send_signal(signal.SIGKILL)
         process.wait(PATIENCE)

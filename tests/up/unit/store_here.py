@@ -24,7 +24,6 @@ _NUMBERS = itertools.count()
 
 
 def prefix() -> str:
-    """Make a unique prefix."""
     return f"/test-{os.getpid()}-{next(_NUMBERS)}"
 
 

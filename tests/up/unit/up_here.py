@@ -28,7 +28,6 @@ BY_KIND = {resource.kind: resource for resource in RESOURCES}
 
 
 def key_of(value: Any) -> Key:
-    """Return an object's key in the store."""
     resource, meta = BY_KIND[value["kind"]], value["metadata"]
     return Key(resource.id, meta.get("namespace", "") if resource.namespaced else "", meta["name"])
 
@@ -73,7 +72,6 @@ class Up:
             return response.status, json.loads(text) if kind.startswith("application/json") else text
 
     async def patch(self, path: str, body: Any) -> tuple[int, Any]:
-        """Apply a merge patch to an object."""
         headers = {"Content-Type": "application/merge-patch+json"}
         async with self.session.patch(self.url + path, data=json.dumps(body), headers=headers) as response:
             return response.status, await response.json()

@@ -7,7 +7,7 @@ request.
 
 A command without a kubeconfig flag uses kubectl's:
 
-$KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
+    $KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
 
 $KUBECONFIG may name several files, which are merged; missing ones are skipped.
 

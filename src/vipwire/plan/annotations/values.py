@@ -106,8 +106,6 @@ def member_of(what: str, kind: type[E]) -> Reader:
 
 
 def listed(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -> Reader:
-    """Return the reader of a comma-separated list."""
-
     def read_all(text: str) -> Reading:
         found: list[T] = []
         complaints: list[str] = []
@@ -181,8 +179,6 @@ def seconds(text: str) -> Reading:
 
 
 def count(what: str, most: int) -> Reader:
-    """Return the reader of an integer from 1 to `most`."""
-
     def read(text: str) -> Reading:
         word = text.strip()
         if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and 1 <= int(word) <= most):

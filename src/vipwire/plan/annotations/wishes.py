@@ -63,7 +63,6 @@ class Wishes:
 
     @property
     def shared_affinity(self) -> bool:
-        """Whether all ports of the Service share a client's affinity."""
         return self.scope is Scope.SERVICE
 
 

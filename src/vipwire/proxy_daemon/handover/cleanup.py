@@ -2,9 +2,9 @@
 
 Without a running kube-proxy every mode removes all its objects, also those under kube-proxy's names. With one:
 
-kube-proxy's mode     stays, except for chains that only vipwire makes
-all other modes       go, except for chains that kube-proxy's mode has too
-tables of nftables    `vipwire` goes; `kube-proxy` is never touched
+    kube-proxy's mode     stays, except for chains that only vipwire makes
+    all other modes       go, except for chains that kube-proxy's mode has too
+    tables of nftables    `vipwire` goes; `kube-proxy` is never touched
 
 If kube-proxy's mode is unknown, chains that its iptables or ipvs mode may use stay.
 """

@@ -1,6 +1,6 @@
 """Changes the mode without losing a connection: the new mode's rules are in force before the old mode's go.
 
-first sync of every family  ▸  remove leftovers of others (`leftovers`)  ▸  remove the rest once it is idle
+    first sync of every family  ▸  remove leftovers of others (`leftovers`)  ▸  remove the rest once it is idle
 
 While both modes are in force, the rules that the kernel evaluates first translate a new connection; both have the
 same endpoints and the same masquerade mark. Established connections stay with connection tracking, a relay or IPVS.

@@ -4,9 +4,9 @@ Looks only at names of vipwire and kube-proxy. This module removes iptables rule
 mode's `RuleOwner` knows its chains, `modes.xtables.ownership` decides about shared names. Each mode knows its other
 objects (`modes.remains`):
 
-before the rules   objects that must go first, such as nftables tables; objects still in use are recorded
-rules              of all modes at once, in both engines (nft and legacy)
-after the rules    objects that need the rules gone: virtual servers, their device, a relay
+    before the rules   objects that must go first, such as nftables tables; objects still in use are recorded
+    rules              of all modes at once, in both engines (nft and legacy)
+    after the rules    objects that need the rules gone: virtual servers, their device, a relay
 
 A second look may be needed: a relay keeps connections that it accepted before its rules went, and IPVS drops the
 connections of a deleted virtual server, so virtual servers in use stay until they are idle.

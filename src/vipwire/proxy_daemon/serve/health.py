@@ -65,7 +65,6 @@ class ProxyHealth(Struct):
         self._health[family] = _FamilyHealth(updated=now)
 
     def listed(self, kind: str) -> None:
-        """Record that the first list of a kind is complete."""
         if kind in self._awaited:
             self._awaited.remove(kind)
 
@@ -105,7 +104,6 @@ class ProxyHealth(Struct):
         return {family.value: health.updated for family, health in self._health.items()}
 
     def failing(self) -> dict[str, str]:
-        """Return the error of each failing source."""
         return {resource: message for resource, (message, _) in self._source_errors.items()}
 
     def readyz(self) -> Reply:

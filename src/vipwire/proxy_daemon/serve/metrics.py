@@ -54,7 +54,6 @@ class BeforeReading(Collector):
         self.due: Callable[[], None] = lambda: None
 
     def collect(self) -> Iterator[Metric]:
-        """Call `due`."""
         self.due()
         return iter(())
 

@@ -1,8 +1,8 @@
 """HTTP servers in one task group: each binds, retries every 5 seconds, and serves until cancelled.
 
-async with asyncio.TaskGroup() as tasks:
-    for server in servers:
-        tasks.create_task(server.run(), name=server.name)
+    async with asyncio.TaskGroup() as tasks:
+        for server in servers:
+            tasks.create_task(server.run(), name=server.name)
 
 As with Go, a wildcard such as `0.0.0.0:10256` opens a dual-stack socket: IPv6 probes of kube-proxy depend on it. A
 taken port does not stop the proxy: as kube-proxy does, vipwire retries every 5 s unless `--bind-address-hard-fail` is

@@ -33,7 +33,6 @@ class ServiceHealthCheck(Value, frozen=True):
     local_endpoints: int
 
     def answer(self, *, proxy_healthy: bool) -> Reply:
-        """Answer any request on the Service's port."""
         body = {
             "service": {"namespace": self.service.namespace, "name": self.service.name},
             "localEndpoints": self.local_endpoints,
@@ -100,7 +99,6 @@ class ServiceListeners:
 
     @property
     def complete(self) -> bool:
-        """Whether every desired port is open."""
         return not self._failing
 
     async def update(self, changes: Mapping[int, ServiceHealthCheck | None]) -> tuple[Problem, ...]:

@@ -5,8 +5,8 @@ the namespace before they write anything; `vipwire cleanup` checks the claim. `s
 read the record, proxy-NETNS.json, for the proxy's flags. It is replaced atomically when it changes, and every
 `SIGN_SECONDS`. The claim tells whether the proxy runs:
 
-the claim's holder wrote the record                  it runs
-the claim is free, or another proxy holds it        it ended (`ended` is set), or it died
+    the claim's holder wrote the record                  it runs
+    the claim is free, or another proxy holds it        it ended (`ended` is set), or it died
 """
 
 import asyncio
@@ -48,7 +48,6 @@ def claim_proxy(
 
 
 def running_proxy() -> Holder | None:
-    """Return the holder of this network namespace's claim."""
     return find_holder(PROXY)
 
 

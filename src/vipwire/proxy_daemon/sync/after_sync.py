@@ -29,7 +29,6 @@ class FlowFollower:
         self._keeper: FlowKeeper | None = None
 
     def follow(self, line: Line, outcome: Outcome) -> None:
-        """Examine the flows that a sync may have made stale."""
         if self._keeper is None:
             from vipwire.proxy_daemon.sync.flow_keeper import FlowKeeper  # noqa: PLC0415  # the first sync is over
 

@@ -1,7 +1,7 @@
 """Takes events to the kernel for all families: store, planners, reconcilers. The loop drives it.
 
-apply(event)   updates the store
-sync(now)      plans, renders, compares and commits the Services that the events touched
+    apply(event)   updates the store
+    sync(now)      plans, renders, compares and commits the Services that the events touched
 
 Commits nothing before every kind of object has been listed once: an empty plan would cut live connections.
 """
@@ -231,7 +231,6 @@ class Engine:
         return problems
 
     def node_moved(self) -> None:
-        """Record that this machine's addresses changed."""
         self._node_stale = True
 
     @property
@@ -240,7 +239,6 @@ class Engine:
         return sum([line.planner.ejections.version for line in self.lines if line.planner is not None])
 
     def watched(self) -> frozenset[EndpointKey]:
-        """Return the endpoints whose connections ejection must watch."""
         planners = (line.planner for line in self.lines if line.planner is not None)
         return frozenset(key for planner in planners for key in planner.ejections.watched)
 

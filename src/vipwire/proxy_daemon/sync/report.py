@@ -65,7 +65,6 @@ class Reporter:
             log.warning(missing_node(self._node_name))
 
     def problems(self, problems: Iterable[Problem]) -> None:
-        """Report each problem of objects once."""
         for problem in problems:
             log.warning(
                 "invalid object",

@@ -86,7 +86,6 @@ class SyncMetrics:
             self.settle()
 
     def settle(self) -> None:
-        """Count the waiting syncs."""
         syncs, self._uncounted = self._uncounted, []
         for line in self._engine.lines:
             ours = [sync for sync in syncs if sync.line is line]

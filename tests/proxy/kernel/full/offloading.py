@@ -79,7 +79,6 @@ class Line:
         self.backend.housekeep()
 
     def served_by(self, *addresses: str) -> None:
-        """Make these the endpoints."""
         made = slice_of("web", *map(endpoint, addresses), family=self.family, ports=ENDPOINT_PORTS)
         self.store.apply(Upserted(made))
         self.sync()
@@ -94,7 +93,6 @@ class Node:
     lines: dict[Family, Line] = field(default_factory=dict)
 
     def program(self, config: Config) -> None:
-        """Start a new proxy with this configuration."""
         for line in self.lines.values():
             line.backend.close()
         for family, backend in DRIVER.build(config, Family, prepare=True).items():
@@ -141,7 +139,6 @@ class Talk:
 
     @property
     def flow(self) -> Flow:
-        """Its conntrack entry."""
         number = self.near.getsockname()[1]
         (found,) = (each for each in flows(self.family, Protocol.TCP) if each.source_port == number)
         return found

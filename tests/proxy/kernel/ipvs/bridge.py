@@ -95,7 +95,6 @@ def program(family: Family, policy: TrafficPolicy) -> IpvsBackend:
 
 @pytest.fixture(scope="module", params=list(TrafficPolicy), ids=lambda policy: policy.value)
 def policy(request: pytest.FixtureRequest) -> Iterator[TrafficPolicy]:
-    """The Service with this external policy."""
     found: TrafficPolicy = request.param
     with own_network():
         build_bridge()

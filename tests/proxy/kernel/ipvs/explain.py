@@ -82,7 +82,6 @@ class Seen:
 
 
 def agree(lab: Lab, seen: Seen, walk: Walk, results: list[ProbeResult], caller: str, where: str) -> None:
-    """Compare the explanation with the packets' results."""
     text = f"{where}: {walk}\n{pods_of(results)} {results[0]}"
     outcomes = {result.outcome for result in results}
     expected = {

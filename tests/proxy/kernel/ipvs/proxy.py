@@ -117,13 +117,11 @@ class IpvsProxy:
         return other
 
     def put(self, service: Service, *slices: EndpointSlice) -> dict[Family, Report[ObjectKey]]:
-        """Put a Service with its slices; sync."""
         self.objects[service.name] = service, slices
         self._plan(service.name)
         return self.sync()
 
     def drop(self, name: str) -> dict[Family, Report[ObjectKey]]:
-        """Remove a Service; sync."""
         del self.objects[named(name)]
         self._plan(named(name))
         return self.sync()
@@ -141,7 +139,6 @@ class IpvsProxy:
         return found
 
     def housekeep(self) -> None:
-        """Remove idle draining servers."""
         for line in self.lines.values():
             line.backend.housekeep()
 
