@@ -33,10 +33,7 @@ _BEAT: Final = 0.002
 
 
 class Watch:
-    """The longest round of the event loop, and the process's memory.
-
-    Rounds are measured in CPU time, which other load does not lengthen.
-    """
+    """The process's memory and its event loop's longest round, in CPU time, which other load does not lengthen."""
 
     def __init__(self) -> None:
         self.longest = self.most = 0.0

@@ -156,10 +156,7 @@ class Walk:
         say(self._run(last, lease, KUBECONFIG="/var/lib/vipwire/admin.kubeconfig").strip())
 
     def problem(self, curl: str = f"curl --resolve site.example.com:443:{ADDRESS} {SITE}") -> str:
-        """Request the site as the page does, from the client; return the error, "" for none.
-
-        The script makes its certificate, so no CA store knows it.
-        """
+        """Request the site as the page does, without a CA; return the error, "" for none."""
         words = [*curl.split(), "--insecure", "--silent", "--fail", "--max-time", "0.5", "--output", "/dev/null"]
         done = self.client.run(*words, "--write-out", _SAID)
         return done.stdout if done.returncode else ""

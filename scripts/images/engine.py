@@ -16,9 +16,9 @@ _PROCESSES: Final = 32768
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Calls podman; its storage is below `folder`.
+    """Calls podman with storage below `folder`.
 
-    `within` is a command prefix: `unshare --mount`, so that no mounts remain.
+    `within` is a command prefix: with `unshare --mount` no mounts remain.
     """
 
     folder: Path
@@ -59,10 +59,7 @@ class Running:
     process: subprocess.Popen[bytes]
 
     def stop(self, patience: int) -> tuple[int, float]:
-        """End it as the kubelet does: SIGTERM, and SIGKILL after `patience` seconds.
-
-        Return exit status and seconds.
-        """
+        """End it as the kubelet does: SIGTERM, after `patience` seconds SIGKILL. Return exit status and seconds."""
         start = time.monotonic()
         self.engine.run("stop", f"--time={patience}", self.name)
         return self.process.wait(), time.monotonic() - start

@@ -12,10 +12,7 @@ Test = Callable[..., None]
 def runs_in(
     play: Callable[[Path, Callable[[Any], Awaitable[None]]], None],
 ) -> Callable[[Callable[..., Awaitable[None]]], Test]:
-    """Return a decorator of a test.
-
-    The first argument is the world that `play` makes; the others are pytest fixtures.
-    """
+    """Return a decorator of a test. Its first argument is the world that `play` makes; others are fixtures."""
 
     def decorate(story: Callable[..., Awaitable[None]]) -> Test:
         _, *others = inspect.signature(story).parameters.values()

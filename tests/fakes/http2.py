@@ -16,10 +16,7 @@ Fields = Iterable[tuple[str, str]]
 
 
 async def asked(port: int, fields: Fields) -> tuple[int, Any]:
-    """Send a request; return the status, and the Pod's answer, if any.
-
-    A malformed request (RFC 9113) ends its stream, or its connection: 400.
-    """
+    """Send a request; return the Pod's answer. A malformed one (RFC 9113) ends its stream or connection: 400."""
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with contextlib.closing(writer):

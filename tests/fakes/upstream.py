@@ -20,10 +20,7 @@ Answering = Callable[[dns.message.Message, str], "bytes | list[bytes] | None"]
 
 @dataclass
 class Upstream:
-    """One server; `asked` are the transports of the questions so far, with names in lower case.
-
-    `letters` are the names with their original case.
-    """
+    """One server; `asked` are the questions' transports and lower-case names, `letters` the original names."""
 
     answering: Answering
     server: UpstreamServer = field(default=UpstreamServer("127.0.0.1"))

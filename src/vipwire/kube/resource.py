@@ -61,10 +61,7 @@ class Resource(Value, Generic[K_co, T_co], frozen=True):
 
 
 class ReadObject(Value, Generic[T_co], frozen=True):
-    """The result of reading one object.
-
-    `object` is None if the object is to be ignored, `name` if it could not be read.
-    """
+    """The result of reading one object. `object` is None if ignored, `name` is None if unreadable."""
 
     name: ObjectName | None
     object: T_co | None

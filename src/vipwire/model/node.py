@@ -31,9 +31,9 @@ class ServiceCIDR(Value, frozen=True):
 
 
 class Drain(NamedTuple):
-    """An endpoint address that gets no new connections from this node, as with weight 0.
+    """An endpoint that gets no new connections from this node.
 
-    `port` None means all ports, `service` None all Services.
+    `port` None: all ports, `service` None: all Services.
     """
 
     address: Address

@@ -111,10 +111,7 @@ class Outliers(Struct):
         return {key: record.until for key, record in self._records.items() if record.until is not None}
 
     def keep(self, endpoints: Iterable[EndpointKey], now: float) -> list[EndpointKey]:
-        """Set the endpoints of the Service port.
-
-        Return those that come back because no other endpoint would remain.
-        """
+        """Set the Service port's endpoints. Return those that come back because no other would remain."""
         self.endpoints = frozenset(endpoints)
         for gone in self._records.keys() - self.endpoints:
             del self._records[gone]

@@ -156,7 +156,7 @@ def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tup
 def _stricter(frontend: Frontend, other: Frontend) -> bool:
     """Return whether `frontend` replaces `other` at the same address: the one with source ranges wins.
 
-    ClusterIPs have none: every client in the cluster may reach them.
+    A ClusterIP stays without source ranges, because every client in the cluster may reach it.
     """
     return frontend.allowed_sources is not None and other.kind is not FrontendKind.CLUSTER_IP
 

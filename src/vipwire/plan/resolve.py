@@ -92,10 +92,7 @@ class Plan:
 
 
 def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NOBODY) -> Outcome:
-    """Return the plan's verdict on a packet.
-
-    `remembered` is session affinity's memory of the client; see `affinity`.
-    """
+    """Return the plan's verdict on a packet. `remembered` is session affinity's memory of the client."""
     frontend = _frontend(plan, packet)
     if frontend is None:
         return _without_frontend(plan, packet)

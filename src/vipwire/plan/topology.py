@@ -73,10 +73,7 @@ def _worth(candidate: Candidate) -> tuple[bool, bool, bool]:
 def categorize(
     found: Sequence[Candidate], node: NodePlan, ejected: Callable[[Target], bool] | None = None
 ) -> Endpoints:
-    """Sort the endpoints of a Service port into cluster and local pools.
-
-    An `ejected` endpoint is in neither while another can take its place.
-    """
+    """Sort endpoints into cluster and local pools, without an `ejected` one while another can take its place."""
     ready = [candidate for candidate in found if candidate.endpoint.ready]
     ending = _terminating(found) if len(ready) < len(found) else []  # else all are ready
     usable = ready or ending
@@ -101,10 +98,7 @@ def _terminating(found: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _spared(ejected: Callable[[Target], bool], *pools: list[Candidate]) -> list[Candidate]:
-    """Leave ejected endpoints out of the first pool.
-
-    If no endpoint remains, try the next pool, at last the whole first pool.
-    """
+    """Return the first pool without ejected endpoints, or the next one, or at last the whole first pool."""
     left = ([candidate for candidate in pool if not ejected(candidate.target)] for pool in pools)
     return next(filter(None, left), pools[0])
 
@@ -114,10 +108,7 @@ def _pool(chosen: Iterable[Candidate]) -> Pool:
 
 
 def _hinted(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
-    """Choose the hints to follow.
-
-    Hints count only if every ready endpoint has one and one of them names this zone or node.
-    """
+    """Return a test for the hints; None unless every ready endpoint has one and one names this zone or node."""
     first = ready[0].endpoint  # nearly always without hints, so the others need no look
     name, zone = node.name, node.zone
     if name and first.nodes and all(c.endpoint.nodes for c in ready) and any(name in c.endpoint.nodes for c in ready):

@@ -53,10 +53,7 @@ def drains_path(state_dir: str, node_name: str) -> Path:
 
 
 def read_orders(path: Path) -> tuple[DrainOrder, ...]:
-    """Read the orders of a file, () if the file does not exist.
-
-    Raise ConfigError that names the file and the mistake.
-    """
+    """Read a file's orders, () if it does not exist. Raise ConfigError that names file and mistake."""
     try:
         return parse_orders(path.read_bytes(), path)
     except FileNotFoundError:
@@ -120,10 +117,7 @@ def next_end(orders: Iterable[DrainOrder], now: float) -> float | None:
 
 
 class DrainFollower:
-    """Keeps the set of drained endpoints.
-
-    Reads it before the first sync, so that no connection reaches a drained one.
-    """
+    """Keeps the set of drained endpoints, read before the first sync: no connection reaches a drained one."""
 
     def __init__(self, path: Path, files: FileWatch, count: Callable[[int], object]) -> None:
         """`count` receives the number of drained endpoints, for the metrics."""

@@ -187,7 +187,7 @@ class SyncLoop:
                 return
 
     def _wake_in(self, seconds: float) -> None:
-        """Wake in `seconds` at the latest. An earlier timer stays, because each change moves its reason."""
+        """Wake in `seconds` at the latest. An earlier timer stays, because resetting it at each change would cost."""
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if self._timer is not None:

@@ -40,17 +40,11 @@ class Backend(Protocol[K, V]):
         ...
 
     def changed(self) -> bool:
-        """Report whether other programs may have changed the objects since the last commit or observe.
-
-        Must be cheap.
-        """
+        """Report cheaply whether others may have changed the objects since the last commit or observe."""
         ...
 
     def commit(self, delta: Delta[K, V]) -> int:
-        """Apply a difference completely or not at all; return its size in bytes.
-
-        Raise CommitError if the kernel refuses.
-        """
+        """Apply a difference, all or nothing; return its size in bytes. Raise CommitError if the kernel refuses."""
         ...
 
 
@@ -107,7 +101,4 @@ class ReadsAhead(Protocol):
     """A mode that can read the kernel for the first `observe` before the plan is known."""
 
     def read_ahead(self) -> None:
-        """Read in a separate thread while no other thread uses the mode. Later changes are read again.
-
-        Raises the errors of `observe`.
-        """
+        """Read in a thread while no other uses the mode; later changes are read again. Raise as `observe` does."""

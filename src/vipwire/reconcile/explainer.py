@@ -159,10 +159,7 @@ def _common(one: Sequence[Step], other: Sequence[Step]) -> int:
 
 
 class Explainer(Generic[K, V, T]):
-    """Explains one mode's objects of one family.
-
-    `tool` is the command that takes a script of this family: `nft -f -`.
-    """
+    """Explains one mode's objects of one family. `tool` takes a script of this family: `nft -f -`."""
 
     def __init__(self, tool: str) -> None:
         self.tool = tool

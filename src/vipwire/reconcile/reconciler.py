@@ -309,10 +309,7 @@ class Reconciler(Generic[K, V]):
         return kept | {key for key in wanted if key not in had and key not in observed}
 
     def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> list[K]:
-        """Commit the missing objects of some Services; `last`: also remove unclaimed ones.
-
-        Return the changed keys.
-        """
+        """Commit what some Services lack; `last`: also remove unclaimed objects. Return the changed keys."""
         step = Transaction(self._belief)
         for name in names:
             step.add(name, self._wanted(name))

@@ -106,10 +106,7 @@ class Store:
         return tuple([problem for problem in dict.fromkeys(problems) if problem not in known]) if problems else ()
 
     def _note_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
-        """Keep the problems of a list, each under the object that later events will name.
-
-        Problems of Endpoints belong to the first of the slices made of them.
-        """
+        """Keep a list's problems under the objects that later events will name; of Endpoints, their first slice."""
         slices = [item for item in objects if isinstance(item, EndpointSlice) and ":" in item.name.name]
         spoken = {piece.service: piece.name for piece in reversed(slices)}
         self._problems = {key: old for key, old in self._problems.items() if key[0] is not kind}

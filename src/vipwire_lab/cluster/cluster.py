@@ -72,9 +72,9 @@ class Lab:
         self.down()
 
     def up(self, *, stays: bool = False) -> None:
-        """Build the lab; on failure remove everything and raise LabError.
+        """Build the lab, or remove all and raise LabError.
 
-        Unless it `stays`, the lab is stale once this process has died: see `take_down_stale`.
+        Unless it `stays`, it is stale after this process's end.
         """
         directory = state.create(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
         foreign = [host for host in self.topology.names() if self.netns(host).exists()]

@@ -93,10 +93,7 @@ def _who(stage: Stage, result: ProbeResult) -> str:
 
 
 def _connection(stage: Stage) -> Document:
-    """Compare connections to the ClusterIP with direct ones to a Pod: the fastest tenth, in microseconds.
-
-    They alternate, so that other load slows both alike.
-    """
+    """Compare connections to ClusterIP and Pod in turns: the fastest tenth, in microseconds."""
     addresses = {"toPod": objects.LOCAL_PODS[1].addresses[0], "toService": objects.WEB}
     times: dict[str, list[float]] = {name: [] for name in addresses}
     for _ in range(_ROUNDS):

@@ -75,10 +75,7 @@ class Listened:
             return len(self._lines)
 
     def until(self, enough: Callable[[Sequence[str]], bool], patience: float, since: int = 0) -> list[str]:
-        """Wait until the lines after a mark satisfy `enough`; return them.
-
-        Raise LabError after `patience` seconds.
-        """
+        """Wait until the lines after a mark satisfy `enough`. Raise LabError after `patience` seconds."""
         deadline = time.monotonic() + patience
         with self._news:
             while not enough(lines := self._lines[since:]):

@@ -26,10 +26,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The content of an answer: the server, its protocol, the client it saw and its own address.
-
-    `node` is "" outside the cluster.
-    """
+    """An answer: the server, its protocol, the client it saw, its own address. `node` is "" outside the cluster."""
 
     pod: str
     node: str

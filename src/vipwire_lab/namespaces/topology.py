@@ -41,10 +41,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A machine outside the cluster.
-
-    The underlay sends its packets to unknown addresses, such as VIPs, to `gateway`.
-    """
+    """A machine outside the cluster. Its packets to unknown addresses, such as VIPs, go to `gateway`."""
 
     name: str
     addresses: tuple[str, ...]

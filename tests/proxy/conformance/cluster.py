@@ -112,10 +112,7 @@ class Cluster(Packets):
             self.lab.serve(pod.name, pod.ports, addresses=pod.addresses)
 
     def _end_relays(self) -> None:
-        """End processes that outlive the proxy.
-
-        In a lasting lab no rule may lead there either, which takes longer.
-        """
+        """End processes that outlive the proxy; in a lasting lab also remove rules to them, which takes longer."""
         if self._borrowed:
             self.proxy.vipwire("cleanup")
         else:

@@ -133,10 +133,7 @@ class Proxy:
         return done.stdout + done.stderr
 
     def rules(self, family: Family, *, handles: bool = False) -> list[str]:
-        """List vipwire's objects in the kernel without parts that packets change, in pieces.
-
-        Rewriting changes handles.
-        """
+        """List vipwire's objects without parts that packets change, in pieces. Rewriting changes handles."""
         harm = self.mode.harm
         listed = self.lab.run(self.node_name, (harm.exact if handles else harm.listing)[family], check=False)
         return sorted(filter(None, map(str.strip, re.split(r"[\n,{}]", re.sub(harm.passing, "", listed.stdout)))))

@@ -80,10 +80,7 @@ class Verdict:
 
 
 class Guests:
-    """The guests of a session, one for each suite, each in a thread. A dead one boots once more, with a note.
-
-    `options` are for their pytest.
-    """
+    """A guest for each suite, each in a thread. A dead one boots once more. `options` are for their pytest."""
 
     def __init__(self, suites: Sequence[Suite], options: Sequence[str] = ()) -> None:
         self._options = tuple(options)

@@ -232,10 +232,7 @@ def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "adm
 
 
 def check_proxy(url: str, where: str) -> str:
-    """Check a proxy's URL; `where` names the field in the ConfigError.
-
-    As in Go, `host:port` means `http://host:port`.
-    """
+    """Check a proxy's URL. `where` is the field in the ConfigError. As in Go, `host:port` means http."""
     full = url if "://" in url else f"http://{url}"
     parts = urlsplit(full)
     if parts.scheme not in ("http", "https") or not parts.hostname:

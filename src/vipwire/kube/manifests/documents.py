@@ -56,10 +56,7 @@ _KINDS_OF_KUBERNETES = {
 
 @dataclass(frozen=True, slots=True)
 class ManifestKind(Generic[K_co, T_co]):
-    """A kind in files: its name, the versions read, and its conversion.
-
-    `kind` is the result's kind: Endpoints become EndpointSlices.
-    """
+    """A kind in files. `kind` is the kind after conversion: Endpoints become EndpointSlices."""
 
     kind: K_co
     word: str

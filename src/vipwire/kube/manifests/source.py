@@ -74,10 +74,7 @@ class Inventory(Generic[K, T]):
 def take_inventory(
     manifests: Iterable[Manifest[K, T]], files_are: K, file_problems: Iterable[Problem] = ()
 ) -> Inventory[K, T]:
-    """Merge files; `file_problems` are those of unreadable files and paths.
-
-    A file's own problems name it as an object of the kind `files_are`.
-    """
+    """Merge files and `file_problems` of unreadable ones; problems of files have the kind `files_are`."""
     objects: dict[Key[K], T] = {}
     problems: dict[Key[K], tuple[Problem, ...]] = {}
     owners: dict[Key[K], str] = {}

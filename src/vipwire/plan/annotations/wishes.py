@@ -74,10 +74,7 @@ def read_wishes(service: Service) -> Wishes:
 
 
 def wants_local(annotations: Mapping[str, str]) -> bool:
-    """Report whether kube-router's annotation asks for external policy Local.
-
-    `read_wishes` reports invalid values.
-    """
+    """Report whether kube-router's annotation asks for external policy Local; ignores invalid values."""
     return LOCAL in annotations and _value(LOCAL, annotations[LOCAL])[0] is True
 
 
@@ -148,10 +145,7 @@ def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 class Lack(NamedTuple):
-    """A wish (a field of `Wishes`), or some of its values, that a mode does not support.
-
-    `instead` is what it does.
-    """
+    """A wish (a field of `Wishes`), or some of its values, that a mode lacks. `instead` is what the mode does."""
 
     wish: str
     instead: str

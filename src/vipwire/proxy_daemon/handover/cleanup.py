@@ -28,10 +28,7 @@ _UNKNOWN: Final = ("iptables", "ipvs")
 
 
 class Cleaned(NamedTuple):
-    """One removed or remaining leftover.
-
-    `left` is the reason why it stays, "" if removed. `mode` is "" for several modes.
-    """
+    """A leftover. `left` is the reason why it stays, "" if removed. `mode` is "" for several modes."""
 
     mode: str
     family: Family

@@ -79,16 +79,13 @@ class OtherModes:
         self._arriving, self._family = arriving, family
 
     def translating(self) -> frozenset[ModeSpec]:
-        """Find the modes that translate connections now.
-
-        Raise CommitError or OSError if the kernel cannot be read.
-        """
+        """Find the modes that translate now. Raise CommitError or OSError if the kernel cannot be read."""
         from vipwire.proxy_daemon.handover.leftovers import translating  # noqa: PLC0415  # not every mode asks
 
         return translating(self._arriving, self._family)
 
     def disarm(self) -> None:
-        """Remove rules that drop packets which only another mode's rules would have translated."""
+        """Remove other modes' rules that drop packets which those modes have not translated."""
         from vipwire.proxy_daemon.handover.leftovers import disarm, engines  # noqa: PLC0415  # see translating
 
         for tool in engines(self._family):

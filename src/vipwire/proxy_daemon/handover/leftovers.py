@@ -78,10 +78,7 @@ def _chains(tool: IptablesTool) -> Mapping[str, Collection[str]]:
 
 
 def read_engine(tool: RuleTool) -> Tables:
-    """Read the tables of an engine in which a mode may have chains.
-
-    Raise CommitError if the engine cannot be read.
-    """
+    """Read an engine's tables in which modes may have chains. Raise CommitError if it cannot be read."""
     return {table: read_table(tool.save(table)) for table in TABLES}
 
 
@@ -159,10 +156,7 @@ class Leftovers:
 
 
 def translating(running: ModeSpec, family: Family) -> frozenset[ModeSpec]:
-    """Find modes other than `running` that translate now.
-
-    Raise CommitError or OSError if the kernel cannot be read.
-    """
+    """Find the other modes that translate now. Raise CommitError or OSError if the kernel cannot be read."""
     ruling = frozenset[str]().union(*map(modes_of, engines(family)))
     return frozenset(
         spec

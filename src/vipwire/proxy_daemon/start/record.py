@@ -121,10 +121,7 @@ _READER: Final = msgspec.json.Decoder(ProxyRecord)
 
 
 def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyRecord | None]:
-    """Return the state of this network namespace's proxy, and its record.
-
-    Raises nothing: an unreadable file or one of another format counts as none.
-    """
+    """Return the state of this namespace's proxy, and its record; None if unreadable. Raises nothing."""
     path = _path(state_dir, namespace)
     try:
         record, owner = _READER.decode(path.read_bytes()), path.stat().st_uid

@@ -117,10 +117,7 @@ class EjectionFollower:
         metrics.ejected_endpoints.set_function(lambda: len(self.current))
 
     def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
-        """Start or stop watching, and report ejections.
-
-        `tell` receives results of connections; `now` is monotonic seconds.
-        """
+        """Start or stop watching, and report ejections. `tell` receives results of connections."""
         if self._watches:
             self._watch = self._watch or self._begin(tell)
             self._watch.settle()

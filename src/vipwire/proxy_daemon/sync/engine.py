@@ -150,10 +150,7 @@ class Line:
                 self.backend.read_ahead()
 
     def drifted(self) -> bool:
-        """Ask the mode whether other programs may have changed the kernel.
-
-        If so or unknown, the next sync reads the kernel.
-        """
+        """Ask the mode whether others may have changed the kernel; if so or unknown, the next sync reads it."""
         try:
             return self.reconciler.verify()
         except (OSError, VipwireError):

@@ -16,10 +16,7 @@ from vipwire.reconcile.backend import Connecting, Relaying
 
 
 class FlowKeeper:
-    """Deletes UDP flows that a sync made stale, and flows that wait for an ejected endpoint.
-
-    Without the privilege, logs that once and leaves the flows.
-    """
+    """Deletes stale UDP flows after a sync, and flows to ejected endpoints. Logs a missing privilege once."""
 
     def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
         self._addresses, self._metrics = addresses, metrics
