@@ -31,7 +31,7 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Rules of somebody else beside ours, as commands on the node: to make, list without counts, and remove them."""
+    """Another program's rules beside vipwire's: commands that make, list (without counts) and remove them."""
 
     make: tuple[Command, ...]
     listing: tuple[Command, ...]
@@ -58,19 +58,19 @@ def _nothing(_lab: Lab, _node: str, _options: Sequence[str]) -> Sequence[str]:
 class Mode:
     """A value of `--proxy-mode`.
 
-    `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
-    `watchful` is how often it does where tests interfere. `alarmed` says that changes of others elsewhere make it
-    read its own rules, which the log tells. In a `tardy` mode the kernel adds up what it counts only now and then.
-    `flags` give the mode the defaults that the sentences speak of, and `prepare` makes each node ready before the
-    first proxy. One that `relays` has a process that outlives the proxy until the cleanup, and endpoints see that:
-    where a test looks at source addresses among other things, only those of masqueraded clients count. `no_sctp` says
-    why SCTP can only be refused. `variant` tells two of one name apart, and `excludes` are flags that it refuses; one
-    that is `sampled` proves each sentence by one case of each test. In one with `one_family` the same code writes the
-    rules of both: each case of a test is run in one family, half of them in either, and in the other family by a mode
-    with a variant. A test without other cases is run in both; by a variant, in the family that is not the sampled
-    variant's. `placed` gives the flags that depend on the lab, the node
-    and the other flags. The session's own process is in the cgroup of a mode that `has_cgroup`, and what such a mode
-    leaves in the kernel outlives the lab: it is cleaned up.
+    `calm` is the period of kernel checks in undisturbed clusters, because a full read is slow in some modes,
+    `watchful` the period where tests interfere. `alarmed`: changes of other programs elsewhere make the proxy read
+    its own rules, which the log shows. `tardy`: the kernel updates its counters only now and then. `flags` set the
+    defaults of the sentences, `prepare` prepares each node before the first proxy. `relays`: a process outlives the
+    proxy until the cleanup, and endpoints see that process's address, so tests check only masqueraded clients' source
+    addresses. `no_sctp` is the reason why SCTP can only be refused. `variant` distinguishes two modes of one name,
+    `excludes` are flags that the mode refuses.
+
+    `sampled`: one case of each test proves a sentence. `one_family`: the same code writes both families' rules, so
+    each case runs in one family, half of them in either, and in the other family by a mode with a variant. A test
+    without cases runs in both; by a variant, in the family that is not the sampled variant's. `placed` returns the
+    flags that depend on the lab, the node and the other flags. `has_cgroup`: the session's process is in the mode's
+    cgroup, and the mode's kernel objects outlive the lab, so the suite removes them.
     """
 
     name: str
