@@ -53,15 +53,17 @@ def part_of(live: Configuration, delta: Delta, slots: Mapping[str, Slots]) -> Pa
     if found is None:
         return None
     old, new = found
-    pools = {name: delta.every_pool[name] for name in delta.pools if name in delta.every_pool}
-    placed = {name: live.placed[name] for name in delta.pools if name in live.placed}
+    led = {to for pair in delta.hosts.values() for host in pair for to in _targets(host)}
+    names = {*delta.pools, *(led & live.placed.keys())}  # an entry has the name of the spare backend
+    pools = {name: delta.every_pool[name] for name in names if name in delta.every_pool}
+    placed = {name: live.placed[name] for name in names if name in live.placed}
     taken = frozenset(live.placed.values()) - frozenset(placed.values())
     shape = live.shape
     before = replace(
         live,
-        shape=replace(shape, backends={name: shape.backends[name] for name in delta.pools if name in shape.backends}),
-        pools={name: live.pools[name] for name in delta.pools if name in live.pools},
-        slots={name: live.slots[name] for name in delta.pools if name in live.slots},
+        shape=replace(shape, backends={name: shape.backends[name] for name in names if name in shape.backends}),
+        pools={name: live.pools[name] for name in names if name in live.pools},
+        slots={name: live.slots[name] for name in names if name in live.slots},
         maps=old,
         certificates={},
         spares=tuple(each for each in live.spares if each not in taken),
@@ -99,6 +101,11 @@ def take_in(live: Configuration, part: Part) -> None:
         live.slots[name] = spare_slots(slots, live.slots.get(name))
         live.pools[name], live.shape.backends[name] = now.pools[name], now.shape.backends[name]
     live.placed.update(part.change.placed)
+
+
+def _targets(host: HostPlan) -> set[str]:
+    choices = (*host.choices, *host.shares)
+    return {each.target for each in host.routes} | {target for each in choices for target in each.targets}
 
 
 _Maps = dict[str, dict[str, str]]
@@ -139,7 +146,7 @@ def _maps_of(site: str, host: HostPlan, live: Configuration, delta: Delta) -> _M
     if any(each.match is Match.EXPRESSION for each in host.routes):
         return None
     choices = (*host.choices, *host.shares)
-    targets = {each.target for each in host.routes} | {target for each in choices for target in each.targets}
+    targets = _targets(host)
     pools = tuple(
         pool for name in targets if (pool := delta.every_pool.get(name) or live.pools.get(name)) is not None
     )

@@ -14,6 +14,7 @@ import vipwire
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
+from vipwire_l7.haproxy.backends import spare_names
 from vipwire_l7.haproxy.change import difference, merged
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
@@ -143,12 +144,13 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
             whole = difference(live, made)
             assert (sorted(part.change.commands), "") == (sorted(whole.commands), whole.reason)
             take_in(live, part)
-        elif live is not None and not difference(live, made).reason:
-            live = merged(live, made, {})
+        elif live is not None and not (change := difference(live, made)).reason:
+            live = merged(live, made, change.placed)
         else:
-            live, running = replace(made, slots=dict(made.slots)), fixed_part(made)
+            live = replace(made, slots=dict(made.slots), spares=spare_names(0))
+            running = fixed_part(made)
         assert not difference(live, made)
-        assert all(running[pool] == lines for pool, lines in fixed_part(made).items())
+        assert all(running[pool] == lines for pool, lines in fixed_part(made).items() if pool not in live.placed)
 
 
 def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
@@ -205,3 +207,19 @@ def test_an_ingress_that_changes_is_read_alone_and_the_others_are_only_gone_thro
     few, many = calls_of_a_change(10), calls_of_a_change(110)
     assert few > 20, "something was done"
     assert many - few <= 25 * 100, f"{(many - few) / 100} calls for each other Ingress"
+
+
+def test_a_host_that_comes_later_leads_to_the_spare_backend_of_its_pool() -> None:
+    snapshot = snapshot_of(ingress_of("a", "a"), *(each(text) for each in (service_of, slice_of) for text in NAMES))
+    desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
+    desired.update(snapshot.take(), 0.0)
+    made = desired.made(FOLDER)
+    live = replace(made, slots=dict(made.slots), spares=spare_names(0))
+    for text in ("b", "c"):
+        snapshot.apply(Upserted(ingress_of(text, "b")))
+        delta = desired.update(snapshot.take(), 0.0)
+        part = part_of(live, delta, desired.slots) if delta is not None else None
+        assert part is not None
+        take_in(live, part)
+        (spare,) = live.placed.values()
+        assert [each.split()[-1] for each in part.change.commands if "prefixes" in each] == [spare]
