@@ -83,6 +83,33 @@ WAYS: dict[str, tuple[Callable[[], Any], tuple[Text, ...], Callable[..., Text]]]
 }
 
 
+def test_planning_an_ingress_grows_with_the_number_of_its_hosts_alone() -> None:
+    def steps(hosts: int) -> int:
+        snapshot, count = empty(), 0
+        http = {
+            "paths": [
+                {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 80}}}}
+            ]
+        }
+        rules = [{"host": f"h{number}.org", "http": http} for number in range(hosts)]
+        put(snapshot, named("Ingress", "many", spec={"ingressClassName": "vipwire", "rules": rules}))
+
+        def note(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal count
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            count += event == "opcode"
+            return note
+
+        sys.settrace(note)
+        try:
+            IngressPlanner(Setting()).plan(snapshot, 0.0)
+        finally:
+            sys.settrace(None)
+        return count
+
+    assert steps(200) < 2.2 * steps(100)
+
+
 @pytest.mark.parametrize(("planner", "around", "one"), WAYS.values(), ids=WAYS)
 def test_a_change_costs_the_same_among_many(
     planner: Callable[[], Any], around: tuple[Text, ...], one: Callable[..., Text]

@@ -179,7 +179,7 @@ class IngressPlanner:
         else:
             for what in (_CONTENT, _DEFAULT, _CERTIFICATES):
                 self._looked_at.forget((what, name))
-        old, new = before.sites if before else frozenset(), now.sites if now else frozenset()
+        old, new = (each.sites if each else frozenset[str]() for each in (before, now))
         for site in old - new:
             self._by_site[site].discard(name)
         for site in new:
@@ -195,7 +195,7 @@ class IngressPlanner:
         """Find whose some sites are."""
         looked = {each for site in sites for each in (site, wildcard_of(site))}
         noted.update(map(_site_ref, looked))
-        return tenancy_of(self._at(looked), hosts_apart=self._setting.hosts_apart)
+        return tenancy_of(looked, self._at(looked), hosts_apart=self._setting.hosts_apart)
 
     def _plan_defaults(self, names: Iterable[ObjectName], world: World, noted: set[ObjectRef]) -> bool:
         """Find the targets of default backends; report whether any is another."""

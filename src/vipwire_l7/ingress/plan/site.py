@@ -86,9 +86,8 @@ class SiteDraft:
     def add(self, wanted: Wanted) -> None:
         """Add an Ingress; those that share paths as canaries come after all others."""
         try:
-            for rule, key in zip(wanted.ingress.rules, wanted.keys, strict=True):
-                if key[0] == self._site:
-                    (self._divide if wanted.canary else self._claim)(wanted, rule, key)
+            for rule, key in wanted.at[self._site]:
+                (self._divide if wanted.canary else self._claim)(wanted, rule, key)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
             name = wanted.ingress.name
             self.problems.setdefault(name, []).append(failure(name, error))

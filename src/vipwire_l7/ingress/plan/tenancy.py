@@ -47,8 +47,8 @@ class Tenancy:
         return found
 
 
-def tenancy_of(ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
-    """Find whose hosts are whose; `ingresses` are all, the oldest first."""
+def tenancy_of(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
+    """Find whose these hosts are; `ingresses` are all that have rules for one, the oldest first."""
     owners: dict[str, ObjectName] = {}
     shared: dict[str, set[str]] = {}
     made = Tenancy(owners, shared, hosts_apart)
@@ -56,7 +56,7 @@ def tenancy_of(ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Ten
         if wanted.canary:
             continue
         name = wanted.ingress.name
-        for site in wanted.sites:
+        for site in wanted.sites & sites:
             owner = made.owner(site) if hosts_apart else owners.get(site)
             if owner is None:
                 owner = owners[site] = name

@@ -4,6 +4,7 @@ It is kept from one plan to the next, as long as the Ingress and the Secret are 
 """
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -53,12 +54,22 @@ class Wanted:
     secure: frozenset[str]
     """The hosts with a certificate, EVERY_HOST for all."""
     keys: tuple[Key, ...]
-    sites: frozenset[str]
     shares: tuple[str, ...]
-    """The hosts of its rules, EVERY_HOST for all; the namespaces that may have a part of them."""
+    """The namespaces that may have a part of its hosts."""
     problems: tuple[Problem, ...]
     resolved: dict[str, ResolvedBackend] = field(default_factory=dict, compare=False)
     """By field of the Ingress: the backends resolved so far."""
+    at: dict[str, list[tuple[PathRule, Key]]] = field(default_factory=dict, compare=False)
+    """The rules of each host, with their keys; EVERY_HOST for all."""
+
+    def __post_init__(self) -> None:
+        for rule, key in zip(self.ingress.rules, self.keys, strict=True):
+            self.at.setdefault(key[0], []).append((rule, key))
+
+    @property
+    def sites(self) -> AbstractSet[str]:
+        """The hosts of its rules."""
+        return self.at.keys()
 
     def resolve(
         self, ref: ServiceRef, rule: PathRule | None, where: str, services: Finds[BackendService]
@@ -85,7 +96,6 @@ def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
         canary_of(annotations),
         frozenset(host for tls in ingress.tls for host in tls.hosts or map(_site, ingress.rules)),
         tuple(_key(rule, annotations) for rule in ingress.rules),
-        frozenset(map(_site, ingress.rules)),
         annotations("share-with", ()),
         (*annotations.problems, *problems),
     )
