@@ -14,6 +14,8 @@ from tests.up.unit.cluster_here import running
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 
+pytestmark = pytest.mark.attack
+
 ROUNDS = 8
 WRITER = """
 import asyncio, json, sys
@@ -21,8 +23,6 @@ from pathlib import Path
 from vipwire_up.store.database import Database
 from vipwire_up.store.record import Key, Write
 from vipwire_up.store.embedded import EmbeddedStore
-
-pytestmark = pytest.mark.attack
 
 def write(store, pair, number):
     key = Key("things", "default", f"{pair}")
