@@ -14,6 +14,9 @@ Rules:
   list counts as a failure, because a server that forgets so quickly would be asked without pause.
 * A watch that ends within a second counts as a failure, because a server that accepts and closes would be asked
   without pause.
+* A version lower than one seen before means that the server's store was restored: list again, and report that. A
+  server that has gone back sends nothing to a watch from a higher version. So a watch without an event or a bookmark
+  in all its time ends with a list.
 * `Listed` replaces everything, so only a complete list becomes an event.
 
 See "Efficient detection of changes" and "Retrieving large results sets in chunks" in the Kubernetes documentation.
@@ -44,6 +47,7 @@ LONGEST_LIST = 2 << 30
 MOST_OBJECTS = 1_000_000
 """Most objects of a kind. A page counts as at least `_LEAST_PAGE`, so that a list of empty pages ends."""
 _LEAST_PAGE = 50
+_LONGEST_NUMBER = 20
 MOST_NAMELESS = 1_000
 """Most nameless objects of a list. An API server writes none."""
 
@@ -83,6 +87,8 @@ class ResourceWatch(Generic[K, T]):
         self._problems: list[Problem] = []
         self._objects = self._bytes = 0  # of the current list
         self._version = ""
+        self._highest = 0
+        self._heard = False
         self._token = ""
         self._chunked = True
         self._absent = False
@@ -150,20 +156,29 @@ class ResourceWatch(Generic[K, T]):
             if reading.name is not None and reading.object is not None:
                 self._found[reading.name] = reading.object
         self._token = meta.continue_token or ""
-        return [] if self._token else [self._listed(meta.resource_version)]
+        return [] if self._token else [self._listed(meta.resource_version, now)]
 
-    def _listed(self, version: str) -> Listed[K, T]:
+    def _listed(self, version: str, now: float) -> Listed[K, T]:
         event = Listed(self.resource.kind, tuple(self._found.values()), tuple(self._problems))
         self._known = set(self._found)
         self._restart()
-        self._version = version
         self._chunked, self._absent, self._just_listed = True, False, True
         self._contact.synced()
+        if reason := self._went_back(version):
+            self._contact.failed(f"list: {reason}", now)
+        self._version, self._highest = version, _number(version)
         return event
+
+    def _went_back(self, version: str) -> str:
+        """Return the reason if a version is lower than one seen before, else ""."""
+        number = _number(version)
+        if not 0 < number < self._highest:
+            return ""
+        return f"resourceVersion {number} after {self._highest}: the server's store was restored"
 
     def opened(self, now: float) -> None:
         """Handle the beginning of a watch's answer."""
-        self._opened, self._just_listed = now, False
+        self._opened, self._just_listed, self._heard = now, False, False
 
     def received(self, data: bytes, now: float) -> list[EventOf[K, T]]:
         """Handle bytes of a watch's answer, cut anywhere. Stop reading once `broken` is set."""
@@ -189,6 +204,8 @@ class ResourceWatch(Generic[K, T]):
             return
         if self._opened is not None and now - self._opened >= BRIEF:
             self._contact.lived()
+            if not self._heard and now - self._opened >= LEAST_WATCH - BRIEF:
+                self._relist()
         else:
             self._fail("watch: ended at once", now)
 
@@ -247,7 +264,7 @@ class ResourceWatch(Generic[K, T]):
             case "ADDED" | "MODIFIED" | "DELETED":
                 return self._changed(event, now)
             case "BOOKMARK":
-                self._version = self._reader.read(event.object, "bookmark").version or self._version
+                self._advance(self._reader.read(event.object, "bookmark").version, now)
                 return []
             case "ERROR":
                 return self._stream_error(event.object, now)
@@ -257,7 +274,8 @@ class ResourceWatch(Generic[K, T]):
         reading = self._reader.read(event.object, "watch")
         if reading.name is None:
             return self._relist_later("watch: an object without a name", now)
-        self._version = reading.version or self._version
+        if not self._advance(reading.version, now):
+            return []
         self._contact.answered()
         if event.type == "DELETED":
             return self._forget(reading.name, ())
@@ -267,6 +285,16 @@ class ResourceWatch(Generic[K, T]):
         if len(self._known) > MOST_OBJECTS:
             return self._relist_later(f"watch: more than {MOST_OBJECTS:,} objects", now)
         return [Upserted(reading.object, reading.problems)]
+
+    def _advance(self, version: str, now: float) -> bool:
+        """Record the version of a watch's event; report whether the watch goes on."""
+        self._heard = True
+        if reason := self._went_back(version):
+            self._highest = 0  # so that the list does not report it again
+            self._relist_later(f"watch: {reason}", now)
+            return False
+        self._version, self._highest = version or self._version, max(self._highest, _number(version))
+        return True
 
     def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[EventOf[K, T]]:
         """Return the deletion of a known object that is gone or ignored from now on."""
@@ -306,6 +334,11 @@ class ResourceWatch(Generic[K, T]):
             self._contact.lived()
         self._contact.failed(reason, now, retry_after)
         self._opened = None
+
+
+def _number(version: str) -> int:
+    """Return a version as a number, as clients may compare them (KEP-5504); 0 if it is none."""
+    return int(version) if version.isascii() and version.isdecimal() and len(version) < _LONGEST_NUMBER else 0
 
 
 def _count_items(body: bytes | bytearray) -> None:

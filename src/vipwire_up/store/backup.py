@@ -2,15 +2,23 @@
 
 A backup is a store file of its own: one consistent revision, checked before it gets its name. Restore checks the
 backup first, and keeps the replaced store beside it, so that a wrong file does no harm.
+
+A restored store continues beyond the revisions of the backup and of the replaced store, and has no history: a client
+that knows a revision of either gets 410 and lists again.
 """
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from vipwire.file_io.files import check_owner, create_file, sync
-from vipwire_up.store.database import FILE_NAME, RESTORE, check, explained, lock
+from vipwire_up.store.database import COMPACT, FILE_NAME, RESTORE, check, explained, lock
 from vipwire_up.store.record import StoreError
+
+SKIPPED: Final = 1_000_000
+"""Revisions after the backup that a restore skips: the replaced store may be unreadable, or on another machine."""
+_NEWEST: Final = "SELECT max(coalesce((SELECT max(revision) FROM changes), 0), (SELECT revision FROM floor))"
 
 
 def backup(folder: Path, target: Path) -> int:
@@ -24,7 +32,7 @@ def backup(folder: Path, target: Path) -> int:
 
 
 def restore(folder: Path, source: Path) -> int:
-    """Copy a backup into a data directory; return its revision. The old store becomes `store.db.old`.
+    """Copy a backup into a data directory; return its new revision. The old store becomes `store.db.old`.
 
     At any moment `store.db` is the old store or the new one, whole: an interrupted restore can be run again.
     """
@@ -34,7 +42,8 @@ def restore(folder: Path, source: Path) -> int:
     with lock(folder):
         fresh = folder / "store.db.restored"
         fresh.unlink(missing_ok=True)
-        revision = _copy(source, fresh, "take another backup")
+        revision = max(_copy(source, fresh, "take another backup") + SKIPPED, _newest(target) + 1)
+        _forget(fresh, revision)
         if target.exists():
             _keep(target)
         fresh.rename(target)
@@ -57,8 +66,7 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
                 origin.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
                 check(copy, unfinished)
-                query = "SELECT max(coalesce((SELECT max(revision) FROM changes), 0), (SELECT revision FROM floor))"
-                revision = int(copy.execute(query).fetchone()[0])
+                revision = int(copy.execute(_NEWEST).fetchone()[0])
         sync(unfinished)
         unfinished.rename(target)
         sync(target.parent)
@@ -67,6 +75,23 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
     finally:
         unfinished.unlink(missing_ok=True)
     return revision
+
+
+def _newest(path: Path) -> int:
+    """Return the newest revision of a store; 0 if it is missing or unreadable."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return int(connection.execute(_NEWEST).fetchone()[0])
+    except (sqlite3.Error, TypeError, ValueError):
+        return 0
+
+
+def _forget(path: Path, revision: int) -> None:
+    """Delete the history of a store that is not in use, and continue after a revision."""
+    with explained(path), closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(COMPACT, {"floor": revision})
+        connection.execute("UPDATE floor SET revision = ?", (revision,))
+    sync(path)
 
 
 def _keep(path: Path) -> None:

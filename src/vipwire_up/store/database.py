@@ -35,7 +35,7 @@ CREATE TABLE objects (resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT
 CREATE TABLE floor (only INTEGER PRIMARY KEY CHECK (only = 1), revision INTEGER NOT NULL);
 INSERT INTO floor VALUES (1, 0);
 """
-_COMPACT: Final = """
+COMPACT: Final = """
 DELETE FROM changes WHERE revision <= :floor
     AND revision NOT IN (SELECT revision FROM objects)
     AND revision NOT IN (SELECT previous FROM changes WHERE revision > :floor)
@@ -105,7 +105,7 @@ class Database:
     def compact(self, floor: int) -> None:
         """Delete states older than `floor` that are not current."""
         with explained(self.path), _transaction(self._connection):
-            self._connection.execute(_COMPACT, {"floor": floor})
+            self._connection.execute(COMPACT, {"floor": floor})
             self._connection.execute("UPDATE floor SET revision = max(revision, ?)", (floor,))
 
     def close(self) -> None:

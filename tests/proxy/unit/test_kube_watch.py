@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.objects import node, service
 
 from vipwire.kube.proxied import SERVICE_CIDRS, SERVICES, ProxyResource, own_node
-from vipwire.kube.watch import ResourceWatch, Sleep, WatchRequest
+from vipwire.kube.watch import LEAST_WATCH, ResourceWatch, Sleep, WatchRequest
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Deleted, Kind, Listed, Object, Upserted
 
@@ -342,3 +342,51 @@ def test_an_endless_line_is_given_up() -> None:
         watch.received(b"x" * (1 << 20), LATER)
     assert watch.broken
     assert watch.received(b"more\n", LATER) == []
+
+
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])
+def test_a_watch_that_goes_back_lists_again_and_reports_it_once(kind: str) -> None:
+    watch = watching(SERVICES, service(1))
+    assert watch.received(line(kind, versioned(service(2), 9)), LATER) == []
+    assert watch.broken
+    assert watch.health(LATER).error == "watch: resourceVersion 9 after 10: the server's store was restored"
+    watch.ended(LATER)
+    slept(watch)
+    assert "watch" not in request(watch)
+    (event,) = watch.page(page(service(3), version="9"), LATER)
+    assert isinstance(event, Listed)
+    assert watch.health(LATER).total == 1
+    assert request(watch)["resourceVersion"] == "9"
+
+
+def test_a_list_that_goes_back_is_taken_and_reported_once() -> None:
+    watch = watching(SERVICES, service(1))
+    watch.refused(410, status(410, "Expired"), LATER)
+    request(watch)
+    (event,) = watch.page(page(service(2), version="9"), LATER)
+    assert isinstance(event, Listed)
+    assert watch.health(LATER).error == "list: resourceVersion 9 after 10: the server's store was restored"
+    slept(watch)
+    assert request(watch)["resourceVersion"] == "9"
+    watch.opened(LATER)
+    assert watch.received(line("ADDED", versioned(service(3), 10)), 2 * LATER)
+    assert not watch.health(2 * LATER).error
+
+
+@pytest.mark.parametrize("sent", [b"", line("BOOKMARK", versioned(service(1), 10))])
+def test_a_watch_that_hears_nothing_in_all_its_time_is_followed_by_a_list(sent: bytes) -> None:
+    """A server whose versions went back is silent until they are higher than the watch's."""
+    watch = watching()
+    watch.received(sent, 1.0)
+    watch.ended(LEAST_WATCH)
+    assert ("watch" in request(watch)) is bool(sent)
+
+
+def test_versions_that_are_no_numbers_are_not_compared() -> None:
+    watch = watching()
+    for version in ("z", "a", "999999999999999999999", "-5"):
+        value = service(1)
+        value = {**value, "metadata": {**value["metadata"], "resourceVersion": version}}
+        assert len(watch.received(line("MODIFIED", value), LATER)) == 1
+        assert request(watch)["resourceVersion"] == version
+        watch.opened(LATER)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.up.unit.cluster_here import running
 
-from vipwire_up.store.backup import backup, restore
+from vipwire_up.store.backup import SKIPPED, backup, restore
 from vipwire_up.store.database import FILE_NAME, Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import (
@@ -240,14 +240,14 @@ def test_a_backup_of_a_store_in_use_is_restored_elsewhere_and_over_a_damaged_one
 
     asyncio.run(scenario())
     _garbage(here / FILE_NAME)
-    assert restore(here, copy) == 1
+    assert restore(here, copy) == 1 + SKIPPED
     assert (here / "store.db.old").read_bytes().startswith(b"no database")
 
     async def after() -> None:
         async with running(opened(here)) as store:
             assert values(store.scan("things")) == ["@1"]
             (record,) = await store.write(put("c"))
-            assert record.revision == 2
+            assert record.revision == 2 + SKIPPED
 
     asyncio.run(after())
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import running
 
-from vipwire_up.store.backup import backup, restore
+from vipwire_up.store.backup import SKIPPED, backup, restore
 from vipwire_up.store.database import FILE_NAME, Database
 from vipwire_up.store.embedded import EmbeddedStore
-from vipwire_up.store.record import Key, StoreError, Write
+from vipwire_up.store.record import CompactedError, Key, StoreError, Write
 
 pytestmark = pytest.mark.slow
 
@@ -103,9 +103,10 @@ def test_a_restore_can_be_killed_at_any_step(
             reached = killed_at(patched, step)
             with contextlib.suppress(KilledError):
                 restore(folder, copy)
-        assert tried(folder) in ((OLD, NEW) if spoil is whole else (NEW, "restore a backup")), step
+        restored = NEW + SKIPPED
+        assert tried(folder) in ((OLD, restored) if spoil is whole else (restored, "restore a backup")), step
         restore(folder, copy)
-        assert revision(folder) == NEW
+        assert revision(folder) in (restored, restored + 1)
         assert (folder / "store.db.old").exists()
         if not reached():
             assert step > 8
@@ -117,10 +118,33 @@ def test_what_a_restore_has_replaced_is_whole(tmp_path: Path) -> None:
     filled(tmp_path / "new", NEW)
     backup(tmp_path / "new", copy)
     filled(tmp_path / "old", OLD)
-    assert restore(tmp_path / "old", copy) == NEW
+    assert restore(tmp_path / "old", copy) == NEW + SKIPPED
     kept.mkdir()
     shutil.copy(tmp_path / "old" / "store.db.old", kept / FILE_NAME)
     assert revision(kept) == OLD
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_restored_store_never_uses_a_revision_twice(tmp_path: Path, times: int) -> None:
+    copy, known = tmp_path / "copy.db", set[int]()
+    await asyncio.to_thread(filled, tmp_path / "here", NEW)
+    backup(tmp_path / "here", copy)
+    for attempt in range(times):
+        async with running(EmbeddedStore(Database(tmp_path / "here"))) as store:
+            for number in range(OLD):
+                key = Key("things", "default", f"later{attempt}-{number}")
+                (record,) = await store.write(Write(key, lambda revision: b"@%d" % revision, 0))
+                assert record.revision not in known
+                known.add(record.revision)
+        floor = restore(tmp_path / "here", copy)
+        assert floor > max(known)
+        async with running(EmbeddedStore(Database(tmp_path / "here"))) as store:
+            assert (store.revision, store.floor, store.count("things")) == (floor, floor, NEW)
+            for since in (NEW, *known):
+                with pytest.raises(CompactedError):
+                    store.changes("things", since)
+                with pytest.raises(CompactedError):
+                    store.scan("things", at=since)
 
 
 def test_a_store_without_content_does_not_begin_anew(tmp_path: Path) -> None:

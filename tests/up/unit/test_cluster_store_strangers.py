@@ -5,6 +5,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from tests.up.unit.store_here import etcd_store, key, put, remove, settings, tex
 from tests.up.unit.up_here import Up, up
 
 from vipwire_up.store.etcd.identity import MemberAnswer, choose_cluster
-from vipwire_up.store.record import ConflictError, ForeignError
+from vipwire_up.store.etcd.store import EtcdStore
+from vipwire_up.store.record import CompactedError, ConflictError, ForeignError
 
 pytestmark = pytest.mark.slow
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -243,6 +245,47 @@ def test_a_whole_etcd_that_is_restored_under_another_name_is_taken(tmp_path: Pat
 
     with members(3) as etcd:
         play(etcd, tmp_path, story)
+
+
+def test_an_etcd_that_is_restored_under_its_servers_never_uses_a_revision_twice() -> None:
+    async def grows(store: EtcdStore, name: str, count: int) -> list[int]:
+        made = [(await store.write(put(f"{name}-{number}")))[0].revision for number in range(count)]
+        await store.newest()
+        return made
+
+    def is_void(store: EtcdStore, revision: int) -> bool:
+        with contextlib.suppress(CompactedError):
+            store.changes("things", revision)
+            return False
+        return True
+
+    async def has_forgotten(store: EtcdStore, revisions: list[int]) -> bool:
+        return all(is_void(store, each) for each in revisions)
+
+    async def scenario() -> None:
+        async with etcd_store(settings(etcd, PREFIX)) as one, etcd_store(settings(etcd, PREFIX)) as two:
+            for store in (one, two):
+                await store.claim(OURS)
+                store.keep_to(OURS)
+            await grows(one, "kept", 5)
+            path = await apart(snapshot, etcd, 0)
+            known = [*await grows(one, "lost", 60), *await grows(two, "lost-too", 3)]
+            etcd.forget(0)
+            restore(etcd, 0, path, *etcd.alone(0))
+            etcd.start(0)
+            await apart(etcd.wait)
+            for store in (one, two):
+                await until(partial(has_forgotten, store, known))
+                assert store.count("things") == 5
+            assert min(await grows(one, "new", 90)) > max(known)
+            async with etcd_store(settings(etcd, PREFIX)) as three:
+                for store in (one, two, three):
+                    await store.newest()
+                    assert store.count("things") == 95
+                    assert await has_forgotten(store, known)
+
+    with members(1) as etcd:
+        asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> None:

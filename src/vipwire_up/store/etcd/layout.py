@@ -5,6 +5,7 @@
     PREFIX/tries                             written after a try with an unknown outcome: see transactions.py
     PREFIX/cluster                           the owner of the prefix
     PREFIX/compacted                         the revision that was compacted last
+    PREFIX/restored                          written after etcd was restored: all revisions before are void
 
 An object's resourceVersion is the revision that etcd gives the write. It is unknown before, so it is stored as "0"
 and set when the object is read.
@@ -63,6 +64,10 @@ class Layout:
     @property
     def compacted(self) -> bytes:
         return f"{self.prefix}/compacted".encode()
+
+    @property
+    def restored(self) -> bytes:
+        return f"{self.prefix}/restored".encode()
 
 
 def at_revision(value: bytes, revision: int) -> bytes:

@@ -46,6 +46,8 @@ _HOME_SECONDS: Final = 2.0
 _MEET_EVERY: Final = 5
 """On one of so many looks, also ask the other members for their cluster."""
 _START_SECONDS: Final = 60.0
+_UNSEEN: Final = 1000
+"""Revisions that another server may have shown, and this one not, before etcd was restored."""
 _PENDING: Final = -1
 """The revision of a record that is being written."""
 
@@ -84,7 +86,6 @@ class EtcdStore(Visible):
 
     @property
     def note(self) -> str:
-        """Problems of a part of etcd while the rest works; "" for nothing."""
         return self._client.note
 
     async def open(self, patience: float = _START_SECONDS) -> None:
@@ -234,7 +235,7 @@ class EtcdStore(Visible):
     ) -> None:
         writes = [step for step in steps if isinstance(step, Write)]
         try:
-            revision = await self._gathering.commit(steps, values)
+            revision = await self._number(steps, values)
             with contextlib.suppress(TimeoutError):  # the write succeeded, even if not visible here yet
                 await self._shown(revision)
         except asyncio.CancelledError:
@@ -252,6 +253,16 @@ class EtcdStore(Visible):
             for write in writes:
                 del self._pending[write.key]
             decided.set()
+
+    async def _number(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
+        """Make a transaction; return its revision, which no earlier transaction had."""
+        shown = self.revision
+        if self._reread:
+            raise UnavailableError("etcd was restored: its objects are read again")
+        revision = await self._gathering.commit(steps, values)
+        if revision <= shown:
+            raise UnknownOutcomeError("etcd was restored while the change was made")
+        return revision
 
     async def _shown(self, revision: int) -> None:
         elsewhere = self._client.watched != self._client.server
@@ -329,10 +340,13 @@ class EtcdStore(Visible):
         return True
 
     async def _look_back(self) -> None:
-        """Read all objects again if etcd was restored: it is another cluster, or at an older revision."""
+        """If etcd was restored, read all objects again, at a revision beyond all that any server has shown."""
         _, revision = await self._newest()
         if self._reread or revision < self.revision:
+            self._reread = True
             log.error("etcd has gone back: it was restored", seen=self.revision, now=revision)
+            await self._transactions.continue_after(self.revision + _UNSEEN)
+            await self._transactions.void_history()
             await self._load(0)
             self._reread = False
 
@@ -344,7 +358,7 @@ class EtcdStore(Visible):
             raise UnavailableError(f"etcd: the watch was cancelled: {answer.cancel_reason}")
         if not answer.events:
             return
-        self._check_owner(answer.events)
+        self._check_notes(answer.events)
         changes, latest = list[RecordChange](), dict[Key, Record | None]()
         for event in answer.events:
             key = self._layout.key(event.kv.key)
@@ -362,9 +376,14 @@ class EtcdStore(Visible):
         if floor := self._history.excess():
             self._history.drop(floor)
 
-    def _check_owner(self, events: Iterable[Any]) -> None:
-        """Raise ForeignError if the prefix's owner changes: all objects may disappear with it."""
+    def _check_notes(self, events: Iterable[Any]) -> None:
+        """Raise ForeignError if the prefix's owner changes: all objects may disappear with it.
+
+        Raise CompactedError if another server found that etcd was restored.
+        """
         for event in events:
+            if event.kv.key == self._layout.restored:
+                raise CompactedError(self.revision, event.kv.mod_revision)
             if event.kv.key == self._layout.cluster and event.kv.value != self._transactions.owner != b"":
                 self._reread = True
                 raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or is another cluster's")

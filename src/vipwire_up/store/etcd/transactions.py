@@ -35,6 +35,7 @@ from vipwire_up.store.record import (
 
 _PAGE: Final = 500
 _MOST_PER_LEASE: Final = 1000
+_AT_ONCE: Final = 64
 _Range = MESSAGES["RangeRequest"]
 _Op = MESSAGES["RequestOp"]
 
@@ -239,6 +240,27 @@ class Transactions:
             return False, found[0].mod_revision if found else 0
         await self._client.call("KV/Compact", MESSAGES["CompactionRequest"](revision=revision))
         return True, answer.header.revision
+
+    async def continue_after(self, revision: int) -> None:
+        """Write until etcd's revision is beyond `revision`: each number is for one state only."""
+        _, reached = await self.newest()
+
+        async def work(count: int) -> None:
+            for _ in range(count):
+                await self.put(self._layout.changed, b"")
+
+        each, rest = divmod(max(revision - reached + 1, 0), _AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(_AT_ONCE):
+                tasks.create_task(work(each + (number < rest)))
+
+    async def void_history(self) -> None:
+        """Tell all servers that revisions before this write are void, and compact etcd up to there."""
+        revision = int((await self.put(self._layout.restored, b"")).header.revision)
+        await self._client.call("KV/Compact", MESSAGES["CompactionRequest"](revision=revision))
+
+    async def put(self, key: bytes, value: bytes) -> Any:
+        return (await self._client.call("KV/Put", MESSAGES["PutRequest"](key=key, value=value))).message
 
     async def claim(self, owner: bytes) -> bytes:
         """Write the owner of the prefix unless there is one; return the owner."""

@@ -1,8 +1,7 @@
 """Writes a whole cluster below a prefix of etcd, and reads one, for a migration while no API server runs."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from vipwire_up.store.etcd.client import Client
 from vipwire_up.store.etcd.layout import Layout, at_revision
@@ -15,7 +14,6 @@ MOVED: Final = b"moved to sqlite"
 """The owner of a prefix while its objects are being moved to SQLite, and afterwards."""
 _MOST: Final = 100
 _MOST_BYTES: Final = 1 << 20  # of a request: etcd's own limit is 1.5 MiB
-_AT_ONCE: Final = 64
 _Op = MESSAGES["RequestOp"]
 
 
@@ -40,17 +38,7 @@ class Transfer:
         await self._client.call("KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_after(first)))
 
     async def raise_revision(self, beyond: int) -> None:
-        """Write until etcd's revision is beyond `beyond`."""
-        _, revision = await self._transactions.newest()
-
-        async def work(count: int) -> None:
-            for _ in range(count):
-                await self._put(self._layout.changed, b"")
-
-        each, rest = divmod(max(beyond - revision + 1, 0), _AT_ONCE)
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(_AT_ONCE):
-                tasks.create_task(work(each + (number < rest)))
+        await self._transactions.continue_after(beyond)
 
     async def fill(self, objects: Iterable[tuple[Key, bytes]]) -> None:
         batch, size = list[tuple[bytes, bytes]](), 0
@@ -62,10 +50,10 @@ class Transfer:
             size += len(value)
         if batch:
             await self._write(batch)
-        await self._put(self._layout.changed, b"")
+        await self._transactions.put(self._layout.changed, b"")
 
     async def mark(self, owner: bytes) -> None:
-        await self._put(self._layout.cluster, owner)
+        await self._transactions.put(self._layout.cluster, owner)
 
     async def records(self) -> tuple[int, list[Record]]:
         _, revision = await self._transactions.newest()
@@ -77,9 +65,6 @@ class Transfer:
         success = [_Op(request_put=MESSAGES["PutRequest"](key=place, value=value)) for place, value in batch]
         request = MESSAGES["TxnRequest"](success=success)
         await self._client.call("KV/Txn", request)
-
-    async def _put(self, key: bytes, value: bytes) -> Any:
-        return (await self._client.call("KV/Put", MESSAGES["PutRequest"](key=key, value=value))).message
 
 
 def _after(prefix: bytes) -> bytes:
