@@ -58,6 +58,22 @@ class Expecting(Protocol[K, V]):
 
 
 @runtime_checkable
+class Enlarging(Protocol[K, V]):
+    """A mode whose kernel objects have room for a number of elements. Optional."""
+
+    def lacks_room(self, delta: Delta[K, V]) -> bool:
+        """Report whether the kernel would refuse a difference for lack of room."""
+        ...
+
+    def enlarge(self, delta: Delta[K, V], held: Iterable[Mapping[K, V]]) -> int:
+        """Make the room for a difference; return the bytes sent. `held` are all objects in the kernel.
+
+        Raise CommitError if the kernel refuses.
+        """
+        ...
+
+
+@runtime_checkable
 class Prompt(Protocol):
     """A mode that commits a few objects with one fast system call."""
 

@@ -11,7 +11,7 @@ A refused transaction leaves the kernel unchanged. The reconciler retries it in 
 isolated: these keep their old objects, are reported, and are tried again when they change or at `retry`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from vipwire.errors import CommitError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.backend import Backend, Expecting, Rendered
+from vipwire.reconcile.backend import Backend, Enlarging, Expecting, Rendered
 from vipwire.reconcile.delta import Delta
 
 K = TypeVar("K")
@@ -39,6 +39,13 @@ class Belief(Struct, Generic[K, V]):
     services: dict[ObjectName, Rendered[K, V]] = field(default_factory=dict)
     sharers: dict[K, int] = field(default_factory=dict)
     unowned: dict[K, V] = field(default_factory=dict)
+
+    def objects(self) -> Iterator[Mapping[K, V]]:
+        """Yield all objects in the kernel; shared ones several times."""
+        yield self.unowned
+        for rendered in self.services.values():
+            yield rendered.own
+            yield rendered.shared
 
 
 class Transaction(Generic[K, V]):
@@ -142,7 +149,7 @@ NODE = ObjectName("", "")
 
 
 class LongerError(VipwireError):
-    """A `brief` sync would have to read the kernel, or to split a refused transaction."""
+    """A `brief` sync would have to read the kernel, to split a refused transaction, or to enlarge an object."""
 
 
 class Report(Struct, Generic[K]):
@@ -166,6 +173,7 @@ class Reconciler(Generic[K, V]):
 
     def __init__(self, backend: Backend[K, V]) -> None:
         self._backend = backend
+        self._enlarging: Enlarging[K, V] | None = backend if isinstance(backend, Enlarging) else None
         self._desired: dict[ObjectName, Rendered[K, V]] = {}
         self._belief = Belief[K, V]()
         self._pending: dict[ObjectName, None] = {}
@@ -226,7 +234,7 @@ class Reconciler(Generic[K, V]):
         names += self._yielding(names)
         if self._trusted:
             try:
-                self._commit(names, report)
+                self._commit(names, report, brief=brief)
             except CommitError as error:
                 if brief:
                     raise LongerError from error
@@ -308,13 +316,19 @@ class Reconciler(Generic[K, V]):
         kept = {key for key, value in had.items() if key in observed and observed[key] == value}
         return kept | {key for key in wanted if key not in had and key not in observed}
 
-    def _commit(self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False) -> list[K]:
+    def _commit(
+        self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False, brief: bool = False
+    ) -> list[K]:
         """Commit what some Services lack; `last`: also remove unclaimed objects. Return the changed keys."""
         step = Transaction(self._belief)
         for name in names:
             step.add(name, self._wanted(name))
         delta = step.delta(last=last)
         if delta:
+            if self._enlarging is not None and self._enlarging.lacks_room(delta):
+                if brief:
+                    raise LongerError
+                report.size += self._enlarging.enlarge(delta, self._belief.objects())
             report.size += self._backend.commit(delta)
             report.added += len(delta.added)
             report.changed += len(delta.changed)

@@ -8,6 +8,7 @@ request: see `generations`.
 import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from vipwire.config.sections import COUNTER_FIELDS, CounterLevel
@@ -48,7 +49,8 @@ from vipwire.modes.nftables.table.read import (
     read_elements,
 )
 from vipwire.modes.nftables.table.render import render
-from vipwire.modes.nftables.table.script import DescribedOperation, steps
+from vipwire.modes.nftables.table.script import DescribedOperation, replacing_sets, steps
+from vipwire.modes.nftables.table.sizes import SIZED, SetSizes, refers_to
 from vipwire.modes.nftables.table.skeleton import HOOKED, compiled, node_objects
 from vipwire.plan.annotations import NOTHING, in_vain
 from vipwire.plan.node import NodePlan
@@ -93,6 +95,7 @@ class NftablesBackend:
         self._generations = generations or Generations()
         self._foreign = -1
         self._recreate = False
+        self._sizes = SetSizes()
         self._known: dict[ObjectKey, Object] = dict(HOOKED)
         self.worthwhile = WORTHWHILE
         self._ahead: tuple[int, Listings] = (-1, NOTHING_AHEAD)
@@ -156,7 +159,41 @@ class NftablesBackend:
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
         """Send one transaction; return its size in bytes."""
-        planned = steps(self.family, delta, recreate=self._recreate)
+        room = self._sizes.measure(delta)
+        planned = steps(self.family, delta, recreate=self._recreate, sizes=room.made)
+        size = self._send(planned, lambda: text.script(self.family, delta))
+        self._recreate = False
+        self._sizes.note_committed(room)
+        if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
+            self._note_flowtable(there=fastpath.KEY in delta.added)
+        return size
+
+    def lacks_room(self, delta: Delta[ObjectKey, Object]) -> bool:
+        """Report whether a set is too small for a transaction; see `Enlarging`."""
+        return bool(self._sizes.measure(delta).outgrown)
+
+    def enlarge(self, delta: Delta[ObjectKey, Object], held: Iterable[Mapping[ObjectKey, Object]]) -> int:
+        """Replace the sets that lack room by larger ones with the same elements; see `Enlarging`.
+
+        In one transaction: each packet finds all elements, in the old set or in the new one.
+        """
+        sizes = self._sizes.measure(delta).outgrown
+        sets = [spec for spec in self._known.values() if isinstance(spec, SetSpec) and spec.name in sizes]
+        elements: dict[ObjectKey, Object] = {}
+        chains: dict[str, Chain] = {}
+        for key, value in (item for objects in held for item in objects.items()):
+            if key[0] in sizes:
+                elements[key] = value
+            elif key[0] == CHAIN and (chain := self._chain(key[1].decode())) and refers_to(chain, sizes):
+                chains[key[1].decode()] = chain
+        larger = [replace(spec, size=sizes[spec.name]) for spec in sets]
+        planned = replacing_sets(self.family, larger, elements, chains)
+        size = self._send(planned, lambda: [step.words for step in planned])
+        self._sizes.note_enlarged(sizes)
+        return size
+
+    def _send(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]]) -> int:
+        """Send one transaction; return its size in bytes. Raise CommitError, with `script`, if the kernel refuses."""
         operations = [step.operation for step in planned]
         expected = self._generations.expected
         first, size, refused = self._transact(operations, expected)
@@ -165,14 +202,11 @@ class NftablesBackend:
             self._generations.look()  # takes note of other programs' commits
             first, size, refused = self._transact(operations, None)
         if refused is not None:
-            raise self._refusal(planned, first, refused, delta)
-        self._recreate = False
+            raise self._refusal(planned, first, refused, script)
         if expected is None:
             self._generations.count_own(1)
         else:
             self._generations.count_expected()
-        if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
-            self._note_flowtable(there=fastpath.KEY in delta.added)
         return size
 
     def _transact(
@@ -234,19 +268,24 @@ class NftablesBackend:
         return True
 
     def _refusal(
-        self, planned: list[DescribedOperation], first: int, answer: Acknowledgement, delta: Delta[ObjectKey, Object]
+        self,
+        planned: list[DescribedOperation],
+        first: int,
+        answer: Acknowledgement,
+        script: Callable[[], Iterable[str]],
     ) -> CommitError:
         refused = encode.refused(planned, first, answer.sequence)
         what = refused.words if refused else "the transaction as a whole"
         lacking = advice(what) if answer.errno in LACKING else ""
         return CommitError(
             "; ".join(filter(None, (f"table {text.table_name(self.family)}: {what}: {_reason(answer)}", lacking))),
-            transaction="\n".join(text.script(self.family, delta)),
+            transaction="\n".join(script()),
             errno=answer.errno,
         )
 
     def _read(self, ahead: Listings) -> dict[ObjectKey, Object]:
         self._recreate = False
+        self._sizes = SetSizes()
         if not has_table(self._socket, self.family):
             return {}
         objects: dict[ObjectKey, Object] = dict(self._read_chains())
@@ -256,7 +295,7 @@ class NftablesBackend:
         for item in declared:
             key = (SET, item.name.encode())
             ours = memory_set(self.family, item.name) if is_memory(item.name) else self._known.get(key)
-            if isinstance(ours, SetSpec) and not same_set(compile_set(ours, self.family), item.attributes):
+            if isinstance(ours, SetSpec) and not self._is_declared(ours, item):
                 self._recreate = True
             objects[key] = ours if isinstance(ours, SetSpec) else SetSpec(item.name, ())
         if self._recreate or self._wrong_hook(objects):
@@ -264,7 +303,13 @@ class NftablesBackend:
             return {}
         wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
         objects.update(read_elements(self._socket, self.family, wanted, self.large, ahead))
+        self._sizes.note_observed({item.name: item.size for item in declared if item.name in SIZED}, objects)
         return objects
+
+    def _is_declared(self, ours: SetSpec, found: decode.SetDeclaration) -> bool:
+        """Report whether the kernel has this set, with any size if it is a hash that vipwire enlarges."""
+        spec = replace(ours, size=found.size) if ours.name in SIZED else ours
+        return same_set(compile_set(spec, self.family), found.attributes)
 
     def _dump(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:
         """Return all chains, rules or sets of the table: the kernel does not filter every kind by table."""
@@ -294,10 +339,15 @@ class NftablesBackend:
             key = (CHAIN, chain.name.encode())
             yield key, Chain(self._recognised(key, rules.get(chain.name, [])), _hook(chain))
 
+    def _chain(self, name: str) -> Chain | None:
+        """Return the chain that vipwire writes under this name."""
+        known = self._known.get((CHAIN, name.encode())) or written(self.family, name)
+        return known if isinstance(known, Chain) else None
+
     def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
         """Replace the kernel's rules by the equal texts of vipwire."""
-        known = self._known.get(key) or written(self.family, key[1].decode())
-        ours = known.rules if isinstance(known, Chain) else ()
+        known = self._chain(key[1].decode())
+        ours = known.rules if known else ()
 
         def text(place: int, expressions: bytes) -> str:
             likely = ours[place : place + 1]

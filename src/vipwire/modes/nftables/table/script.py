@@ -12,8 +12,10 @@ chains, flowtables and sets
               disappear       after all rules and elements that refer to them
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from vipwire.linux.netlink.nftables import encode
@@ -40,6 +42,7 @@ from vipwire.modes.nftables.table.skeleton import compiled
 from vipwire.reconcile.delta import Delta
 
 COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
+NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
 _VALUE: Final = itemgetter(1)
 
 _Group: TypeAlias = list[tuple[bytes, Object]]
@@ -54,12 +57,34 @@ class DescribedOperation(NamedTuple):
     words: str
 
 
-def steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False) -> list[DescribedOperation]:
-    """Write a difference. `recreate`: delete the table and write all of `delta`, which must only add."""
-    return list(_steps(family, delta, recreate=recreate))
+def steps(
+    family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False, sizes: Mapping[str, int] = NO_SIZES
+) -> list[DescribedOperation]:
+    """Write a difference. `recreate`: delete the table and write all of `delta`, which must only add.
+
+    `sizes` are those of the hashes among the sets of `delta`; other sets have the size of their declarations.
+    """
+    return list(_steps(family, delta, sizes, recreate=recreate))
 
 
-def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -> Iterator[DescribedOperation]:
+def replacing_sets(
+    family: Family, sets: Iterable[SetSpec], elements: Mapping[ObjectKey, Object], chains: Mapping[str, Chain]
+) -> list[DescribedOperation]:
+    """Make sets with elements anew, in one transaction. `chains` are all whose rules refer to the sets."""
+    groups = _grouped(elements.items())
+    replaced = [_flush_chain(family, name) for name in chains]
+    for spec in sets:
+        replaced += _delete_set(family, spec.name), _new_set(family, spec)
+        group = {spec.name: groups.get(spec.name, [])}
+        replaced += _elements(family, group, adding=True) if group[spec.name] else ()
+    for name, chain in chains.items():
+        replaced += _new_rules(family, name, chain)
+    return replaced
+
+
+def _steps(
+    family: Family, delta: Delta[ObjectKey, Object], sizes: Mapping[str, int], *, recreate: bool
+) -> Iterator[DescribedOperation]:
     if recreate:  # the table may be absent, and deleting an absent one is refused
         yield DescribedOperation(encode.new_table(family, TABLE), "add table")
         yield DescribedOperation(encode.delete_table(family, TABLE), "delete table")
@@ -67,18 +92,16 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
     if recreate or SET in added:
         yield DescribedOperation(encode.new_table(family, TABLE, COMMENT), "add table")
     if added:
-        yield from _declarations(family, added)
+        yield from _declarations(family, added, sizes)
     yield from _new_hooks(family, going, coming)
     for key, value in removed.get(SET, ()):
         if isinstance(value, SetSpec) and not value.key:  # of another layout: vipwire has not read its elements
             yield DescribedOperation(encode.flush_set(family, TABLE, key.decode()), f"flush set {key.decode()}")
     yield from _elements(family, going, adding=False)
     for name, _ in _chains(going) if CHAIN in going else ():
-        yield DescribedOperation(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
+        yield _flush_chain(family, name)
     for name, chain in _chains(coming) if CHAIN in coming else ():
-        for rule in chain.rules:
-            operation = encode.new_rule(family, TABLE, name, compiled(rule, family))
-            yield DescribedOperation(operation, f"add rule {name} {rule}")
+        yield from _new_rules(family, name, chain)
     yield from _elements(family, coming, adding=True)
     if removed:
         yield from _removals(family, removed)
@@ -111,11 +134,10 @@ def _joined(groups: _Groups, more: _Groups) -> _Groups:
     return {name: [*groups.get(name, ()), *more.get(name, ())] for name in {**groups, **more}}
 
 
-def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation]:
+def _declarations(family: Family, added: _Groups, sizes: Mapping[str, int]) -> Iterator[DescribedOperation]:
     for _, value in added.get(SET, ()):
         if isinstance(value, SetSpec):
-            operation = encode.new_set(family, TABLE, value.name, compile_set(value, family))
-            yield DescribedOperation(operation, f"add set {value.name}")
+            yield _new_set(family, replace(value, size=sizes[value.name]) if value.name in sizes else value)
     for key, value in added.get(FLOWTABLE, ()):
         if isinstance(value, FlowtableSpec):
             name = key.decode()
@@ -145,8 +167,26 @@ def _removals(family: Family, removed: _Groups) -> Iterator[DescribedOperation]:
         name = key.decode()
         yield DescribedOperation(delete_flowtable(family, TABLE, name), f"delete flowtable {name}")
     for key, _ in removed.get(SET, ()):
-        name = key.decode()
-        yield DescribedOperation(encode.delete_set(family, TABLE, name), f"delete set {name}")
+        yield _delete_set(family, key.decode())
+
+
+def _new_set(family: Family, spec: SetSpec) -> DescribedOperation:
+    operation = encode.new_set(family, TABLE, spec.name, compile_set(spec, family))
+    return DescribedOperation(operation, f"add set {spec.name}")
+
+
+def _delete_set(family: Family, name: str) -> DescribedOperation:
+    return DescribedOperation(encode.delete_set(family, TABLE, name), f"delete set {name}")
+
+
+def _flush_chain(family: Family, name: str) -> DescribedOperation:
+    return DescribedOperation(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
+
+
+def _new_rules(family: Family, name: str, chain: Chain) -> Iterator[DescribedOperation]:
+    for rule in chain.rules:
+        operation = encode.new_rule(family, TABLE, name, compiled(rule, family))
+        yield DescribedOperation(operation, f"add rule {name} {rule}")
 
 
 def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
