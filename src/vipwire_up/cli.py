@@ -12,6 +12,7 @@ from vipwire.terminal.output import MISUSED, note, plain_errors, say
 from vipwire_up.nodes.flags import (
     EXEC_PROBES,
     EXEC_PROBES_USER,
+    NODE_IP,
     NODE_LEASE,
     NODE_NAME,
     PROBES,
@@ -69,6 +70,7 @@ _etcd_options = with_flags(
     show_default=True,
 )
 @NODE_NAME
+@NODE_IP
 @NODE_LEASE
 @click.option(
     "--service-cluster-ip-range",

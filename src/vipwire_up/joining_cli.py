@@ -13,6 +13,7 @@ from vipwire_up.joining.hidden_argument import hide_argument
 from vipwire_up.nodes.flags import (
     EXEC_PROBES,
     EXEC_PROBES_USER,
+    NODE_IP,
     NODE_LEASE,
     NODE_NAME,
     PROBES,
@@ -63,6 +64,7 @@ def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token, such as /dev/stdin.")
 @click.option("--ca-hash", default="", help="The hash of the cluster's authority, sha256:…")
 @NODE_NAME
+@NODE_IP
 @click.option("--server", is_flag=True, help="Prepare for an API server here: fetch the authority's key, and end.")
 @NODE_LEASE
 @PROBES

@@ -26,7 +26,7 @@ from vipwire_up.joining import manage
 from vipwire_up.joining.manage import say_goodbye
 from vipwire_up.joining.membership import Folder, Member, check_node, merged, read_server
 from vipwire_up.joining.run import Setting, now, run
-from vipwire_up.up_settings import read_bgp, read_prober, read_proxy
+from vipwire_up.up_settings import read_bgp, read_node_ips, read_prober, read_proxy
 
 _LONGEST_TOKEN: Final = 4096
 _OF_SERVERS: Final = frozenset({"data_dir", "url", "token", "token_file", "ca_hash", "server"})
@@ -53,6 +53,8 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
             return
         Folder(flags["data_dir"]).pin()  # an earlier version's file may hold more than one authority
         setting = _setting(flags, member.node)
+    if setting.proxy is not None:
+        log.configure(setting.proxy.logging)
 
     def ready(url: str) -> None:
         click.echo(f"joined as Node {member.node}: the API is at {url}, and leads to {', '.join(member.servers)}")
@@ -139,6 +141,7 @@ def _setting(flags: dict[str, Any], node: str) -> Setting:
         read_bgp(flags),
         read_prober(flags, node),
         probes=flags["probes"] == "machine",
+        node_ips=read_node_ips(flags["node_ip"]),
     )
 
 

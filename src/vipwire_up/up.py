@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.config.configuration import Config
+from vipwire.kube.access.access import load_access
 from vipwire.kube.errors import ApiError
 from vipwire.kube.proxied import proxy_resources
 from vipwire.logging import log
@@ -95,6 +96,7 @@ class Setting:
     probes: bool = True
     balancers: tuple[Network, ...] = ()
     announce: str = ""
+    node_ips: tuple[str, ...] = ()
     node_seconds: int = NODE_SECONDS
     bgp: BgpSettings | None = None
     life: timedelta = LIFE
@@ -134,7 +136,7 @@ class _Cluster:
         self._complaints = Complaints(registry)
         self._supervisor = Supervisor(self._complaints.hear)
         self._services = OwnServices(registry, self._supervisor.guard("own Services"))
-        self._own = OwnAddresses(setting.node, probes=setting.probes)
+        self._own = OwnAddresses(setting.node, setting.node_ips, probes=setting.probes)
         objects = LocalObjects(registry, "vipwire-node")
         shared = registry.store.shared
         # A store in a file has one server, even after a reboot or in another network namespace.
@@ -249,9 +251,9 @@ class _Cluster:
         yield Part("IPAddresses", simply(AddressRepair(registry, guard("IPAddresses")).run))
         elected = dataclasses.replace(setting.prober, node="")
         yield Part("probes", simply(local_probes(registry, elected, guard("probes")).run))
+        balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
+        yield Part("LoadBalancer addresses", simply(balancers.run))
         if setting.balancers:
-            balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
-            yield Part("LoadBalancer addresses", simply(balancers.run))
             gateways = GatewayServices(registry, setting.balancers, guard("Gateways' Services"))
             yield Part("Gateways' Services", simply(gateways.run))
 
@@ -276,7 +278,8 @@ class _Cluster:
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects, addresses = StoreSource(self._registry.store, proxy_resources(self._setting.node)), self._addresses
         source = ToldSource(objects, "announcements", lambda: addresses.trouble or addresses.note)
-        await self._ending.run_proxy(config, source, self._supervisor, begun)
+        access = load_access(self._setting.folder / "node.kubeconfig")  # for Events; written by the API server
+        await self._ending.run_proxy(config, source, access, self._supervisor, begun)
 
 
 async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: Heartbeat) -> None:

@@ -18,6 +18,8 @@ def start(flags: dict[str, Any]) -> None:
     log.configure(Logging())
     with plain_errors(MISUSED):
         setting = read_setting(flags)
+    if setting.proxy is not None:
+        log.configure(setting.proxy.logging)
 
     def ready(url: str, kubeconfig: Path) -> None:
         click.echo(f"API server at {url}")

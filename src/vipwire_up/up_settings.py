@@ -11,6 +11,9 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, environment_flags, parse_flags
 from vipwire.config.kinds import parse_duration
 from vipwire.errors import ConfigError
+from vipwire.linux.host.addresses import global_addresses, read_addresses
+from vipwire.logging import log
+from vipwire.model.net import format_address, parse_address
 from vipwire.model.text import port_number
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
 from vipwire_up.controllers.allocation.ranges import Network, Range, port_range
@@ -24,6 +27,8 @@ from vipwire_up.up import Setting
 
 _LEAST_LIFE, _MOST_LIFE = timedelta(hours=1), timedelta(days=365)
 _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
+_ALONE: Final = frozenset({"cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover", "write-config-to"})
+"""What `vipwire proxy` does in place of running, or at its start alone."""
 
 
 def read_setting(flags: Mapping[str, Any]) -> Setting:
@@ -46,10 +51,30 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         probes=flags["probes"] == "machine",
         balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
         announce=flags["announce_interface"],
+        node_ips=read_node_ips(flags["node_ip"]),
         node_seconds=flags["node_lease_seconds"],
         bgp=read_bgp(flags),
         life=_life(flags["cluster_signing_duration"]),
     )
+
+
+def read_node_ips(text: str) -> tuple[str, ...]:
+    """Parse addresses of this machine, at most one of each family. Raise ConfigError."""
+    flag, here = "--node-ip", {format_address(each) for each in global_addresses(read_addresses())}
+    found = tuple(_address(part.strip(), flag) for part in text.split(",")) if text else ()
+    if len({":" in each for each in found}) < len(found):
+        raise ConfigError(f"{flag} {text}: give at most one address of each family")
+    for each in found:
+        if each not in here:
+            raise ConfigError(f"{flag} {each}: this machine has {', '.join(sorted(here)) or 'no global address'}")
+    return found
+
+
+def _address(text: str, flag: str) -> str:
+    try:
+        return format_address(parse_address(text))
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error}") from None
 
 
 def _life(text: str) -> timedelta:
@@ -123,6 +148,9 @@ def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config 
         return None
     if others := sorted(_OURS_TO_SAY & given.keys()):
         raise ConfigError(f"--{others[0]} cannot be given here: vipwire sets it for this proxy itself")
+    if others := sorted(_ALONE & given.keys()):
+        why = "give it before --" if others[0] == "takeover" else "leave it out"
+        raise ConfigError(f"--{others[0]} behind -- is for `vipwire proxy` alone: {why}")
     if mode and "config" in given:
         raise ConfigError(f"--proxy-mode {mode}: with --config set it in that file (mode: {mode})")
     takeover = ("--takeover",) if flags.get("takeover") else ()
@@ -131,7 +159,10 @@ def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config 
         ours += ["--proxy-mode", mode]
     if flags.get("view_bind_address"):
         ours += ["--view-bind-address", flags["view_bind_address"]]
-    return build_config({**everywhere, **given, **parse_flags(ours)}).config
+    config, warnings = build_config({**everywhere, **given, **parse_flags(ours)})
+    for warning in warnings if given else ():
+        log.warning(warning)
+    return config
 
 
 def _dns(flags: Mapping[str, Any]) -> DnsSettings:

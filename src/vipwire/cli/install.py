@@ -166,6 +166,9 @@ def systemd(names: tuple[str, ...], root: Path, *, now: bool, printed: bool) -> 
     if now and not printed:
         with plain_errors():
             _start(names)
+    elif not printed:
+        units = " ".join(f"vipwire-{name}" for name in names)
+        say(f"start: systemctl daemon-reload && systemctl enable --now {units}")
 
 
 def require_visible(*paths: str) -> None:

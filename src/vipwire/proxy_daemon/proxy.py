@@ -17,7 +17,7 @@ from vipwire.config.gates import KNOWN_GATES
 from vipwire.config.sections import Series
 from vipwire.errors import UnsupportedError, ungrouped
 from vipwire.file_io.file_watch import FileWatch
-from vipwire.kube.access.access import load_access
+from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import RequestResult
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
@@ -61,11 +61,12 @@ class Proxy:
         config: Config,
         modes: dict[Family, Mode],
         addresses: AddressWatch,
+        recorder: Recorder,
+        access: Access | None = None,
         source: Source | None = None,
-        recorder: Recorder | None = None,
     ) -> None:
-        self._started, self._recorder = time.time(), recorder or Recorder(None)
-        self._config, self._addresses, self._given = config, addresses, source
+        self._started, self._recorder = time.time(), recorder
+        self._config, self._addresses, self._access, self._given = config, addresses, access, source
         self._node_name = config.hostname_override or socket.gethostname().lower()
         sync = config.sync
         lines = [
@@ -230,18 +231,16 @@ class Proxy:
             self.metrics.feature_enabled.labels(name=name, stage=KNOWN_GATES[name].stage.value).set(int(on))
 
     def _source(self) -> tuple[Source, EventRecorder | None]:
-        config, connection = self._config, self._config.client_connection
-        if self._given is not None:
-            return self._given, None
-        if config.manifests:
+        access, connection = self._access, self._config.client_connection
+        if access is None:
             from vipwire.kube.manifests import documents, source  # noqa: PLC0415
 
-            return source.ManifestSource(map(Path, config.manifests), documents.MANIFESTS), None
-        kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
-        access = load_access(kubeconfig, config.master or None)
+            return source.ManifestSource(map(Path, self._config.manifests), documents.MANIFESTS), None
         recorder = EventRecorder(
             access, self._node_name, qps=connection.qps, burst=connection.burst, witness=self._count_request
         )
+        if self._given is not None:
+            return self._given, recorder
         resources = proxy_resources(self._node_name)
         return ApiSource(access, resources, witness=self._count_request, places=self._connects_to), recorder
 

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from vipwire.config.configuration import Config
 from vipwire.config.file import Loaded
 from vipwire.file_io.files import check_owner
+from vipwire.kube.access.access import Access, load_access
 from vipwire.linux.host.addresses import AddressWatch
 from vipwire.linux.host.rights import capabilities, require_net_admin
 from vipwire.logging import log
@@ -30,8 +31,9 @@ def run_proxy(config: Config, reread: Reread) -> int:
     if config.init_only:
         prepare_machine(config)
         return 0
+    access = find_access(config)
     with claim_proxy(config) as claim:
-        with _prepared(config) as proxy:
+        with _prepared(config, access) as proxy:
             status = event_loop.run(
                 proxy.run(Reloader(config, proxy.config, reread, proxy.metrics, proxy.files), claim)
             )
@@ -42,23 +44,24 @@ def run_proxy(config: Config, reread: Reread) -> int:
 
 
 async def run_beside(
-    command: str, config: Config, source: Source, begun: Callable[[Proxy], None], counted: Collector
+    command: str, config: Config, source: Source, access: Access, begun: Callable[[Proxy], None], counted: Collector
 ) -> None:
     """Run the proxy in a shared loop, with the caller's source of objects, until a signal or cancellation.
 
+    Events go to the API server of `access`.
     The proxy calls `begun` once this machine can run it and exposes `counted` with its metrics. The caller must have
     claimed this network namespace (`proxy.start.record`). Errors name `command`.
     """
     require_net_admin(command)
     cyclic_garbage.look_rarely()
-    with _prepared(config, source) as proxy:
+    with _prepared(config, access, source) as proxy:
         begun(proxy)
         proxy.metrics.registry.register(counted)
         await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics, proxy.files))
 
 
 @contextlib.contextmanager
-def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy]:
+def _prepared(requested: Config, access: Access | None, source: Source | None = None) -> Iterator[Proxy]:
     check_owner(Path(requested.state_dir), "--state-dir")  # the proxy reads drain orders and Node facts there
     with contextlib.ExitStack() as stack:
         # First the mode: a mode that cannot work here must not change the machine.
@@ -67,9 +70,17 @@ def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy
             stack.callback(mode.close)
         prepare_machine(config)
         addresses = stack.enter_context(AddressWatch(vip_devices()))
-        proxy = Proxy(config, modes, addresses, source, open_record(config.state_dir))
+        proxy = Proxy(config, modes, addresses, open_record(config.state_dir), access, source)
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=requested.proxy_mode).set(1)
         yield proxy
+
+
+def find_access(config: Config) -> Access | None:
+    """Find the API server; None with manifests. Raise ConfigError before anything on this machine has changed."""
+    if config.manifests:
+        return None
+    kubeconfig = config.client_connection.kubeconfig
+    return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
 
 
 def run_cleanup(config: Config) -> int:

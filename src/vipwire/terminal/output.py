@@ -53,11 +53,17 @@ def plain_errors(status: int = FAILED) -> Iterator[None]:
 
 
 def usage_error(error: "click.ClickException") -> int:
-    """Print an error of click's in vipwire's style; return the exit status."""
+    """Print an error of click's in vipwire's style; return the exit status.
+
+    A command without arguments prints its help. click puts choices on lines of their own, behind a tab.
+    """
+    if type(error).__name__ == "NoArgsIsHelpError":  # click before 8.2 prints the help itself
+        _echo(error.format_message(), err=True)
+        return error.exit_code
     if (context := getattr(error, "ctx", None)) is not None:  # UsageError has a context
         _echo(context.get_usage(), err=True)
         _echo(f"Try `{context.command_path} --help`.", err=True)
-    complain(error.format_message())
+    complain(error.format_message().replace("\n\t", " "))
     return error.exit_code
 
 

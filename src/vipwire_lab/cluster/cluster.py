@@ -115,8 +115,10 @@ class Lab:
         for host in self.topology.hosts():
             if host.name == name:
                 return host
-        near = difflib.get_close_matches(name, self.topology.names(), 3) or sorted(self.topology.names())
-        raise LabError(f"the lab {self.name} has no host {name!r}; there is {', '.join(near)}")
+        near = difflib.get_close_matches(name, self.topology.names(), 3)
+        hosts = ", ".join(near or sorted(self.topology.names()))
+        names = f"did you mean {hosts}?" if near else f"its hosts: {hosts}"
+        raise LabError(f"the lab {self.name} has no host {name!r}: {names}")
 
     def address(self, host: str, family: Family = Family.IPV4) -> str:
         colon = family is Family.IPV6

@@ -2,8 +2,8 @@
 
 vipwire serves Services of type LoadBalancer without loadBalancerClass or with class `vipwire.io/pool`. Each gets an
 address of each of its families that has a range. spec.loadBalancerIP is honoured if it is free and in a range. A
-Service keeps its address while a range contains it. If no address is free, an Event says so, and vipwire tries again
-when one becomes free.
+Service keeps its address while a range contains it. If no address is free, or no range is given, an Event says so.
+vipwire tries again when one becomes free.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,6 +26,9 @@ from vipwire_up.store_watch.events import warn
 from vipwire_up.store_watch.feed import Feed
 
 _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
+
+
+_NO_RANGE: Final = "no address: this server was started without --load-balancer-range"
 
 
 class Balancers:
@@ -75,7 +78,8 @@ class Balancers:
         value = decoded(record)
         wanted, problem = self._wanted(value) if is_ours(value) else ([], "")
         self._put(name, wanted)
-        if (wanted != status_addresses(value) or not has_its_mode(value)) and not is_foreign(value):
+        kept = wanted == status_addresses(value) and has_its_mode(value)
+        if not kept and self._pool.networks and not is_foreign(value):  # without a range the status is others'
             await self._write(value, wanted)
         await self._report(value, problem)
 
@@ -91,6 +95,8 @@ class Balancers:
 
     def _wanted(self, service: Object) -> tuple[list[str], str]:
         """Choose a Service's addresses; return them and the text of an Event."""
+        if not self._pool.networks:
+            return [], "" if status_addresses(service) else _NO_RANGE
         kept, asked = self._kept(service), at(service, "spec", "loadBalancerIP")
         if asked:
             problem = "" if kept else self._refusal(asked)

@@ -66,6 +66,7 @@ class Setting:
     bgp: BgpSettings | None = None
     prober: Prober = field(default_factory=Prober)
     probes: bool = True
+    node_ips: tuple[str, ...] = ()
 
 
 async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
@@ -91,7 +92,7 @@ class _Machine:
         self._ending = Ending("vipwire join")
         self._url = ""
         self._addresses: AddressKeeper | None = None
-        self._own = OwnAddresses(member.node, probes=setting.probes)
+        self._own = OwnAddresses(member.node, setting.node_ips, probes=setting.probes)
         identity = identity_here(member.node, self._folder.node.key.read_bytes())
         self._name = NameClaim(member.node, setting.node_seconds, identity)
 
@@ -199,7 +200,7 @@ class _Machine:
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects = ApiSource(self._access(), proxy_resources(self._member.node))
         source = ToldSource(objects, "announcements", self._silence)
-        await self._ending.run_proxy(config, source, self._supervisor, begun)
+        await self._ending.run_proxy(config, source, self._access(), self._supervisor, begun)
 
     def _silence(self) -> str:
         """Return why addresses are not announced here, or cannot move; "" for nothing."""

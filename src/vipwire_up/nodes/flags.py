@@ -9,6 +9,12 @@ from vipwire.terminal.command_flags import with_flags
 NODE_NAME: Final = click.option(
     "--node-name", default="", help="The name of this machine's Node; its hostname if not given."
 )
+NODE_IP: Final = click.option(
+    "--node-ip",
+    default="",
+    help="This machine's address in its Node, or one of each family with a comma; that of the default route"
+    " if not given.",
+)
 NODE_LEASE: Final = click.option(
     "--node-lease-seconds",
     type=click.IntRange(2, 3600),

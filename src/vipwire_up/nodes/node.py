@@ -8,7 +8,7 @@ vipwire leaves alone the Nodes that people or kubelets declare.
 
 import os
 import platform
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from vipwire import __version__
@@ -34,16 +34,17 @@ ADDRESSES: Final = "vipwire.io/addresses"
 """The annotation of a Node with all global addresses of the machine: status.addresses has one of each family."""
 
 
-def node_addresses(machine: Iterable[LocalAddress], name: str, earlier: Collection[str] = ()) -> list[Object]:
-    """Return a Node's addresses: the machine's first global one of each family, and its name.
+def node_addresses(machine: Sequence[LocalAddress], name: str, preferred: Sequence[str] = ()) -> list[Object]:
+    """Return a Node's addresses: one global address of the machine of each family, and its name.
 
-    An `earlier` address stays while the machine has it, or while the machine has no global address at all.
+    The first of `preferred` that the machine has wins, before all others of its interfaces; those of `lo` come last.
+    While the machine has no global address at all, those in `preferred` stay.
     """
+    here = sorted(machine, key=lambda each: each.interface == "lo")
+    held = [format_address(address) for address in global_addresses(here)]
     first: dict[int, str] = {}
-    for address in global_addresses(machine) or map(parse_address, earlier):
-        text = format_address(address)
-        if len(address) not in first or text in earlier:
-            first[len(address)] = text
+    for text in [each for each in preferred if each in held or not held] + held:
+        first.setdefault(len(parse_address(text)), text)
     found = [{"type": "InternalIP", "address": first[size]} for size in sorted(first)]
     return [*found, {"type": "Hostname", "address": name}]
 

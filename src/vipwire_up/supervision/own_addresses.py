@@ -10,11 +10,12 @@ second socket at the Node's address, which drops packets from other machines.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.logging import log
@@ -23,25 +24,30 @@ from vipwire_up.api.objects.resource import Object
 from vipwire_up.dns.sockets import answer_this_machine_only
 from vipwire_up.nodes.node import about_machine, node_addresses
 
+_ELSEWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses of documentation (RFC 5737, RFC 3849), to which only the default route leads."""
+_ADDRESS_PREFERENCES, _PREFER_PUBLIC = 72, 0x2  # IPV6_ADDR_PREFERENCES, not temporary (RFC 5014)
+
 Work: TypeAlias = Callable[[tuple[str, ...]], Awaitable[None]]
 
 
 class OwnAddresses:
     """The addresses of this machine, as its Node has them; followed while `run` runs.
 
-    The Node's address stays while the machine has it. Devices with Services' addresses, which a mode makes, do not
-    count.
+    `given` are the addresses that the operator chose. The Node's address stays while the machine has it. Devices
+    with Services' addresses, which a mode makes, do not count.
     """
 
-    def __init__(self, node: str, *, probes: bool) -> None:
-        self._node, self._probes = node, probes
+    def __init__(self, node: str, given: tuple[str, ...] = (), *, probes: bool) -> None:
+        self._node, self._given, self._probes = node, given, probes
         self._changed = asyncio.Event()
         self.own: tuple[str, ...] = ()
         ignored = vip_devices()
         self._take([each for each in read_addresses() if each.interface not in ignored])
 
     def _take(self, machine: Sequence[LocalAddress]) -> None:
-        self._addresses = node_addresses(machine, self._node, self.own)
+        preferred = (*self._given, *self.own, *default_route_sources())
+        self._addresses = node_addresses(machine, self._node, preferred)
         self._about = about_machine(machine, probes=self._probes)
         self.own = internal_addresses(self._addresses)
 
@@ -116,6 +122,16 @@ def reachable_address(bound: Sequence[str], node: Iterable[str], version: int) -
     if own is None:
         return None
     return ReachableAddress(own, inner=not any(address.is_unspecified for address in parsed))
+
+
+def default_route_sources() -> Iterator[str]:
+    """Yield the source address that the kernel chooses for the default route, of each family. Sends no packet."""
+    for family, elsewhere in _ELSEWHERE.items():
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
+            if family is socket.AF_INET6:
+                asked.setsockopt(socket.IPPROTO_IPV6, _ADDRESS_PREFERENCES, _PREFER_PUBLIC)
+            asked.connect((elsewhere, 9))
+            yield asked.getsockname()[0]
 
 
 def internal_addresses(addresses: Iterable[Object]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError, told_plainly
+from vipwire.kube.access.access import Access
 from vipwire.kube.contact import Health
 from vipwire.process_lifecycle.supervision import Begun, Supervisor, Work
 from vipwire.proxy_daemon.loop import Source
@@ -126,7 +127,9 @@ class Ending:
 
         return work
 
-    async def run_proxy(self, config: Config, source: Source, supervisor: Supervisor, begun: Begun) -> None:
+    async def run_proxy(
+        self, config: Config, source: Source, access: Access, supervisor: Supervisor, begun: Begun
+    ) -> None:
         """Run the proxy until a signal or cancelled, then handle signals again."""
 
         def started(proxy: Proxy) -> None:
@@ -134,7 +137,7 @@ class Ending:
             begun()
 
         try:
-            await run_beside(self._command, config, source, started, PartFailures(supervisor))
+            await run_beside(self._command, config, source, access, started, PartFailures(supervisor))
             self._asked.set()  # a signal has ended the proxy
         finally:
             self.hear_signals()

@@ -13,9 +13,10 @@ from tests.fakes.golden_text import matches_golden
 from vipwire import __version__
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
-from vipwire.config.file import load_config
-from vipwire.errors import UnsupportedError
+from vipwire.config.file import Loaded, load_config
+from vipwire.errors import ConfigError, UnsupportedError
 from vipwire.proxy_daemon.reloader import Reread
+from vipwire.proxy_daemon.run import run_proxy
 
 
 @pytest.fixture
@@ -275,3 +276,28 @@ def test_the_proxy_that_starts_without_click_refuses_them_too() -> None:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert sum(line.startswith("error: ") for line in done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("group", [(), ("lab",), ("token",), ("store",), ("install",)])
+def test_without_a_command_a_group_prints_its_help_as_it_is(runner: CliRunner, group: tuple[str, ...]) -> None:
+    done = runner.invoke(main, list(group))
+    assert done.output.startswith("Usage: ")
+    assert "error:" not in done.output
+    assert "Commands:" in done.output or "Serve Services:" in done.output
+
+
+def test_the_choices_of_a_missing_argument_are_in_one_line(runner: CliRunner) -> None:
+    done = runner.invoke(main, ["completion"])
+    assert done.exit_code == 2
+    assert "Choose from: bash, zsh, fish" in done.output
+    assert "\t" not in done.output
+
+
+def test_a_proxy_without_a_source_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[Config] = []
+    monkeypatch.setattr("vipwire.proxy_daemon.run.prepare_machine", changed.append)
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="no API server"):
+        run_proxy(Config(), lambda: Loaded(Config(), ()))
+    assert not changed

@@ -104,6 +104,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         assert here.process.end(PATIENCE) == 0
 
 
+def test_a_typo_in_an_annotation_is_an_event_of_the_proxy(cluster: Cluster) -> None:
+    typo = service("typo", 8100) | {"metadata": {"name": "typo", "annotations": {"vipwire.io/algorithmm": "maglev"}}}
+    cluster.here.apply([typo])
+
+    def reasons() -> set[str]:
+        words = ("get", "events", "--field-selector=involvedObject.name=typo", "-o", "jsonpath={.items[*].reason}")
+        return set(cluster.here.kubectl(*words).split())
+
+    until(reasons, {"InvalidField"})
+    cluster.here.kubectl("delete", "service", "typo")
+
+
 def test_applied_it_balances_broken_it_is_left_out_deleted_it_is_gone(cluster: Cluster) -> None:
     addresses = cluster.applied("web", 8101)
     assert [":" in address for address in addresses] == [False, True]

@@ -308,6 +308,10 @@ async def test_who_uses_what_is_old_is_told(here: Here) -> None:
     assert here.warnings == ['299 - "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"']
     await here.post(SERVICES, service("web", clusterIP="None", sessionAffinity="ClientIP"))
     assert here.warnings == ['299 - "spec.SessionAffinity is ignored for headless services"']
+    typo = service("typo") | {"metadata": {"name": "typo", "annotations": {"vipwire.io/weight": "{}"}}}
+    await here.post(SERVICES, typo)
+    (warning,) = here.warnings
+    assert warning.startswith('299 - "metadata.annotations[vipwire.io/weight]: ')
 
 
 @in_cluster()

@@ -136,3 +136,17 @@ def test_arp_is_written_as_it_is_read() -> None:
 def test_the_group_of_a_solicitation_is_made_of_the_last_three_bytes() -> None:
     address = ipaddress.ip_address("2001:db8::1234:5678").packed
     assert ipaddress.ip_address(solicited_group(address)) == ipaddress.ip_address("ff02::1:ff34:5678")
+
+
+@allocating()
+async def test_without_a_range_an_event_says_so_and_the_status_of_others_stays(here: Here) -> None:
+    balancers = Balancers(here.registry, ())
+    await here.post(SERVICES, balanced("a"))
+    await here.post(SERVICES, balanced("b"))
+    ingress = {"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.9"}]}}}
+    await here.send("PATCH", f"{SERVICES}/b/status", ingress, patch="merge-patch+json")
+    await balancers.step()
+    (event,) = await items(here, EVENTS)
+    assert event["involvedObject"]["name"] == "a"
+    assert event["message"] == "no address: this server was started without --load-balancer-range"
+    assert await given(here) == {"a": [], "b": ["198.51.100.9"]}

@@ -49,6 +49,9 @@ def test_a_file_of_the_proxy_says_its_mode(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--", "--manifests=/tmp"), "--manifests cannot be given here"),
+        (("--", "--write-config-to=/tmp/x"), "--write-config-to behind -- is for `vipwire proxy` alone"),
+        (("--", "--takeover"), "--takeover behind -- is for `vipwire proxy` alone: give it before --"),
+        (("--node-ip", "203.0.113.77"), "--node-ip 203.0.113.77: this machine has "),
         (("--", "--hostname-override=x"), "--hostname-override cannot be given here"),
         (("--no-proxy", "--", "--masquerade-all"), "--no-proxy runs none"),
         (("--proxy-mode=ipvs", "--", "--config=/etc/proxy.yaml"), "with --config set it in that file (mode: ipvs)"),

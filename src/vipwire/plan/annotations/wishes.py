@@ -73,6 +73,11 @@ def read_wishes(service: Service) -> Wishes:
     return _read(service.name, service.annotations) if service.annotations else NOTHING
 
 
+def annotation_problems(name: ObjectName, annotations: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Return the problems of a Service's annotations, without reading the Service."""
+    return _read(name, tuple(annotations.items())).problems
+
+
 def wants_local(annotations: Mapping[str, str]) -> bool:
     """Report whether kube-router's annotation asks for external policy Local; ignores invalid values."""
     return LOCAL in annotations and _value(LOCAL, annotations[LOCAL])[0] is True

@@ -77,7 +77,7 @@ _ROLE: Final = "node-role.kubernetes.io/"
 
 def _node_status(value: Object, _now: datetime) -> str:
     ready = [entry for entry in at(value, "status", "conditions") or () if entry.get("type") == "Ready"]
-    state = {"True": "Ready", "False": "NotReady"}.get(ready[0].get("status", "") if ready else "", "Unknown")
+    state = "Unknown" if not ready else "Ready" if ready[0].get("status") == "True" else "NotReady"
     return f"{state},SchedulingDisabled" if at(value, "spec", "unschedulable") else state
 
 

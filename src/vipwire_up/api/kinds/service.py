@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from vipwire.model.names import ObjectName
+from vipwire.plan.annotations.wishes import annotation_problems
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.service_rules import (
@@ -107,11 +109,15 @@ SERVICE_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
 _OLD_WORDS: Final = {"PreferClose": "PreferSameZone"}
 
 
-def _warn(new: Object, _old: Object | None) -> Iterator[str]:
+def _warn(new: Object, old: Object | None) -> Iterator[str]:
     spec = new["spec"]
     kind, headless = spec.get("type"), spec.get("type") == "ClusterIP" and spec.get("clusterIP") == "None"
     external = spec.get("externalIPs") or []
-    if TOPOLOGY_HINTS in (at(new, "metadata", "annotations") or {}):
+    annotations = at(new, "metadata", "annotations") or {}
+    if annotations != (at(old or {}, "metadata", "annotations") or {}):
+        for problem in annotation_problems(ObjectName("", ""), annotations):
+            yield f"{problem.field}: {problem.message}"
+    if TOPOLOGY_HINTS in annotations:
         yield f"annotation {TOPOLOGY_HINTS} is deprecated, please use {TOPOLOGY_MODE} instead"
     if not headless:
         yield from warn_of_address("spec.clusterIPs", spec.get("clusterIPs") or ())
