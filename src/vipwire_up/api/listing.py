@@ -11,7 +11,6 @@
 import asyncio
 import base64
 import binascii
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,12 +20,12 @@ import msgspec
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.errors import bad_request, expired, server_timeout
 from vipwire_up.api.objects.object import encode
+from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.selectors import Selector
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, StoreError
 from vipwire_up.store.store import Store
 
-_LONGEST_NUMBER: Final = 20  # digits
 _PATIENCE: Final = 3.0  # seconds that a request waits for a future revision
 
 
@@ -47,10 +46,10 @@ class _Cursor(msgspec.Struct, frozen=True):
 
 
 async def list_page(
-    store: Store, resource: Resource, selector: Selector, query: Mapping[str, str], *, damaged: bool = False
+    store: Store, resource: Resource, selector: Selector, query: Parameters, *, damaged: bool = False
 ) -> ListPage:
     """Return the page that a request asks for, with damaged records or without. Raise ApiError 400, 410 or 504."""
-    limit, cursor = parse_number(query, "limit"), _read_cursor(query.get("continue", ""))
+    limit, cursor = max(query.number("limit") or 0, 0), _read_cursor(query.text("continue"))
     revision = cursor.rv if cursor else await _revision(store, resource, query, limit)
     try:
         records: Sequence[Record] = store.scan(resource.id, at=revision)
@@ -67,24 +66,6 @@ async def list_page(
         records = [record for record in records if selector.matches(record)]
     shown = store.revision if revision is None else revision
     return _page(list(records), shown, limit, exact=not (selector.labels or selector.fields))
-
-
-def parse_number(query: Mapping[str, str], name: str, default: int = 0) -> int:
-    """Parse a non-negative number; raise ApiError 400."""
-    text = query.get(name, "")
-    if not text:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER and int(text) < 1 << 63):
-        raise bad_request(f"{name}: Invalid value: {json.dumps(text[:64])}: must be a number, not negative")
-    return int(text)
-
-
-def parse_signed(query: Mapping[str, str], name: str) -> int:
-    """Parse a number of 64 bits; raise ApiError 400."""
-    text = query.get(name, "")
-    if text == str(-1 << 63):
-        return -1 << 63
-    return -parse_number({name: text[1:]}, name) if text.startswith("-") else parse_number(query, name)
 
 
 async def wait_for_revision(store: Store, revision: int) -> None:
@@ -107,13 +88,13 @@ async def wait_for_newest(store: Store, resource: Resource, verb: str) -> None:
         raise server_timeout(resource.id, verb, str(error) or "the store does not answer") from error
 
 
-async def _revision(store: Store, resource: Resource, query: Mapping[str, str], limit: int) -> int | None:
-    match, text = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+async def _revision(store: Store, resource: Resource, query: Parameters, limit: int) -> int | None:
+    match, text = query.text("resourceVersionMatch"), query.text("resourceVersion")
     if match and not text:
         raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
     if match not in ("", "Exact", "NotOlderThan"):
         raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}": supported: Exact, NotOlderThan')
-    revision = parse_number(query, "resourceVersion")
+    revision = query.revision("resourceVersion")
     if match == "Exact" and revision == 0:
         raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
     if not text:

@@ -9,6 +9,7 @@ time and memory.
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
@@ -26,10 +27,11 @@ from vipwire.kube.errors import ApiError
 from vipwire.logging.rate_limited_log import RateLimitedLog
 from vipwire_up.api.answers.form import Representation, RepresentationKind, choose_form, show, show_list
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_health, read_page
-from vipwire_up.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision
+from vipwire_up.api.listing import list_page, wait_for_newest, wait_for_revision
 from vipwire_up.api.named_secrets import NamedSecrets
 from vipwire_up.api.objects.errors import bad_request, damaged, internal, no_such_page, too_slow
 from vipwire_up.api.objects.object import encode, key_of
+from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker
 from vipwire_up.api.selectors import select
@@ -139,9 +141,10 @@ class ApiServer:
             return await self._extra(request, user, self.extra)
         if _is_page(request.path):
             return self._page(request, user)
-        route = find_route(request.method, request.path, request.query)
-        with self._counted.measured(route, dry_run="dryRun" in request.query) as outcome:
-            outcome.code = await self._about_object(request, route, user)
+        query = Parameters(request.parameters)
+        route = find_route(request.method, request.path, query)
+        with self._counted.measured(route, dry_run="dryRun" in query) as outcome:
+            outcome.code = await self._about_object(request, route, query, user)
         return None
 
     async def _extra(self, request: Exchange, user: authorization.User, extra: Extra) -> Reply:
@@ -153,7 +156,9 @@ class ApiServer:
             async with read_body(request, self.in_flight, self.bounds.question_bytes, user) as sent:
                 return _json(encode(await extra.answer(user, request.path, sent)))
 
-    async def _about_object(self, request: Exchange, route: Route, user: authorization.User) -> int:
+    async def _about_object(
+        self, request: Exchange, route: Route, query: Parameters, user: authorization.User
+    ) -> int:
         """Send the answer while the request counts as in flight; return its status code."""
         if not authorization.allows(user, route):
             raise authorization.refusal(user, route)
@@ -161,34 +166,41 @@ class ApiServer:
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
         with self.in_flight.request(sort, user, request.address):
             if route.verb != "watch":
-                async with self._in_time():
-                    return await request.send(await self._serve(request, route, named, user))
+                async with self._in_time(query.duration("timeout")):
+                    return await request.send(await self._serve(request, route, query, named, user))
             self._watching[request] = user
             try:
-                return await request.send(await self._watch(request, route, named))
+                return await request.send(await self._watch(request, route, query, named))
             finally:
                 del self._watching[request]
         raise AssertionError  # pragma: no cover  # the managers above swallow nothing
 
     @contextlib.asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
+    async def _in_time(self, asked: float | None) -> AsyncIterator[None]:
+        """Limit a request to the bounds, and to the time that the client asked for unless that is 0."""
         try:
-            async with asyncio.timeout(self.bounds.request_seconds):
+            async with asyncio.timeout(min(self.bounds.request_seconds, asked or math.inf)):
                 yield
         except TimeoutError:
             raise too_slow() from None
 
     async def _serve(
-        self, request: Exchange, route: Route, named: NamedSecrets | None, user: authorization.User
+        self,
+        request: Exchange,
+        route: Route,
+        query: Parameters,
+        named: NamedSecrets | None,
+        user: authorization.User,
     ) -> Reply | Stream:
+        form = choose_form(request.headers.get("accept", ""), query)
         match route.verb:
             case "list":
-                return await self._list(request, route, named)
+                return await self._list(form, route, query, named)
             case "get":
                 if named is not None and key_of(route.resource, route.namespace, route.name) not in named:
                     raise authorization.refusal(user, route, authorization.UNNAMED)
-                return await self._get(request, route)
-        return await self._change(request, route, user)
+                return await self._get(form, route, query)
+        return await self._change(request, form, route, query, user)
 
     async def _review(self, request: Exchange, review: Review, user: authorization.User) -> Reply:
         check_asker(review, user)
@@ -222,11 +234,10 @@ class ApiServer:
             return Reply(b"", HTTPStatus.NOT_MODIFIED, tag)
         return Reply(page.body, headers={"Content-Type": page.media} | tag)
 
-    async def _get(self, request: Exchange, route: Route) -> Reply:
-        form, query = _form(request), request.query
-        if version := parse_number(query, "resourceVersion"):
+    async def _get(self, form: Representation, route: Route, query: Parameters) -> Reply:
+        if version := query.revision("resourceVersion"):
             await wait_for_revision(self._registry.store, version)
-        elif not query.get("resourceVersion"):
+        elif not query.text("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "get")
         record = self._registry.read(route.resource, route.namespace, route.name)
         if form.view is not RepresentationKind.TABLE and self._registry.store.is_damaged(record):
@@ -234,10 +245,11 @@ class ApiServer:
         shown = show(record, route.resource, form, self._registry.clock())
         return Reply(shown, headers=json_fields(filter(None, (route.resource.deprecated,))))
 
-    async def _list(self, request: Exchange, route: Route, named: NamedSecrets | None) -> Reply | Stream:
-        form, query = _form(request), request.query
-        fields = query.get("fieldSelector", "")
-        selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
+    async def _list(
+        self, form: Representation, route: Route, query: Parameters, named: NamedSecrets | None
+    ) -> Reply | Stream:
+        fields = query.text("fieldSelector")
+        selector = select(route.resource, route.namespace, query.text("labelSelector"), fields, named)
         store, table = self._registry.store, form.view is RepresentationKind.TABLE
         page = await list_page(store, route.resource, selector, query, damaged=table)
         left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.shows(each.key))
@@ -248,13 +260,14 @@ class ApiServer:
             return Reply(first, headers=headers)
         return Stream(_each(chain((first, second), pieces)), headers, chunked=True, endless=False)
 
-    async def _watch(self, request: Exchange, route: Route, named: NamedSecrets | None) -> Reply | Stream:
-        form, query = _form(request), request.query
-        fields = query.get("fieldSelector", "")
+    async def _watch(
+        self, request: Exchange, route: Route, query: Parameters, named: NamedSecrets | None
+    ) -> Reply | Stream:
+        form, fields = choose_form(request.headers.get("accept", ""), query), query.text("fieldSelector")
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
-        selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
+        selector = select(route.resource, route.namespace, query.text("labelSelector"), fields, named)
         wanted = read_watch(route.resource, selector, form, query)
-        if not query.get("resourceVersion"):
+        if not query.text("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "watch")
         events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
         if named is not None:
@@ -262,8 +275,10 @@ class ApiServer:
         headers = json_fields(filter(None, (route.resource.deprecated,)))
         return Stream(events, headers, chunked=True, buffered=WATCHED)
 
-    async def _change(self, request: Exchange, route: Route, user: authorization.User) -> Reply:
-        form, query, agent = _form(request), request.query, request.headers.get("user-agent", "")
+    async def _change(
+        self, request: Exchange, form: Representation, route: Route, query: Parameters, user: authorization.User
+    ) -> Reply:
+        agent = request.headers.get("user-agent", "")
         async with read_body(request, self.in_flight, self.bounds.body_bytes, user) as body:
             done = await perform(self._registry, Request(user, route, query, _content(request), agent, body))
         if done.result is None:
@@ -284,10 +299,6 @@ def _is_page(path: str) -> bool:
 def _left_out(record: Record) -> str:
     name = "/".join(filter(None, record.key[1:]))
     return f"what is stored of {record.key.resource} {name} is damaged, and left out of lists: delete it"
-
-
-def _form(request: Exchange) -> Representation:
-    return choose_form(request.headers.get("accept", ""), request.query)
 
 
 def _content(request: Exchange) -> str:

@@ -7,16 +7,16 @@ store compacts the revision of a slow watch, the watch ends with an ERROR 410: t
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.answers.form import Representation, RepresentationKind, bookmark, shower
-from vipwire_up.api.listing import parse_number
 from vipwire_up.api.objects.errors import bad_request, expired
 from vipwire_up.api.objects.object import decoded, encode
+from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.selectors import Selector
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Record, RecordChange
@@ -45,19 +45,17 @@ class WatchRequest:
     seconds: float
 
 
-def read_watch(
-    resource: Resource, selector: Selector, form: Representation, query: Mapping[str, str]
-) -> WatchRequest:
+def read_watch(resource: Resource, selector: Selector, form: Representation, query: Parameters) -> WatchRequest:
     """Parse the parameters of a watch; raise ApiError 400."""
-    since = parse_number(query, "resourceVersion")
-    match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents", "")
-    if initial and match != "NotOlderThan":
+    since, seconds = query.revision("resourceVersion"), query.number("timeoutSeconds")
+    match, chosen = query.text("resourceVersionMatch"), "sendInitialEvents" in query
+    if chosen and match != "NotOlderThan":
         raise bad_request("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
-    if match and not initial:
+    if match and not chosen:
         raise bad_request("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
-    wants_initial = initial in ("true", "1") or (not initial and since == 0)
+    wants_initial = query.flag("sendInitialEvents") if chosen else since == 0
     spread = random.uniform(_SHORTEST, _LONGEST)  # noqa: S311  # nobody gains by guessing it
-    bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
+    bookmarks = query.flag("allowWatchBookmarks")
     return WatchRequest(
         resource,
         selector,
@@ -65,8 +63,8 @@ def read_watch(
         since,
         wants_initial,
         bookmarks,
-        wants_initial and bool(initial) and bookmarks,
-        parse_number(query, "timeoutSeconds") or spread,
+        wants_initial and chosen and bookmarks,
+        max(seconds, 0) if seconds else spread,
     )
 
 

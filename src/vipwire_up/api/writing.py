@@ -13,9 +13,10 @@ from vipwire_up.api.bodies import protobuf
 from vipwire_up.api.bodies.parsing import Parsed, check_size, read_json, read_protobuf, read_yaml
 from vipwire_up.api.change import Deletion, Options, Preconditions, Remarks, strict_warnings
 from vipwire_up.api.kinds.meta import META
-from vipwire_up.api.listing import list_page, parse_signed
+from vipwire_up.api.listing import list_page
 from vipwire_up.api.objects.errors import bad_request, not_allowed, not_valid, unsupported
 from vipwire_up.api.objects.object import parse
+from vipwire_up.api.objects.parameters import Parameters, is_dry_run
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.objects.schema import Type
 from vipwire_up.api.patches.json_patch import json_patch, merge_patch
@@ -28,6 +29,7 @@ from vipwire_up.store.record import Record
 
 APPLY: Final = "application/apply-patch+yaml"
 _VALIDATIONS: Final = ("Ignore", "Strict", "Warn")
+_DELETE_OPTIONS: Final = "DeleteOptions"
 _PROPAGATIONS: Final = ("Background", "Foreground", "Orphan")
 _PATCHES: Final[dict[str, Callable[[Object, Any, Resource], Any]]] = {
     "application/json-patch+json": lambda value, patch, _: json_patch(value, patch),
@@ -46,7 +48,7 @@ class Request:
 
     user: User
     route: Route
-    query: Mapping[str, str]
+    query: Parameters
     content: str
     agent: str
     body: bytes
@@ -118,7 +120,7 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
     route, resource, strictly = request.route, request.route.resource, options.validation != "Ignore"
     place = (resource, route.namespace, route.name)
     if request.content == APPLY:
-        if not request.query.get("fieldManager"):
+        if not request.query.text("fieldManager"):
             raise bad_request(
                 "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
             )
@@ -154,10 +156,10 @@ async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
     selector: Selector = select(
         route.resource,
         route.namespace,
-        request.query.get("labelSelector", ""),
-        request.query.get("fieldSelector", ""),
+        request.query.text("labelSelector"),
+        request.query.text("fieldSelector"),
     )
-    page = await list_page(registry.store, route.resource, selector, {})
+    page = await list_page(registry.store, route.resource, selector, Parameters())
     deletion = Deletion(grace=given.grace_period_seconds, propagation=given.propagation_policy)
 
     async def delete(record: Record) -> None:
@@ -196,22 +198,12 @@ def _success(details: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(request: Request) -> Options:
     query = request.query
-    validation = query.get("fieldValidation") or "Warn"
-    if validation not in _VALIDATIONS:
-        cause = unsupported("fieldValidation", validation, _VALIDATIONS)
-        raise not_valid("CreateOptions", "meta.k8s.io", "", (cause,))
-    manager = query.get("fieldManager") or request.agent.partition("/")[0] or "unknown"
+    kind = f"{request.route.verb.capitalize()}Options"
+    validation = query.choice("fieldValidation", _VALIDATIONS, kind) or "Warn"
+    manager = query.text("fieldManager") or request.agent.partition("/")[0] or "unknown"
     if len(manager) > 128 or not manager.isprintable():
         raise bad_request("fieldManager: must be printable and no more than 128 characters")
-    dry_run = _dry_run(query.get("dryRun", ""))
-    return Options(manager, dry_run, validation, query.get("force") in ("true", "1"), request.user)
-
-
-def _dry_run(text: str) -> bool:
-    if text not in ("", "All"):
-        cause = unsupported("dryRun", text, ("All",))
-        raise not_valid("CreateOptions", "meta.k8s.io", "", (cause,))
-    return text == "All"
+    return Options(manager, query.dry_run(kind), validation, query.flag("force"), request.user)
 
 
 async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
@@ -221,15 +213,18 @@ async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
         given = msgspec.convert(body, _DeleteOptions)
     except (msgspec.MsgspecError, ValueError) as error:
         raise bad_request(f"DeleteOptions cannot be read: {error}") from None
-    if "gracePeriodSeconds" in query:
-        given.grace_period_seconds = parse_signed(query, "gracePeriodSeconds")
-    given.propagation_policy = query.get("propagationPolicy", given.propagation_policy)
-    if given.orphan_dependents:
+    if (grace := query.number("gracePeriodSeconds")) is not None:
+        given.grace_period_seconds = grace
+    given.propagation_policy = (
+        query.choice("propagationPolicy", _PROPAGATIONS, _DELETE_OPTIONS) or given.propagation_policy
+    )
+    if query.flag("orphanDependents") or given.orphan_dependents:
         given.propagation_policy = "Orphan"
     if given.propagation_policy and given.propagation_policy not in _PROPAGATIONS:
         cause = unsupported("propagationPolicy", given.propagation_policy, _PROPAGATIONS)
-        raise not_valid("DeleteOptions", "meta.k8s.io", "", (cause,))
-    dry = _dry_run(query.get("dryRun", "")) or _dry_run("".join(given.dry_run))
+        raise not_valid(_DELETE_OPTIONS, "meta.k8s.io", "", (cause,))
+    given.preconditions |= {name: query.text(name) for name in ("uid", "resourceVersion") if query.text(name)}
+    dry = query.dry_run(_DELETE_OPTIONS) or is_dry_run(given.dry_run, _DELETE_OPTIONS)
     return Options(dry_run=dry, caller=request.user), given
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.columns import AGE, NAME, UNKNOWN
 from vipwire_up.api.objects.object import encode, shown
+from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.store.record import Record
 
@@ -41,9 +42,8 @@ class Representation:
         return f"{_META_GROUP}/{self.version}"
 
 
-def choose_form(accept: str, query: Mapping[str, str]) -> Representation:
+def choose_form(accept: str, query: Parameters) -> Representation:
     """Choose the first supported media type; raise ApiError 406."""
-    include = query.get("includeObject") or "Metadata"
     for choice in (accept or "*/*").split(","):
         media, *parameters = (part.strip() for part in choice.split(";"))
         if media not in ("application/json", "*/*", "application/*"):
@@ -53,7 +53,8 @@ def choose_form(accept: str, query: Mapping[str, str]) -> Representation:
         if not wanted:
             return Representation()
         if wanted in ("Table", "PartialObjectMetadata") and values.get("v") in ("v1", "v1beta1"):
-            return Representation(RepresentationKind(wanted), values["v"], include)
+            include = query.choice("includeObject", ("None", "Metadata", "Object"), "TableOptions")
+            return Representation(RepresentationKind(wanted), values["v"], include or "Metadata")
     only = "only the following media types are accepted: application/json"
     raise ApiError(406, "NotAcceptable", only)
 

@@ -1,11 +1,11 @@
 """Finds the object and the verb of a request: paths and methods of Kubernetes' API. Pure."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.objects.errors import no_such_page
+from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Resource
 
 _BY_PATH: Final = {(resource.base, resource.plural): resource for resource in RESOURCES}
@@ -25,7 +25,7 @@ class Route:
     subresource: str = ""
 
 
-def find_route(method: str, path: str, query: Mapping[str, str]) -> Route:
+def find_route(method: str, path: str, query: Parameters) -> Route:
     """Parse a path below /api or /apis; raise ApiError 404."""
     parts = path.strip("/").split("/")
     size = 2 if parts[0] == "api" else 3
@@ -46,7 +46,7 @@ def find_route(method: str, path: str, query: Mapping[str, str]) -> Route:
     name, subresource = (*rest[1:], "", "")[:2]
     if subresource and not _has_subresource(resource, subresource):
         raise no_such_page(f"{resource.plural}/{subresource} is not served here, where nothing runs Pods")
-    watch = old_watch or query.get("watch", "0") in ("1", "true", "")
+    watch = old_watch or query.flag("watch")
     return Route(resource, _verb(method, name, watch=watch), namespace, name, subresource)
 
 
