@@ -11,12 +11,13 @@ from functools import partial, wraps
 from typing import Any
 
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.styled import Styled
 from rich.text import Text
 
 from vipwire.config.configuration import Config
-from vipwire.errors import UnsupportedError
+from vipwire.errors import UnsupportedError, VipwireError
 from vipwire.inspect import decisions, difference
 from vipwire.inspect.check.facts import gather
 from vipwire.inspect.check.findings import check_document, check_view, judge
@@ -40,17 +41,18 @@ from vipwire.inspect.explain.explanation import explain as explanation_of
 from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
 from vipwire.inspect.node.flows import flows_of
+from vipwire.inspect.node.silence import OBJECTS, Silences, silent_lines
 from vipwire.inspect.node.situation import Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source, read_objects
 from vipwire.inspect.status.counts import observed_counts
-from vipwire.inspect.status.document import Document, proxy_document, status_document
+from vipwire.inspect.status.document import Document, proxy_document, status_document, unread_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family
 from vipwire.model.text import visible_document
 from vipwire.modes.registry import driver_of, selected
 from vipwire.plan.resolve import Packet
-from vipwire.terminal.output import warn
+from vipwire.terminal.output import FAILED, complain, warn
 
 
 def _looked(config: Config) -> Situation:
@@ -72,16 +74,31 @@ class OutputOptions:
     details: bool = False
     """The user named Services: show each in full."""
 
-    def show(self, document: Callable[[Situation], Document], view: Callable[[Document], RenderableType]) -> None:
-        """Print a document once; with --watch, whenever the document changes."""
-        if not self.watch:
-            self.print(document(_looked(self.config)), view)
-            return
-        with opened(self.config) as kernel:
-            _follow(self, lambda store: document(take(self.config, store, kernel)), view)
+    def show(
+        self,
+        document: Callable[[Situation], Document],
+        view: Callable[[Document], RenderableType],
+        without: Callable[[VipwireError], Document] | None = None,
+    ) -> None:
+        """Print a document once; with --watch, whenever the document changes.
+
+        `without` describes what is known if the objects cannot be read; the command then ends with status 1.
+        """
+        try:
+            if not self.watch:
+                self.print(document(_looked(self.config)), view)
+                return
+            with opened(self.config) as kernel:
+                _follow(self, lambda store: document(take(self.config, store, kernel)), view)
+        except VipwireError as error:
+            if without is None:
+                raise
+            complain(error)
+            self.print(without(error), view)
+            raise SystemExit(FAILED) from error
 
     def print(self, made: Document, view: Callable[[Document], RenderableType]) -> None:
-        show.print_view(made, self.output, view, soft_wrap=self.as_it_is)
+        show.print_view(made, self.output, partial(_with_silences, view), soft_wrap=self.as_it_is)
 
 
 def _service_command(
@@ -128,7 +145,20 @@ def status(scope: OutputOptions) -> None:
         earlier = earlier_chains(scope.config, (side.family for side in situation.sides))
         return status_document(situation, found, counted, proxy_document(scope.config), standing, earlier)
 
-    scope.show(document, lambda made: status_view(made, wide=scope.output == "wide", details=scope.details))
+    scope.show(
+        document,
+        lambda made: status_view(made, wide=scope.output == "wide", details=scope.details),
+        lambda error: unread_document(scope.config, error),
+    )
+
+
+def _with_silences(view: Callable[[Document], RenderableType], document: Document) -> RenderableType:
+    """Lay out a document below a line for each silent part; grey without a source of objects."""
+    silent = document.get("silent")
+    if not silent:
+        return view(document)
+    style = "dim" if any(each["part"] == OBJECTS for each in silent) else ""
+    return Group(*(Text(line, style="bold yellow") for line in silent_lines(silent)), Styled(view(document), style))
 
 
 def _follow(
@@ -136,23 +166,27 @@ def _follow(
 ) -> None:
     """Print the document whenever it changes; on a terminal, in place."""
     last: list[Document] = []
+    source, silences = make_source(scope.config), Silences()
     with Live(console=show.console(), auto_refresh=False, transient=False) as live:
 
         def look(store: Any) -> None:
-            made = document(store)
+            silences.hear_source(source, time.time())
+            silences.hear_proxy(scope.config, time.time())
+            made = document(store) | {"silent": silences.documents()}
             if last[-1:] == [made]:
                 return
             last[:] = [made]
             if scope.output in ("json", "yaml", "name"):
                 scope.print(made, view)
             elif live.console.is_terminal:
-                live.update(view(visible_document(made)), refresh=True)
+                live.update(_with_silences(view, visible_document(made)), refresh=True)
             else:
                 live.console.print(time.strftime("%H:%M:%S"))
-                show.write(live.console, view(visible_document(made)), soft_wrap=scope.as_it_is)
+                laid_out = _with_silences(view, visible_document(made))
+                show.write(live.console, laid_out, soft_wrap=scope.as_it_is)
 
         try:
-            follow(make_source(scope.config), look, max(scope.interval, 0.1))
+            follow(source, look, max(scope.interval, 0.1))
         except KeyboardInterrupt:
             return
 

@@ -21,15 +21,16 @@ from vipwire.inspect.command import show
 from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
 from vipwire.inspect.command.show import size_text, table
 from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends, tracked
-from vipwire.inspect.node.situation import opened, planned
-from vipwire.inspect.node.source import read_objects
+from vipwire.inspect.node.followed import Followed
+from vipwire.inspect.node.silence import silent_lines
+from vipwire.inspect.node.situation import opened
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document
 from vipwire.inspect.trace import endpoint_of
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import format_endpoint
 from vipwire.model.text import visible_document
-from vipwire.reconcile.counts import Counts, EndpointName, Measure
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 from vipwire.terminal.columns import Column
 
 _Row = tuple[str, str]
@@ -108,17 +109,20 @@ class Rates:
             "refusedPerSecond": refused,
         }
 
+    def _first(self, measure: Measure | Refusal, owner: Owner) -> int:
+        """Return the oldest count of the window: a Service that came back may have kept the counts of its rules."""
+        return next(counts[measure][owner] for _, counts in self._counted if owner in counts.get(measure, {}))
+
     def _growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
         """Return the growth of the modes' counts per second of the window; 0 for a counter that restarted."""
         if len(self._counted) < 2:
             return {}, {}
-        (began, old), (ended, new) = self._counted[0], self._counted[-1]
+        (began, _), (ended, new) = self._counted[0], self._counted[-1]
         seconds = max(ended - began, 0.001)
 
         def rate(measure: Measure, endpoint: EndpointName) -> float | None:
             after = new.get(measure, {}).get(endpoint)
-            before = old.get(measure, {}).get(endpoint, 0)
-            return None if after is None else round(max(after - before, 0) / seconds, 2)
+            return None if after is None else round(max(after - self._first(measure, endpoint), 0) / seconds, 2)
 
         endpoints = {each for measure in _COUNTED.values() for each in new.get(measure, {})}
         rows = {
@@ -129,9 +133,8 @@ class Rates:
             if isinstance(each, EndpointName)
         }
         grown = Counter[str]()
-        for counts, sign in ((new, 1), (old, -1)):
-            for (reason, _), number in counts.refusals().items():
-                grown[reason.value] += sign * number
+        for (reason, owner), number in new.refusals().items():
+            grown[reason.value] += max(number - self._first(reason, owner), 0)
         return rows, {reason: round(number / seconds, 2) for reason, number in grown.items() if number > 0}
 
 
@@ -151,7 +154,9 @@ def top_view(document: Document, most: int) -> RenderableType:
         rows.append([Text(service, style="bold"), *_numbers(_sum(shown))])
         rows.extend([f"  {row['endpoint']}", *_numbers(row)] for row in shown)
     head = f"the last {document['seconds']:g} s, from {document['source']}"
-    parts: list[RenderableType] = [Text(head, style="dim")]
+    silent = silent_lines(document.get("silent", []))
+    parts: list[RenderableType] = [Text(line, style="bold yellow") for line in silent]
+    parts.append(Text(head, style="dim"))
     if document["lostEvents"]:
         parts.append(Text("more happened than could be read: rates are too low", style="yellow"))
     titles = [
@@ -210,23 +215,25 @@ def top(
 
     Connections come from the events of connection tracking; new ones also from what the mode has counted, if that is
     more, as in ebpf mode. Bytes (in/s and out/s) and what is refused are what the mode has counted, as far as it
-    does: bytes, in nftables mode, with --count-traffic.
+    does: bytes, in nftables mode, with --count-traffic. If the API server or the proxy falls silent, the first lines
+    say so, and since when.
     """
     interval, wanted = max(interval, 0.1), scoped("", namespace, everywhere=everywhere)
     with (
         FlowEvents() as events,
         opened(config) as kernel,
+        Followed(config) as objects,
         Live(console=show.console(), auto_refresh=False, screen=False) as live,
     ):
-        situation = planned(config, read_objects(config))
-        rates = Rates(Frontends.of(situation), max(window, interval), time.time())
-        rates.count(time.time(), read_counts(situation, kernel.modes))
+        rates = Rates(objects.frontends, max(window, interval), time.time())
+        rates.count(time.time(), read_counts(objects.situation, kernel.modes))
         with suppress(KeyboardInterrupt):
             for _ in itertools.count() if count is None else range(count):
                 for heard in events.until(time.monotonic() + interval):
                     rates.take(heard)
-                rates.count(time.time(), read_counts(situation, kernel.modes))
-                document = rates.document(time.time(), tracked())
+                rates.recognise(objects.frontends)
+                rates.count(time.time(), read_counts(objects.situation, kernel.modes))
+                document = rates.document(time.time(), tracked()) | {"silent": objects.silent()}
                 document["rows"] = [row for row in document["rows"] if row["service"].startswith(wanted)]
                 if output in ("json", "yaml", "name"):
                     show.print_item(document, output)

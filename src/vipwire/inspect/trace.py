@@ -1,5 +1,6 @@
 """`vipwire trace`: each new connection to a frontend as it happens, with its endpoint."""
 
+import math
 import time
 from collections import Counter
 from contextlib import suppress
@@ -17,13 +18,16 @@ from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE,
 from vipwire.inspect.command.show import table
 from vipwire.inspect.explain.packet import read_destination
 from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends
-from vipwire.inspect.node.situation import planned
-from vipwire.inspect.node.source import read_objects
+from vipwire.inspect.node.followed import Followed
+from vipwire.inspect.node.silence import silent_lines
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import Address, format_address, format_endpoint
 from vipwire.model.text import visible_document
 from vipwire.terminal.columns import Prose
+from vipwire.terminal.output import note, warn
+
+_STEP_SECONDS: Final = 1.0
 
 
 class Tracer:
@@ -36,6 +40,9 @@ class Tracer:
         self._began: dict[int, float] = {}
         self.endpoints: Counter[tuple[str, str]] = Counter()
         self.lost = False
+
+    def recognise(self, frontends: Frontends) -> None:
+        self._frontends = frontends
 
     def take(self, notification: FlowNotification) -> Document | None:
         """Count an event; describe it if its connection goes to a frontend that the user asked for."""
@@ -139,18 +146,31 @@ def trace(
     connection is a line with its endpoint.
     """
     wanted = scoped("", namespace, everywhere=everywhere)
-    with FlowEvents() as events:
-        situation = planned(config, read_objects(config))
-        only = read_destination(situation, destination) if destination else None
-        tracer = Tracer(Frontends.of(situation), only, wanted)
+    with FlowEvents() as events, Followed(config) as objects:
+        only = read_destination(objects.situation, destination) if destination else None
+        tracer, said = Tracer(objects.frontends, only, wanted), list[str]()
         if output in ("table", "wide"):
             click.echo("Following connections, interrupt to end …", err=True)
         with suppress(KeyboardInterrupt):
-            for heard in events.until(None if seconds is None else time.monotonic() + seconds):
-                document = tracer.take(heard)
-                if document is not None:
-                    _print(document, output)
+            ending = None if seconds is None else time.monotonic() + seconds
+            while ending is None or time.monotonic() < ending:
+                tracer.recognise(objects.frontends)
+                said = _tell_silence(silent_lines(objects.silent()), said)
+                for heard in events.until(min(time.monotonic() + _STEP_SECONDS, ending or math.inf)):
+                    document = tracer.take(heard)
+                    if document is not None:
+                        _print(document, output)
     _print(tracer.summary(), output)
+
+
+def _tell_silence(lines: list[str], said: list[str]) -> list[str]:
+    """Print the lines that were not `said` yet on stderr, and once that all parts answer again; return the lines."""
+    for line in lines:
+        if line not in said:
+            warn(line)
+    if said and not lines:
+        note("all parts answer again")
+    return lines
 
 
 def _print(document: Document, output: str) -> None:

@@ -10,7 +10,7 @@ from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange,
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
 from vipwire.plan.plan import FrontendKey
-from vipwire.reconcile.counts import Counts, EndpointName, Measure
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
 
 VIP, NODE, CLIENT = (parse_address(text) for text in ("10.96.0.10", "192.168.0.1", "203.0.113.2"))
 ONE, TWO = (parse_address(text) for text in ("10.244.1.11", "10.244.2.11"))
@@ -141,3 +141,16 @@ def test_what_the_mode_alone_has_seen_is_new_too(frontends: Frontends) -> None:
         ["10.244.2.11:8080", "4"],
         ["10.244.1.11:8080", "0.1"],
     ]
+
+
+def test_a_service_that_comes_back_with_the_counts_of_its_rules_has_no_rate(frontends: Frontends) -> None:
+    rates = Rates(frontends, 10.0, began=990.0)
+    for when, connections in ((990.0, None), (995.0, 1360), (1000.0, 1365)):
+        counts = Counts()
+        if connections is not None:
+            counts.add_endpoint(Measure.CONNECTIONS, EndpointName(WEB, TWO, 8080), connections)
+            counts.add(Refusal.NO_ENDPOINTS, WEB, connections)
+        rates.count(when, counts)
+    document = rates.document(1000.0, [])
+    assert [row["countedPerSecond"] for row in document["rows"]] == [0.5]
+    assert document["refusedPerSecond"] == {"no-endpoints": 0.5}

@@ -1,6 +1,7 @@
 """Where those who look find the API server: by flags, or as kubectl does; and they are told which it was."""
 
 import asyncio
+import json
 import socket
 import time
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_a_server_that_is_away_is_told_at_once_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("command", "status"),
     [
-        *((("status",), 1), (("plan",), 1), (("diff",), 2), (("explain", "web"), 2), (("top", "--count=1"), 1)),
+        *((("plan",), 1), (("diff",), 2), (("explain", "web"), 2), (("top", "--count=1"), 1)),
         *((("drain", "10.0.0.1"), 1), (("trace", "web"), 1)),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -131,6 +132,21 @@ def test_every_command_that_looks_says_so_in_one_line(tmp_path: Path, command: t
     said = CliRunner().invoke(main, [*command, *flags])
     assert (said.exit_code, said.stdout) == (status, ""), said.stderr
     assert said.stderr == f"error: cannot connect to 127.0.0.1:{port}: Connection refused\n"
+
+
+def test_status_shows_the_kernel_and_the_proxy_without_the_objects(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    flags = [f"--master=https://127.0.0.1:{port}", f"--state-dir={tmp_path}", "--nodeport-addresses=primary"]
+    said = CliRunner().invoke(main, ["status", "-o", "json", *flags])
+    assert (said.exit_code, said.stderr) == (1, f"error: cannot connect to 127.0.0.1:{port}: Connection refused\n")
+    document = json.loads(said.stdout)
+    (silent,) = document["silent"]
+    assert (silent["part"], silent["since"]) == ("objects", None)
+    assert {family["state"] for family in document["families"]} == {"unknown"}
+    table = CliRunner().invoke(main, ["status", *flags])
+    assert "objects: unknown\n" in table.stdout
+    assert "There are no Services" not in table.stdout
 
 
 def test_a_name_that_nobody_knows_is_told_in_one_line() -> None:
@@ -165,7 +181,7 @@ def test_a_data_directory_leads_to_its_api_server_as_for_expose(home: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     kubeconfig(home / "data/admin.kubeconfig", f"http://127.0.0.1:{port}")
-    for command in (["status"], ["plan"], ["expose", "web", "--port=80", "--to=10.0.0.1:80"]):
+    for command in (["plan"], ["expose", "web", "--port=80", "--to=10.0.0.1:80"]):
         said = CliRunner().invoke(main, [*command, f"--data-dir={home}/data"])
         assert (said.exit_code, said.stdout) == (1, "")
         assert f"cannot connect to 127.0.0.1:{port}: Connection refused" in said.stderr

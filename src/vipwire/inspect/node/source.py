@@ -56,12 +56,16 @@ def api_access(config: Config) -> Access:
 
 
 def read_objects(config: Config) -> Store:
-    """Read all objects once. Warn about files that could not be read, because their objects are missing."""
+    """Read all objects once. Warn about unreadable files, because their objects are missing."""
     store = list_once(make_source(config))
+    warn_of_files(store)
+    return store
+
+
+def warn_of_files(store: Store) -> None:
     for problem in store.problems:
         if problem.kind == "Manifest":
             warn(f"what is in it is not shown here: {problem}")
-    return store
 
 
 def list_once(source: Source, patience: float = PATIENCE) -> Store:
@@ -112,6 +116,11 @@ async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: f
             failed = [health for health in awaited if health.error]
             lines = [f"no list of {missing} came within {patience:g} seconds", *_reasons(failed)]
             raise ConfigError("\n".join(lines))
+
+
+def error_of(source: Source) -> str:
+    """Return why a source cannot be read now; "" if it answers."""
+    return "; ".join(_reasons(each for each in source.health() if each.error))
 
 
 def _reasons(failed: Iterable[Health]) -> list[str]:

@@ -14,7 +14,8 @@ Notice = tuple[str, Any]
 PIECE: Final = 500
 """The most rows of one notice."""
 _REMEMBERED: Final = 5000
-SILENCE_SECONDS: Final = 15.0
+SILENCE_SECONDS: Final = 5.0
+"""Without a sign of life for about twice this time a browser takes the server for gone (files/stream.js)."""
 
 
 class Board:

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError, VipwireError
 from vipwire.inspect.command.show import endpoint_text, service_text
 from vipwire.inspect.node.flows import FlowEvents, Frontends, tracked
+from vipwire.inspect.node.silence import OBJECTS, Silences
 from vipwire.inspect.node.situation import Kernel, Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source
 from vipwire.inspect.status.counts import read_counts
@@ -28,6 +30,7 @@ from vipwire.inspect.status.document import (
 )
 from vipwire.inspect.top import Rates
 from vipwire.model.names import ObjectName
+from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.start.record import ProxyState
 from vipwire.proxy_daemon.view import announced_file, change_document, changes_file, read_announced, read_changes
 from vipwire.reconcile.counts import Counts
@@ -41,6 +44,7 @@ _STEP_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 10.0
 """Seconds until the next reading if no object has changed: the kernel's objects may have."""
 _SHARE: Final = 5
+_LATE: Final = 4
 _PAUSE_SECONDS: Final = 5.0
 _LISTEN_SECONDS: Final = 0.5
 _RATE_SECONDS: Final = 10.0
@@ -55,6 +59,8 @@ class Pace:
 
     def __init__(self) -> None:
         self._soon = self._calm = 0.0
+        self.late_after = _LATE * CALM_SECONDS
+        """Seconds without a reading from which on readings are late."""
 
     def due(self, now: float, *, changed: bool) -> bool:
         return now >= (self._soon if changed else self._calm)
@@ -62,6 +68,7 @@ class Pace:
     def looked(self, began: float, ended: float) -> None:
         self._soon = ended + max(LOOK_SECONDS, (ended - began) * _SHARE)
         self._calm = max(ended + CALM_SECONDS, self._soon)
+        self.late_after = _LATE * (self._calm - began)
 
 
 class NotYetError(VipwireError):
@@ -69,7 +76,7 @@ class NotYetError(VipwireError):
 
 
 class Look:
-    """Reads until the process ends. If objects cannot be read, publishes the error and tries again."""
+    """Reads until the process ends, and publishes each second what does not answer, and since when."""
 
     def __init__(self, config: Config, publish: Publish) -> None:
         self._config, self._publish = config, publish
@@ -78,6 +85,7 @@ class Look:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rows: dict[ObjectName, tuple[Any, Document]] = {}
         self._pace = Pace()
+        self._silences, self._looked = Silences(), 0.0
         self._changes = b""
         self._synced = False
 
@@ -102,16 +110,27 @@ class Look:
     def _run(self) -> None:
         while True:
             try:
+                source = make_source(self._config)
                 with opened(self._config) as kernel:
-                    follow(make_source(self._config), lambda store: self._step(store, kernel), _STEP_SECONDS)
+                    follow(source, partial(self._step, source, kernel), _STEP_SECONDS)
             except (VipwireError, OSError) as error:
                 self._loop = None
-                self._publish("trouble", str(error))
+                self._silences.hear(OBJECTS, str(error), time.time())
+                self._publish_state()
             time.sleep(_PAUSE_SECONDS)
 
-    def _step(self, store: Store, kernel: Kernel) -> None:
+    def _publish_state(self) -> None:
+        """Publish the proxy's state, the silent parts, and the time of the last reading of the kernel."""
+        now = time.time()
+        self._silences.hear_proxy(self._config, now)
+        told = {"now": now, "looked": self._looked, "lateAfter": self._pace.late_after}
+        proxy, silent = proxy_document(self._config), self._silences.documents()
+        self._publish("state", told | {"proxy": proxy, "silent": silent})
+
+    def _step(self, source: Source, kernel: Kernel, store: Store) -> None:
         self._loop = asyncio.get_running_loop()
         began = time.monotonic()
+        self._silences.hear_source(source, time.time())
         changed = store.dirty or store.node_changed or self._synced
         if self._situation is None or self._pace.due(began, changed=changed):
             store.take_touched()
@@ -121,13 +140,15 @@ class Look:
         situation = self._situation
         if situation is not None:
             self._publish("rates", self._rates.document(lambda: read_counts(situation, kernel.modes)))
+        self._publish_state()
         self._publish_changes()
 
     def _look(self, store: Store, kernel: Kernel) -> None:
         situation = take(self._config, store, kernel)
         self._rates.recognise(Frontends.of(situation))
         self._situation = situation
-        self._publish("trouble", "")
+        self._looked = time.time()
+        self._silences.hear_kernel(situation, self._looked)
         self._publish("head", self._head(situation))
         self._rows = {name: self._row(situation, name) for name in sorted(store.services)}
         self._publish("rows", [row for _, row in self._rows.values()])
@@ -136,7 +157,7 @@ class Look:
         document = status_document(situation, [], None, proxy_document(self._config))
         document["problems"] = problem_documents(situation)[:MOST_PROBLEMS]
         document["services"] = len(situation.store.services)
-        document["looked"] = time.time()
+        document["looked"] = self._looked
         document["announced"] = self._announced(document["proxy"]["state"])
         return document
 

@@ -97,7 +97,7 @@ class PageSite:
             yield b"retry: 2000\n\n"
             async with contextlib.aclosing(self._board.follow()) as notices:
                 async for notice in notices:
-                    yield b": still here\n\n" if notice is None else _event(*notice)
+                    yield _event(*(("beat", None) if notice is None else notice))
         finally:
             self._readers -= 1
 

@@ -9,19 +9,23 @@ from typing import Any, Protocol, runtime_checkable
 
 from vipwire.config.configuration import Config
 from vipwire.config.flags import explicit_flags
+from vipwire.errors import VipwireError
 from vipwire.inspect.command.show import shown_time
 from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.node.family_view import FamilyView
-from vipwire.inspect.node.situation import Situation
+from vipwire.inspect.node.silence import now_silent, unread_objects
+from vipwire.inspect.node.situation import Kernel, Situation, opened
+from vipwire.inspect.node.source import node_name
 from vipwire.inspect.status.counts import count_document, open_document, refusal_documents
 from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.model.names import ObjectName, ServicePortName
-from vipwire.model.net import format_address, parse_address
+from vipwire.model.net import Family, format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
 from vipwire.model.text import nearest
 from vipwire.modes.spec import Remark
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
+from vipwire.proxy_daemon.start.modes import families as families_here
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, read_record
 from vipwire.proxy_daemon.sync.node_plan import awaited_facts
 from vipwire.proxy_daemon.sync.report import missing_node, unknown_fact
@@ -241,6 +245,35 @@ def status_document(
         "refusals": refusal_documents(_refusals(counted, wanted, everything=everything)),
         "problems": problem_documents(situation, None if everything else wanted),
     }
+
+
+def unread_document(config: Config, error: VipwireError) -> Document:
+    """Describe the proxy and the kernel if the objects cannot be read: no Service is known."""
+    with opened(config) as kernel:
+        families = [_unread_family(family, kernel) for family in families_here()]
+    return {
+        "kind": "Status",
+        "node": node_name(config),
+        "mode": config.proxy_mode,
+        "proxy": proxy_document(config),
+        "silent": [*unread_objects(str(error)), *now_silent(config)],
+        "families": families,
+        "earlier": [],
+        "services": [],
+        "refusals": [],
+        "problems": [],
+    }
+
+
+def _unread_family(family: Family, kernel: Kernel) -> Document:
+    document: Document = {"family": family.value, "state": "unknown", "wantedObjects": None, **_counts(None)}
+    try:
+        seen, reason = len(kernel.modes[family].observe()), "the objects to compare with are unknown"
+    except KeyError:
+        seen, reason = None, kernel.obstacles.get(family, "")
+    except (VipwireError, OSError) as error:
+        seen, reason = None, f"the kernel cannot be read: {error}"
+    return document | {"observedObjects": seen, "reason": reason}
 
 
 def problem_documents(situation: Situation, about: set[ObjectName] | None = None) -> list[Document]:

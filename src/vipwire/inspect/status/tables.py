@@ -27,7 +27,7 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
     parts: list[RenderableType] = [_head(document), Text()]
     if document["services"]:
         parts.append(_services_in_full(document) if wide else _services(document))
-    else:
+    elif not any(each["since"] is None for each in document.get("silent", ())):
         parts.append(Text("There are no Services with a ClusterIP."))
     if details:
         parts.extend(_details(document))
@@ -70,7 +70,8 @@ def _head(document: Document) -> Text:
 
 def _family_words(family: Document) -> str:
     if family.get("reason"):
-        return f" ({family['reason']})"
+        held = "" if family["observedObjects"] is None else f"{family['observedObjects']} objects; "
+        return f" ({held}{family['reason']})"
     if family["state"] == "not programmed":
         return f" ({family['wantedObjects']} objects to write)"
     counts = [f"{family[what]} {what}" for what in ("missing", "different", "surplus") if family[what]]

@@ -111,6 +111,7 @@ function explainLink(service) {
 function overview() {
   if (!known.head) { fill(place_, el("p", { class: "empty", role: "status" }, "Reading the Services …")); return; }
   const rows = [...known.rows.values()];
+  if (known.whole && !rows.length) { fill(place_, el("h1", null, "No Services yet"), el("p", null, "Create one with ", el("code", null, "kubectl apply"), ", or beside vipwire up with ", el("code", null, "vipwire expose web --port 80 --to 10.0.0.5:8080"), ". It shows here at once.")); return; }
   const sum = (field) => rows.reduce((total, row) => total + row[field], 0);
   const busy = [...known.totals.entries()].filter(([, now]) => now.fresh || now.tracked).sort((one, other) => other[1].fresh - one[1].fresh || other[1].tracked - one[1].tracked);
   const all = busy.reduce((total, [, now]) => total + now.fresh, 0);

@@ -36,7 +36,7 @@ function route() {
 function drawHead() {
   const head = known.head;
   if (!head) return;
-  const proxy = head.proxy;
+  const proxy = known.state?.proxy ?? head.proxy;
   const synced = Object.values(proxy.lastSync ?? {}).filter(Boolean).map((text) => Date.parse(text) / 1000);
   const words = { running: "proxy runs", ended: "proxy ended", died: "proxy died", none: "no proxy runs" }[proxy.state];
   fill(byId("head"),
@@ -48,14 +48,31 @@ function drawHead() {
   byId("problem-count").textContent = number ? count(number) : "";
 }
 
-function drawLive() {
-  byId("live").textContent = known.live ? "live" : "not connected";
-  byId("live").classList.toggle("off", !known.live);
+const EFFECTS = { objects: "Services and endpoints are shown as they were then", proxy: "the kernel's rules are as they were then", kernel: "its rules are unknown" };
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+
+// What does not answer, since when, and what is greyed for it. Times of the server are moved to this machine's clock.
+function silences() {
+  const now = Date.now() / 1000;
+  if (!known.live) return known.lost ? [["view", `view: this page's server is silent since ${clock(known.lost)}: all is shown as it was then`]] : [];
+  const state = known.state;
+  if (!state) return [];
+  const said = state.silent.map(({ part, since, error }) => {
+    const kind = part.split(" ")[0];
+    return [kind, `${part}: silent since ${clock(Date.parse(since) / 1000 + known.ahead)}: ${error}; ${EFFECTS[kind]}`];
+  });
+  const late = state.looked && now - known.ahead - state.looked > state.lateAfter;
+  if (late && !said.length) said.push(["kernel", `kernel: last read at ${clock(state.looked + known.ahead)}`]);
+  return said;
 }
 
-function drawTrouble() {
-  byId("trouble").hidden = !known.trouble;
-  byId("trouble").textContent = known.trouble ?? "";
+function drawSilences() {
+  const said = silences();
+  byId("live").textContent = !known.live ? "not connected" : said.length ? "incomplete" : "live";
+  byId("live").classList.toggle("off", Boolean(said.length) || !known.live);
+  byId("trouble").hidden = !said.length;
+  if (byId("trouble").textContent !== said.map(([, text]) => text).join("\n")) byId("trouble").textContent = said.map(([, text]) => text).join("\n");
+  for (const part of ["view", "objects", "kernel", "proxy"]) document.body.classList.toggle(`silent-${part}`, said.some(([each]) => each === part));
 }
 
 function differences() {
@@ -75,7 +92,7 @@ function changes() {
 function problems() {
   const head = known.head;
   if (!head) return;
-  const failing = Object.entries(head.proxy.failing ?? {}).map(([resource, error]) => ["source", resource, "", error]);
+  const failing = Object.entries((known.state?.proxy ?? head.proxy).failing ?? {}).map(([resource, error]) => ["source", resource, "", error]);
   const flags = head.proxy.otherFlags?.length ? el("p", { class: "warn" }, `The proxy has ${head.proxy.otherFlags.join(" ")}, this page has not.`) : null;
   const rows = [...failing, ...head.problems.map((each) => [each.kind, each.object, each.field, each.message])];
   fill(byId("problems"), flags, rows.length ? table(["Kind", "Object", "Field", "What is wrong"], rows, "Problems") : el("p", { class: "empty" }, "None: every object is valid, and every source can be read."));
@@ -111,8 +128,9 @@ when("rows", () => { list.refresh(true); if (view === "services" && !location.ha
 when("head", () => { drawHead(); packet.drawModes(); if (view === "problems") problems(); if (location.hash.startsWith("#service/")) detail.refresh(); });
 when("rates", () => { list.refresh(false); if (view !== "services") return; if (location.hash.startsWith("#service/")) detail.rates(); else detail.show(""); });
 when("changes", () => { if (view === "changes") changes(); });
-when("live", drawLive);
-when("trouble", drawTrouble);
+when("live", drawSilences);
+when("state", () => { drawHead(); drawSilences(); });
+setInterval(drawSilences, 1000);
 setInterval(() => {
   drawHead();
   if (document.hidden) return;

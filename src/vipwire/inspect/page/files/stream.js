@@ -1,6 +1,6 @@
 // What the server has told so far, and who wants to know when it changes.
 
-export const known = { rows: new Map(), head: null, rates: new Map(), totals: new Map(), changes: [], top: null, whole: false };
+export const known = { rows: new Map(), head: null, rates: new Map(), totals: new Map(), changes: [], top: null, whole: false, state: null, live: false, lost: 0, since: 0 };
 const wanting = new Map();
 
 export function when(word, action) {
@@ -11,16 +11,37 @@ function tell(word) {
   for (const action of wanting.get(word) ?? []) action();
 }
 
+const SILENT = 12000;
+let heard = 0;
+
+// The server gives a sign at least every five seconds. A connection without one, or one that the browser gave up, is opened anew.
 export function listen() {
   const source = new EventSource("/api/events");
-  const on = (word, take) => source.addEventListener(word, (event) => { take(JSON.parse(event.data)); tell(word); });
+  const on = (word, take) => source.addEventListener(word, (event) => { live(true); take(JSON.parse(event.data)); tell(word); });
+  const watching = setInterval(() => {
+    if (source.readyState !== EventSource.CLOSED && performance.now() - heard < SILENT) return;
+    live(false);
+    clearInterval(watching);
+    source.close();
+    listen();
+  }, 2000);
+  heard = performance.now();
   on("rows", takeRows);
   on("head", (document) => { known.head = document; });
   on("rates", takeRates);
   on("changes", (document) => { known.changes = document; });
-  on("trouble", (text) => { known.trouble = text; });
-  source.onopen = () => { known.live = true; tell("live"); };
-  source.onerror = () => { known.live = false; tell("live"); };
+  on("state", (document) => { known.state = document; known.ahead = Date.now() / 1000 - document.now; });
+  on("beat", () => {});
+  source.onopen = () => live(true);
+  source.onerror = () => live(false);
+}
+
+function live(now) {
+  if (now) { heard = performance.now(); known.since = Date.now() / 1000; }
+  if (now === known.live) return;
+  known.live = now;
+  known.lost = now ? 0 : known.since;
+  tell("live");
 }
 
 function takeRows(document) {

@@ -1,0 +1,97 @@
+"""What does not answer, and since when: the source of objects, the proxy, the kernel.
+
+A view goes on with its last facts while a part is silent. It says so, and greys what depends on the part.
+"""
+
+import time
+from typing import Any, Final
+
+from vipwire.config.configuration import Config
+from vipwire.file_io.files import SIGN_SECONDS
+from vipwire.inspect.command.show import shown_time
+from vipwire.inspect.node.situation import Situation
+from vipwire.inspect.node.source import error_of
+from vipwire.proxy_daemon.loop import Source
+from vipwire.proxy_daemon.start.record import ProxyState, read_record
+
+OBJECTS: Final = "objects"
+PROXY: Final = "proxy"
+KERNEL: Final = "kernel"
+_SIGNS: Final = 3
+"""Missing signs of a running proxy until it counts as silent."""
+
+
+class Silences:
+    """The silent parts, each with its error and the time (seconds since the epoch) since when it is silent."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, str]] = {}
+
+    def hear(self, part: str, error: str, since: float) -> None:
+        """Note an error of a part, or by "" that the part answers. The first error of a row counts as its start."""
+        if error:
+            self._known[part] = self._known.get(part, (since, ""))[0], error
+        else:
+            self._known.pop(part, None)
+
+    def hear_source(self, source: Source, now: float) -> None:
+        self.hear(OBJECTS, error_of(source), now)
+
+    def hear_kernel(self, situation: Situation, now: float) -> None:
+        for side in situation.sides:
+            self.hear(f"{KERNEL} {side.family.value}", side.obstacle, now)
+
+    def hear_proxy(self, config: Config, now: float) -> None:
+        since, error = proxy_silence(config, now)
+        self.hear(PROXY, error, since)
+
+    def documents(self) -> list[dict[str, Any]]:
+        return [
+            {"part": part, "since": shown_time(since), "error": error}
+            for part, (since, error) in sorted(self._known.items())
+        ]
+
+
+def proxy_silence(config: Config, now: float) -> tuple[float, str]:
+    """Return since when no proxy updates the kernel here, and why; "" if one does, or if none ever ran."""
+    state, record = read_record(config.state_dir)
+    if record is None:
+        return now, ""
+    if state is ProxyState.ENDED:
+        return record.ended or record.seen, f"it ended ({record.reason})"
+    if state is ProxyState.DIED:
+        return record.seen, "it was killed or has crashed"
+    if now - record.seen > _SIGNS * SIGN_SECONDS:
+        return record.seen, f"process {record.pid} gives no sign"
+    return now, ""
+
+
+def unread_objects(error: str) -> list[dict[str, Any]]:
+    """Describe a source that has not answered yet: no object is known."""
+    return [{"part": OBJECTS, "since": None, "error": error}]
+
+
+EFFECTS: Final = {
+    OBJECTS: "Services and endpoints are as they were then",
+    PROXY: "the kernel's rules are as they were then",
+    KERNEL: "its rules are unknown",
+}
+
+
+def silent_lines(documents: list[dict[str, Any]]) -> list[str]:
+    """Write a line for each silent part."""
+    return [_line(each) for each in documents]
+
+
+def _line(silent: dict[str, Any]) -> str:
+    if silent["since"] is None:
+        return f"{silent['part']}: unknown"
+    effect = EFFECTS[silent["part"].partition(" ")[0]]
+    return f"{silent['part']}: silent since {silent['since']}: {silent['error']}; {effect}"
+
+
+def now_silent(config: Config) -> list[dict[str, Any]]:
+    """Describe a silent proxy, for a command that looks once."""
+    silences = Silences()
+    silences.hear_proxy(config, time.time())
+    return silences.documents()
