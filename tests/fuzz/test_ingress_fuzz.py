@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.haproxy.change import difference
 from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
+from vipwire_l7.haproxy.state import compare
 from vipwire_l7.ingress.plan.planner import plan_sites
 from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan.annotations import READERS
@@ -188,7 +188,7 @@ def test_every_line_is_one_of_ours(world: World) -> None:
 @given(worlds(), worlds())
 def test_no_command_carries_another(first: World, second: World) -> None:
     live, desired = rendered(first, "/run/x"), rendered(second, "/run/x")
-    for command in difference(live, desired).commands:
+    for command in compare(live, desired).commands:
         head, *payload = command.split("\n")
         assert head.split()[0] in ("set", "add", "del", "new", "commit")
         assert ";" not in head.replace("\\;", "")

@@ -4,8 +4,8 @@ What can change while it runs (slots, maps, certificates) stands apart from what
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from vipwire_l7.haproxy.backends import SPARES, backend_text, server_text, spare_text, userlist_name, userlist_text
@@ -17,6 +17,7 @@ from vipwire_l7.haproxy.frontends import (
     file_part,
     frontend_parts,
     is_of_frontend,
+    list_of,
     lookups_of,
     site_key,
     split_site,
@@ -31,6 +32,7 @@ from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.plan.expressions import is_costly
 from vipwire_l7.plan.sites import (
     NOWHERE,
+    Apart,
     Certificate,
     Choice,
     Compared,
@@ -50,34 +52,41 @@ _OWN = Lookups()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The part that mostly a reload alone can change. `backends` is text by pool."""
+    """The part that mostly a reload alone can change. `backends` is text by pool. The operator's own mark is ""."""
 
     stages: frozenset[Stage]
-    choices: tuple[Choice, ...]
+    choices: Mapping[str, Mapping[str, Choice]]
+    """By the frontends' marks the choices that are rules, by name."""
     users: str
-    expressions: tuple[tuple[str, str], ...]
     backends: dict[str, str]
-    lists: Mapping[str, tuple[str, ...]]
-    """The frontends' lists of certificates, by file name: certificates with their hosts. The first is the default."""
-    bounded: tuple[tuple[str, int], ...] = ()
+    lists: dict[str, dict[str, str]]
+    """The frontends' lists of certificates, by file name: by certificate its line. The first is the default."""
+    bounded: tuple[tuple[str, int], ...]
     """The sites whose paths must be short, since regular expressions guard some."""
-    frontends: tuple[tuple[str, str], ...] = ()
-    """The text of the frontends beside the operator's own, each part with the choice that it belongs to, if any."""
-    authorities: tuple[tuple[str, str], ...] = ()
+    frontends: dict[str, Frontend]
+    """The frontends beside the operator's own, by mark."""
+    authorities: tuple[tuple[str, str], ...]
     """The files of who may sign endpoints' certificates: name, which follows from the content, and content."""
-    asked: frozenset[str] = frozenset()
-    """The maps that are looked up: HAProxy knows no others."""
-    deciding: Mapping[str, tuple[Compared, ...]] = field(default_factory=dict)
+    deciding: Mapping[str, tuple[Compared, ...]]
     """The conditions of choices that decide what guards a request."""
-    lookups: Mapping[str, Lookups] = field(default_factory=dict)
+    lookups: Mapping[str, Lookups]
     """What each of the other frontends looks for, by its mark."""
+
+    def asked(self, marks: Iterable[str]) -> frozenset[str]:
+        """Name the maps that the operator's frontend and those of some marks look up: HAProxy knows no others."""
+        others = (self.lookups[mark].asked for mark in marks if mark in self.lookups)
+        return frozenset(maps_of(self.stages)).union(*others)
+
+    def frontend_parts(self, mark: str, layout: Layout) -> Iterator[tuple[str, str]]:
+        """Write a frontend in parts, each with the choice that it belongs to, or an empty text."""
+        return frontend_parts(self.frontends[mark], self.lookups[mark], self.choices[mark].values(), layout)
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A complete configuration, for one `Layout`. `certificates` is PEM by file name.
+    """A complete configuration, or a part of one, for one `Layout`. `certificates` is PEM by file name.
 
-    `slots` may change while others hold this, pool by pool: whoever wants it as it was takes a copy.
+    The one that HAProxy has is kept up to date with what commands change.
     """
 
     layout: Layout
@@ -85,7 +94,7 @@ class Configuration:
     pools: dict[str, Pool]
     slots: dict[str, Slots]
     maps: dict[str, dict[str, str]]
-    certificates: Mapping[str, str] = field(repr=False)
+    certificates: dict[str, str] = field(repr=False)
     spares: tuple[str, ...] = ()
     """The backends for pools that come while HAProxy runs."""
     placed: dict[str, str] = field(default_factory=dict)
@@ -102,20 +111,16 @@ class Configuration:
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
+        shape, own = self.shape, tuple(self.shape.choices[""].values())
         yield "", process_text(self.layout, mark, mirrors=self.mirrors)
-        if self.shape.users:
-            yield "", self.shape.users
-        yield (
-            "",
-            frontend_text(
-                self.layout, self.shape.stages, self.shape.choices, self.shape.bounded, self.shape.deciding
-            ),
-        )
+        if shape.users:
+            yield "", shape.users
+        yield "", frontend_text(self.layout, shape.stages, own, shape.bounded, shape.deciding)
         if self.mirrors:
             yield "", mirror_frontend(self.layout, (each.policy for each in self.pools.values()), NOWHERE)
-        for name, text in self.shape.frontends:
-            yield name, text.replace(FOLDER, self.layout.folder)
-        for name, text in self.shape.backends.items():
+        for other in shape.frontends:
+            yield from shape.frontend_parts(other, self.layout)
+        for name, text in shape.backends.items():
             yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
         for name in self.spares:
             yield "", spare_text(name, self.layout)
@@ -128,7 +133,7 @@ class Configuration:
             yield f"{SPARES}.map", ""
         yield from self.certificates.items()
         for name, lines in self.shape.lists.items():
-            yield name, "".join(f"{each}\n" for each in lines).replace(FOLDER, self.layout.folder)
+            yield name, "".join(f"{each}\n" for each in lines.values()).replace(FOLDER, self.layout.folder)
         yield from self.shape.authorities
         if self.mirrors:
             yield MIRROR_FILE, mirror_lua(self.layout)
@@ -136,78 +141,72 @@ class Configuration:
 
 def configure(
     plan: SitePlan,
-    slots: dict[str, Slots],
+    slots: Mapping[str, Slots],
     layout: Layout,
     default_pem: str,
-    before: Configuration | None = None,
-    kept: Mapping[str, Lookups] = MappingProxyType({}),
+    live: Configuration | None = None,
+    *,
+    anew: bool = True,
 ) -> Configuration:
-    """Build a configuration. `slots` has exactly its pools; `default_pem` is served where no certificate fits.
+    """Build a configuration. `slots` has its pools; `default_pem` is served where no certificate fits.
 
-    `before` is one for the same operator's flags: the texts of pools that are the same are taken from it. `kept` is
-    what the frontends that HAProxy has look for.
+    The texts of pools that are the same are taken from `live`. Unless it is made `anew`, it is to be compared with
+    `live`: its frontends look for what those do, if that is enough.
     """
     apart, shared = apart_of(plan), shared_choices(plan.all_choices)
-    found = [lookups_of(each, plan.routes, apart, f"prefixes-{file_part(each)}", shared) for each in plan.frontends]
-    lookups = tuple(
-        each.kept(kept.get(frontend.mark, each)) for frontend, each in zip(plan.frontends, found, strict=True)
-    )
+    known = live.shape.lookups if live is not None and not anew else {}
+    lookups = {each.mark: _lookups(each, plan, apart, shared, known) for each in plan.frontends}
     maps = make_maps(plan, lookups, apart.sites, shared)
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
-    certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
     of_own = [each for each in plan.choices if each.name in shared]
-    stages = stages_of({**(_own(maps) if plan.frontends else maps), SHARES: {each.name: "" for each in of_own}})
-    frontends, asked = _frontends(plan, layout, lookups, shared)
+    choices = {"": plan.choices, **{each.mark: each.choices for each in plan.frontends}}
     shape = Shape(
-        stages,
-        tuple(each for each in plan.choices if each.name not in shared),
+        stages_of({**(_own(maps) if plan.frontends else maps), SHARES: {each.name: "" for each in of_own}}),
+        {mark: {each.name: each for each in found if each.name not in shared} for mark, found in choices.items()},
         "\n".join(users[name] for name in sorted(users)),
-        tuple(maps["expressions"].items()),
-        {name: _known_text(pool, before) or _text(pool, layout) for name, pool in pools.items()},
-        _lists(plan),
+        {name: _known_text(pool, live) or _text(pool, layout) for name, pool in pools.items()},
+        _lists(plan, None if anew else live),
         bounded_sites(plan),
-        frontends,
+        {each.mark: each for each in plan.frontends},
         plan.authorities,
-        asked | frozenset(maps_of(stages)),
         apart.choices,
-        {each.mark: found for each, found in zip(plan.frontends, lookups, strict=True)},
+        lookups,
     )
+    certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
     pems = {each.name: each.pem for each in certificates}
-    return Configuration(layout, shape, pools, slots, maps, pems)
+    return Configuration(layout, shape, pools, {name: slots[name] for name in pools}, maps, pems)
 
 
-def _lists(plan: SitePlan) -> dict[str, tuple[str, ...]]:
+def _lookups(
+    frontend: Frontend, plan: SitePlan, apart: Apart, shared: Collection[str], known: Mapping[str, Lookups]
+) -> Lookups:
+    found = lookups_of(frontend, plan.routes, apart, f"prefixes-{file_part(frontend)}", shared)
+    return found.kept(known.get(frontend.mark, found))
+
+
+def _lists(plan: SitePlan, live: Configuration | None) -> dict[str, dict[str, str]]:
     """Write the lists of certificates, with the names for which each is served."""
     own = ((each.name, each.hosts) for each in plan.certificates if each.listed)
-    lists: dict[str, Iterable[tuple[str, tuple[str, ...]]]] = {OWN_LIST: ((DEFAULT_CERTIFICATE, ()), *own)}
+    lists = {OWN_LIST: _list(((DEFAULT_CERTIFICATE, ()), *own))}
     for each in plan.frontends:
+        known, file = live.shape.frontends.get(each.mark) if live is not None else None, list_of(each)
         default = () if each.has_default else ((DEFAULT_CERTIFICATE, ()),)
-        lists[_list_of(each)] = (*default, *each.certificates)
-    return {file: tuple(" ".join((f"{FOLDER}/{name}", *to)) for name, to in lines) for file, lines in lists.items()}
+        if live is not None and known is not None and known.certificates is each.certificates:
+            lists[file] = live.shape.lists[file]
+        else:
+            lists[file] = _list((*default, *each.certificates))
+    return lists
 
 
-def _list_of(frontend: Frontend) -> str:
-    return f"certificates-{file_part(frontend)}.list"
+def _list(lines: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
+    return {name: " ".join((f"{FOLDER}/{name}", *to)) for name, to in lines}
 
 
 def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
     """Leave the entries of other frontends out."""
     shared = {name: {key: to for key, to in maps[name].items() if not is_of_frontend(key)} for name in SHARED}
     return {**maps, **shared}
-
-
-def _frontends(
-    plan: SitePlan, layout: Layout, lookups: Sequence[Lookups], shared: Collection[str]
-) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
-    """Write the frontends beside the operator's own; name the maps that they ask."""
-    anywhere = replace(layout, folder=FOLDER)
-    parts: list[tuple[str, str]] = []
-    asked = set[str]()
-    for each, found in zip(plan.frontends, lookups, strict=True):
-        asked |= found.asked
-        parts += frontend_parts(each, found, anywhere, anywhere.certificate_file(_list_of(each)), shared)
-    return tuple(parts), frozenset(asked)
 
 
 def bounded_sites(plan: SitePlan) -> tuple[tuple[str, int], ...]:
@@ -234,24 +233,25 @@ def _text(pool: Pool, layout: Layout) -> str:
         raise PoolError(pool.name, error) from error
 
 
-def _known_text(pool: Pool, before: Configuration | None) -> str:
-    return before.shape.backends[pool.name] if before and before.pools.get(pool.name) is pool else ""
+def _known_text(pool: Pool, live: Configuration | None) -> str:
+    return live.shape.backends[pool.name] if live and live.pools.get(pool.name) is pool else ""
 
 
 def make_maps(
     plan: SitePlan,
-    lookups: Sequence[Lookups],
+    own: Mapping[str, Lookups],
     apart: Collection[str] = (),
     shared: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> dict[str, dict[str, str]]:
-    """Build the maps that lead a request to its backend. `lookups` has the searches of each frontend, in order.
+    """Build the maps that lead a request to its backend. `own` has the searches of each frontend, by its mark.
 
     `apart` are the sites whose paths lead to different places: there paths are found in a second spelling, too.
     `shared` are entries of choices.
     """
-    own = {each.mark: found for each, found in zip(plan.frontends, lookups, strict=True)}
     *first, last = MAPS
-    maps: dict[str, dict[str, str]] = {name: {} for name in (*first, *(found.prefixes for found in lookups), last)}
+    maps: dict[str, dict[str, str]] = {
+        name: {} for name in (*first, *(found.prefixes for found in own.values()), last)
+    }
     for entries in shared.values():
         maps[SHARES] |= entries
     more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}

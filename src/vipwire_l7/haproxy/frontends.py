@@ -28,6 +28,7 @@ from vipwire_l7.plan.sites import (
     REFUSED,
     Apart,
     Aspect,
+    Choice,
     Compared,
     Condition,
     Frontend,
@@ -65,7 +66,7 @@ class Lookups:
 
     def kept(self, before: "Lookups") -> "Lookups":
         """Return these, or those from before if they find the same and more: to leave a search out is a reload."""
-        same = (self.prefixes, self.deciding) == (before.prefixes, before.deciding)
+        same = self.prefixes == before.prefixes and set(self.deciding) <= set(before.deciding)
         some = (self.hostless, self.apart, self.shares, before.plain)
         more = (before.hostless, before.apart, before.shares, self.plain)
         covered = self.maps <= before.maps and set(self.depths) <= set(before.depths)
@@ -124,8 +125,9 @@ def lookups_of(
         if mark == frontend.mark:
             hosts.add(host)
             kinds.add(route.match)
-    if not hosts and not frontend.hosts:
-        return Lookups(prefixes, shares=any(each.name in shared for each in frontend.choices))
+    shares = any(each.name in shared for each in frontend.choices)
+    if frontend.mode is Mode.TCP:
+        return Lookups(prefixes, _PLAIN_SEARCH, shares=shares)
     hostless = EVERY_HOST in hosts
     # Where no route is of a wildcard, a host falls to none, whatever hosts the listeners have.
     falls = hostless or any(host.startswith("*.") for host in hosts)
@@ -140,21 +142,22 @@ def lookups_of(
         hostless,
         any(split_site(site)[1] == frontend.mark for site in apart.sites),
         tuple((each.name, apart.choices[each.name]) for each in frontend.choices if each.name in apart.choices),
-        any(each.name in shared for each in frontend.choices),
+        shares,
         maps == _PLAIN_SEARCH and not frontend.choices,
     )
 
 
 def frontend_parts(
-    frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str, shared: Collection[str] = ()
+    frontend: Frontend, lookups: Lookups, choices: Iterable[Choice], layout: Layout
 ) -> Iterator[tuple[str, str]]:
-    """Write a frontend in parts, each with the choice that it belongs to, or an empty text. `shared` are in a map."""
+    """Write a frontend in parts, each with the choice that it belongs to, or an empty text; `choices` are rules."""
+    certificates = layout.certificate_file(list_of(frontend))
     writing = _http if frontend.mode in _RULES else _tcp
     head, tail = writing(frontend, lookups, layout, certificates)
     yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
     deciding = dict(lookups.deciding)
-    for index, choice in enumerate(each for each in frontend.choices if each.name not in shared):
+    for index, choice in enumerate(choices):
         guards = choice.name in lookups.expressions
         doubts = doubt_lines(choice.name, deciding.get(choice.name, ()))
         skips = skip_lines(index) if rule in _RULES.values() else ()
@@ -174,6 +177,11 @@ def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str)
 def file_part(frontend: Frontend) -> str:
     """Return what is of a frontend in names of files; of the socket, too, by which another one leads to it."""
     return hashlib.sha256(frontend.name.encode()).hexdigest()[:8]
+
+
+def list_of(frontend: Frontend) -> str:
+    """Name the file of a frontend's list of certificates."""
+    return f"certificates-{file_part(frontend)}.list"
 
 
 def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
@@ -296,10 +304,13 @@ def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str
     head = [line("mode tcp"), _bind(frontend, layout, certificates, ""), line("option tcplog")]
     tail = []
     if frontend.mode is Mode.TCP:
-        head.append(line("tcp-request content set-var(txn.target) str({})", plain(frontend.target or REFUSED)))
+        found = (
+            f"str({plain(lookups.key(EVERY_HOST + frontend.mark, ''))}),map_str({layout.map_file(lookups.prefixes)})"
+        )
+        head.append(line("tcp-request content set-var(txn.target) {}", quoted(found)))
     elif lookups.maps:
         head += _by_name(frontend, lookups, layout)
-    if frontend.mode is Mode.TCP or lookups.maps:
+    if lookups.maps:
         tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
     tail.append(line("default_backend {}", plain(REFUSED)))
     return head, tail

@@ -61,7 +61,6 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
             replace(
                 each,
                 choices=tuple(left_of(choice) for choice in each.choices if choice.name not in refused),
-                target=left(each.target),
                 certificates=tuple((name, hosts) for name, hosts in each.certificates if name not in gone),
             )
             for each in plan.frontends

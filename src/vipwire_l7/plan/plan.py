@@ -4,7 +4,7 @@ Whoever plans puts parts in and takes them out again. What several ask for in th
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Generic, TypeVar
 
 from vipwire.model.names import ObjectName
@@ -14,7 +14,6 @@ from vipwire_l7.plan.sites import (
     Choice,
     DatagramFrontend,
     Frontend,
-    Mode,
     Pool,
     Route,
     SitePlan,
@@ -47,6 +46,9 @@ class PlanChange:
     problems: set[ObjectRef] = field(default_factory=set)
     default: set[str] = field(default_factory=set)
     """Not empty if what leads where no rule matches is another."""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, each.name) for each in fields(self))
 
 
 class Table(dict[K, V]):
@@ -130,33 +132,41 @@ class Plan:
 
     def sites(self, named: frozenset[ObjectRef], admitted: tuple[ObjectName, ...] = ()) -> SitePlan:
         """Write the whole plan down."""
-        hosts = [each for _, each in sorted(self.hosts.items())]
-        own, by_mark = _Choices(), {each.mark: _Choices() for each in self.frontends.values()}
-        for each in hosts:
-            if each.choices or each.shares:
-                _, colon, rest = each.routes[0].site.partition(":")
-                by_mark.get(colon + rest, own).add(each)
-        return SitePlan(
-            tuple(route for each in hosts for route in each.routes),
-            tuple(pool for _, pool in sorted(self.pools.items())),
-            own.all,
-            tuple(each for _, each in sorted(self.certificates.items())),
-            self.default.get("", ""),
-            admitted,
-            tuple(problem for _, found in sorted(self.problems.items(), key=_by_ref) for problem in found),
-            named,
-            tuple(
-                replace(each, choices=by_mark[each.mark].all, target=self._target(each))
-                for each in self.frontends.values()
-            ),
-            tuple(sorted(self.files.items())),
-            tuple(each for _, each in sorted(self.datagrams.items())),
+        hosts = (each for _, each in sorted(self.hosts.items()))
+        made = sites_of(hosts, self.frontends.values(), self.pools, self.default.get("", ""))
+        return replace(
+            made,
+            pools=tuple(pool for _, pool in sorted(self.pools.items())),
+            certificates=tuple(each for _, each in sorted(self.certificates.items())),
+            admitted=admitted,
+            problems=tuple(problem for _, found in sorted(self.problems.items(), key=_by_ref) for problem in found),
+            named=named,
+            authorities=tuple(sorted(self.files.items())),
+            datagrams=tuple(each for _, each in sorted(self.datagrams.items())),
         )
 
-    def _target(self, frontend: Frontend) -> str:
-        """Find where all goes that comes to a frontend of TCP."""
-        found = self.hosts.get(f"*{frontend.mark}") if frontend.mode is Mode.TCP else None
-        return found.routes[0].target if found is not None and found.routes else ""
+
+def sites_of(
+    hosts: Iterable[HostPlan], frontends: Iterable[Frontend], pools: Mapping[str, Pool], default: str = ""
+) -> SitePlan:
+    """Write some hosts down, with the pools that they lead to."""
+    own, frontends, routes = _Choices(), tuple(frontends), list[Route]()
+    by_mark = {each.mark: _Choices() for each in frontends}
+    for host in hosts:
+        routes += host.routes
+        if host.choices or host.shares:
+            _, colon, rest = host.routes[0].site.partition(":")
+            by_mark.get(colon + rest, own).add(host)
+    every = {mark: found.all for mark, found in by_mark.items()}
+    led = {each.target for each in routes}
+    led |= {target for found in (own.all, *every.values()) for choice in found for target in choice.targets}
+    return SitePlan(
+        tuple(routes),
+        tuple(pools[name] for name in sorted(led) if name in pools),
+        own.all,
+        default=default,
+        frontends=tuple(replace(each, choices=every[each.mark]) for each in frontends),
+    )
 
 
 class _Choices:

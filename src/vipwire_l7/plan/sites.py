@@ -173,7 +173,7 @@ class Frontend:
     """An address and port beside the operator's own (`Layout`). `bind` is `*:80`; "" where only others lead here.
 
     The hosts of its routes end with `mark`, which no other frontend has. `certificates` are names of certificates,
-    each with the hosts that it is served for. `target` is where all goes that no route takes.
+    each with the hosts that it is served for.
     """
 
     name: str
@@ -184,7 +184,6 @@ class Frontend:
     has_default: bool = False
     """Whether the first certificate is for all names that have none; else it is the operator's default."""
     choices: tuple[Choice, ...] = ()
-    target: str = ""
     hosts: frozenset[str] = frozenset()
     """Hosts that are served here though no route may be there: they never fall to those of a wildcard."""
     clients: str = ""

@@ -11,17 +11,14 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
 
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire_l7.haproxy.backends import spare_names
-from vipwire_l7.haproxy.change import HaproxyChange, difference, merged, possible
 from vipwire_l7.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
-from vipwire_l7.haproxy.part import Delta, part_of, take_in
+from vipwire_l7.haproxy.state import WHOLE, Delta, take_in
 from vipwire_l7.run.control import ControlError, command
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy, Refused
@@ -31,7 +28,6 @@ from vipwire_l7.watch.snapshot import Snapshot
 
 START = "start"
 """The reason of the first configuration, and of that after HAProxy's death."""
-Note: TypeAlias = Callable[[], None]
 _ATTEMPTS = 50
 _LOOK = 60.0
 """Seconds after which it is asked whether time alone has changed the plan: certificates expire."""
@@ -81,7 +77,9 @@ class Controller:
         """Set when what is desired may be another: for those who serve what HAProxy does not."""
         self._live: Configuration | None = None
         self._reloaded = self._looked = float("-inf")
-        self._anew, self._failed, self._took = True, "", 0.0
+        self._failed, self._took = "", 0.0
+        self._pending = WHOLE
+        """What HAProxy may not have: it waits for a reload, or a failure of ours has kept it back."""
         self.old_workers = 0
         """Workers that have been replaced and still have connections, at the last reload."""
 
@@ -114,12 +112,12 @@ class Controller:
 
     async def run(self) -> None:
         """Follow until cancelled. If this has failed before, what had changed then is planned now."""
-        self._anew = True
+        self._pending, self._looked = WHOLE, float("-inf")
         await self._haproxy.adopt()
         due: float | None = None
         while True:
             if self._snapshot.complete:
-                heard, due = self._heard, await self._sync(behind=due is not None)
+                heard, due = self._heard, await self._sync()
                 for tell in self.desired.taken:
                     tell()
                 await self._note_progress(heard if due is None else self._done)
@@ -143,82 +141,51 @@ class Controller:
                 self._live, self._failed = None, ""
                 self._wake.set()
 
-    async def _sync(self, *, behind: bool) -> float | None:
-        """Update HAProxy; return the seconds until it must be tried again, None when all is done.
-
-        `behind`: HAProxy does not have all that the last time would have brought it.
-        """
+    async def _sync(self) -> float | None:
+        """Update HAProxy; return the seconds until it must be tried again, None when all is done."""
         touched, began = self._snapshot.take(), time.monotonic()
-        if self._is_outdated(began):
-            touched = replace(touched, structure=True)
-        delta = self.desired.update(touched, time.time())
+        if began - self._looked >= _LOOK:
+            self._looked = began
+            touched = replace(touched, structure=touched.structure or self.desired.retries or self._pending.whole)
+        self._pending = self._pending.then(self.desired.update(touched, time.time()))
         if self._follower is not None and self._follower.waits:
             await self._follower.first()
-            more = self._snapshot.take()
-            later = self.desired.update(more, time.time())
-            delta = None if delta is None or later is None else delta.then(later)
-        if touched:
+            self._pending = self._pending.then(self.desired.update(self._snapshot.take(), time.time()))
+        if touched or self._pending:
             self.updated.set()
-        change, note = self._change(None if behind else delta)
-        if not change or (not change.reason and await self._command(change, note, began)):
-            return None
-        wait = self._reloaded + self._pause_now - time.monotonic()
-        if wait > 0:
-            await self._go_ahead(began)
-            return wait
-        return await self._reload(self._failed or change.reason, began)
-
-    def _is_outdated(self, now: float) -> bool:
-        """Report whether the plan may be another though no event says so: after a failure of ours, or by now."""
-        anew, self._anew = self._anew, False
-        if now - self._looked < _LOOK:
-            return anew
-        self._looked = now
-        return anew or self.desired.is_outdated(time.time())
-
-    def _wanted(self, live: Configuration) -> Configuration:
-        """Return what is desired, to be compared with what HAProxy has."""
-        return self.desired.made(live.layout.folder, live.shape.lookups)
-
-    def _change(self, delta: Delta | None) -> tuple[HaproxyChange, Note]:
-        """Compare: all, or where nothing else has changed the hosts and pools of `delta`."""
         live = self._live
         if live is None or self._failed:
-            return HaproxyChange(reason=self._failed or START), lambda: None
-        part = part_of(live, delta, self.desired.slots) if delta is not None else None
-        if part is not None:
-            return part.change, partial(take_in, live, part)
-        return self._whole(live, self._wanted(live))
+            return await self._reload_in_time(self._failed or START, began)
+        change = self.desired.change(live, self._pending)
+        if not change.reasons or self._wait > 0:
+            if change.commands and not await self._command(change.commands, began):
+                return await self._reload_in_time(self._failed, began)
+            take_in(live, change)
+            self._pending = change.waiting
+        return await self._reload_in_time(change.reasons[0], began) if change.reasons else None
 
-    def _whole(self, live: Configuration, wanted: Configuration) -> tuple[HaproxyChange, Note]:
-        change = difference(live, wanted)
-
-        def note() -> None:
-            self._live = merged(live, wanted, change.placed)
-
-        return change, note
-
-    async def _go_ahead(self, began: float) -> None:
-        """Change what needs no reload while the rest waits for one."""
-        if self._live is not None and not self._failed:
-            change, note = self._whole(self._live, possible(self._live, self._wanted(self._live)))
-            if change.commands:
-                await self._command(change, note, began)
-
-    async def _command(self, change: HaproxyChange, note: Note, began: float) -> bool:
-        """Send the commands of a change and `note` what HAProxy has; tell whether they have succeeded.
+    async def _command(self, commands: Sequence[str], began: float) -> bool:
+        """Send commands; report whether they have succeeded.
 
         What HAProxy has after a failure is unknown: nothing but a reload is tried until there was one.
         """
         try:
-            await command(self._haproxy.socket, change.commands)
+            await command(self._haproxy.socket, commands)
         except ControlError as error:
             self._failed = f"a command failed: {error}"
             return False
-        if self._live is not None:
-            note()
-        self._tell(Done(time.monotonic() - began, len(change.commands)))
+        self._tell(Done(time.monotonic() - began, len(commands)))
         return True
+
+    @property
+    def _wait(self) -> float:
+        """The seconds until the next reload."""
+        return self._reloaded + self._pause_now - time.monotonic()
+
+    async def _reload_in_time(self, reason: str, began: float) -> float | None:
+        """Reload HAProxy, or return the seconds until then."""
+        wait = self._wait
+        return wait if wait > 0 else await self._reload(reason, began)
 
     @property
     def _pause_now(self) -> float:
@@ -231,7 +198,7 @@ class Controller:
     async def _reload(self, reason: str, began: float) -> float | None:
         for _ in range(_ATTEMPTS):
             made = replace(
-                self.desired.made(str(self._haproxy.next_folder())),
+                self.desired.made(str(self._haproxy.next_folder()), self._live),
                 spares=spare_names(len(self.desired.slots)),
             )
             asked = time.monotonic()
@@ -243,7 +210,7 @@ class Controller:
                 self._tell(Done(time.monotonic() - began, reload=reason, failure=str(refused)))
                 self._reloaded = time.monotonic()
                 return 5.0
-            self._live, self._reloaded = replace(made, slots=dict(made.slots)), time.monotonic()
+            self._live, self._reloaded, self._pending = made, time.monotonic(), Delta()
             self._took, self._failed = self._reloaded - asked, ""
             self.old_workers = await self._haproxy.old_workers()
             self._tell(Done(time.monotonic() - began, reload=reason))

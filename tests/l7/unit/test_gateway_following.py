@@ -22,10 +22,10 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.backends import spare_names
-from vipwire_l7.haproxy.change import difference, merged
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.part import Delta, part_of, take_in
+from vipwire_l7.haproxy.refused import without
+from vipwire_l7.haproxy.state import WHOLE, Delta, take_in
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import IngressKind
@@ -205,6 +205,8 @@ def event_of(key: Key, text: str) -> Any:
 
 
 EVERY = [(key, number) for key, found in VARIANTS.items() for number in (*range(len(found)), None)]
+REFUSED = st.dictionaries(st.integers(0, 10), st.integers(0, 9), max_size=2)
+"""The steps after which HAProxy refuses a pool, and which."""
 CHANGES = st.lists(st.lists(st.sampled_from(EVERY), min_size=1, max_size=4), max_size=10)
 SETTINGS = {
     "one address": (GatewaySetting(addresses=("192.0.2.9",), usable=frozenset({"192.0.2.1"})), [RANGES]),
@@ -214,45 +216,72 @@ SETTINGS = {
 """With the objects that are not there at first."""
 
 
-def followed_by_haproxy(desired: Desired, live: Configuration | None, delta: Delta | None) -> Configuration:
-    """Let what HAProxy has follow a change: by a part where that is all, the whole finds nothing more to do."""
-    part = part_of(live, delta, desired.slots) if live is not None and delta is not None else None
-    wanted = desired.made(LAYOUT.folder, live.shape.lookups if live is not None else {})
-    if live is not None and part is not None:
-        whole = difference(live, wanted)
-        assert sorted(part.change.commands) == sorted(whole.commands)
-        take_in(live, part)
-        assert live.placed == whole.placed
-    elif live is not None and not (change := difference(live, wanted)).reason:
-        live = merged(live, wanted, change.placed)
-    else:
-        made = desired.made(LAYOUT.folder)
-        live = replace(made, slots=dict(made.slots), spares=spare_names(0))
-    assert not difference(live, desired.made(LAYOUT.folder, live.shape.lookups))
-    return live
+class Followed:
+    """What HAProxy has: kept up to date by parts, which come to the same as the whole."""
+
+    def __init__(self, desired: Desired) -> None:
+        self.desired, self.live = desired, cast("Configuration | None", None)
+        self.pending = WHOLE
+
+    def follow(self, delta: Delta, *, waits: bool = False) -> None:
+        """Follow a change. With `waits` a reload does not come yet."""
+        self.pending = self.pending.then(delta)
+        live = self.live
+        if live is not None:
+            part, whole = (self.desired.change(live, each) for each in (self.pending, WHOLE))
+            assert sorted(part.commands) == sorted(whole.commands)
+            assert set(part.reasons) == set(whole.reasons)
+            if waits or not part.reasons:
+                take_in(live, part)
+                self.pending = part.waiting
+                assert bool(self.pending) == bool(part.reasons)
+                assert not self.desired.change(live, WHOLE).commands
+                return
+        self.reload()
+
+    def reload(self) -> None:
+        """Let HAProxy have all."""
+        made = self.desired.made(LAYOUT.folder, self.live)
+        self.live, self.pending = replace(made, spares=spare_names(0)), Delta()
+        assert not self.desired.change(self.live, WHOLE)
+
+    def refuse(self, number: int) -> None:
+        """Refuse a pool, as HAProxy may at a reload."""
+        pools = [each.name for each in self.desired.plan.pools]
+        if pools:
+            self.desired.exclude(pools[number % len(pools)], "it is refused")
+            self.reload()
 
 
 @pytest.mark.parametrize(("setting", "later"), SETTINGS.values(), ids=SETTINGS)
-@given(batches=CHANGES)
+@given(batches=CHANGES, waits=st.lists(st.booleans(), min_size=11), refused=REFUSED)
 @settings(max_examples=40)
 def test_what_is_followed_is_what_is_planned_anew(
-    setting: GatewaySetting, later: list[Key], batches: list[list[tuple[Key, int | None]]]
+    setting: GatewaySetting,
+    later: list[Key],
+    batches: list[list[tuple[Key, int | None]]],
+    waits: list[bool],
+    refused: dict[int, int],
 ) -> None:
     snapshot, planner = Snapshot(RESOURCES), GatewayPlanner(setting)
     for kind in RESOURCES:
         snapshot.apply(Listed(cast("Any", kind), ()))
     for key in VARIANTS.keys() - set(later):
         snapshot.apply(event(key, 0))
-    followed, live = Desired(snapshot, planner, LAYOUT, "PEM"), cast("Configuration | None", None)
-    for batch in [[], *batches]:
+    followed = Desired(snapshot, planner, LAYOUT, "PEM")
+    haproxy = Followed(followed)
+    for step, batch in enumerate([[], *batches]):
         for key, variant in batch:
             snapshot.apply(event(key, variant))
-        live = followed_by_haproxy(followed, live, followed.update(snapshot.take(), NOW.timestamp()))
+        haproxy.follow(followed.update(snapshot.take(), NOW.timestamp()), waits=waits[step])
+        if step in refused:
+            haproxy.refuse(refused[step])
         fresh = GatewayPlanner(setting)
         anew = Desired(snapshot, fresh, LAYOUT, "PEM")
         anew.update(Touched(structure=True), NOW.timestamp())
-        assert followed.plan == anew.plan
-        assert followed.problems == anew.problems
+        assert followed.plan == without(anew.plan, followed.refused)
+        assert set(followed.problems) >= set(anew.problems)
+        assert followed.refused or followed.problems == anew.problems
         assert planner.statuses == fresh.statuses
         assert planner.services == fresh.services
         served = [{key: set(slots) - {None} for key, slots in each.slots.items()} for each in (followed, anew)]
@@ -276,7 +305,10 @@ def calls_of_a_route(routes: int) -> int:
         snapshot.apply(event_of(("Service", "infra", f"s{number}"), service))
         snapshot.apply(of_route(number, f"{{name: s{number}, port: 80}}"))
     desired = Desired(snapshot, GatewayPlanner(GatewaySetting(addresses=("192.0.2.9",))), LAYOUT, "PEM")
-    live = followed_by_haproxy(desired, None, desired.update(snapshot.take(), 0.0))
+    haproxy = Followed(desired)
+    haproxy.follow(desired.update(snapshot.take(), 0.0))
+    live = haproxy.live
+    assert live is not None
     snapshot.apply(of_route(1, "{name: s0, port: 80}"))
     calls = 0
 
@@ -286,12 +318,10 @@ def calls_of_a_route(routes: int) -> int:
 
     sys.setprofile(note)
     try:
-        delta = desired.update(snapshot.take(), 0.0)
-        part = part_of(live, delta, desired.slots) if delta is not None else None
+        change = desired.change(live, desired.update(snapshot.take(), 0.0))
     finally:
         sys.setprofile(None)
-    assert part is not None
-    assert [each.partition(" /")[0] for each in part.change.commands] == ["set map"]
+    assert [each.partition(" /")[0] for each in change.commands] == ["set map"]
     return calls
 
 

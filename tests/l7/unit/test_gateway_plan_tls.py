@@ -86,4 +86,4 @@ def test_a_gateway_says_whether_it_has_its_own_certificate(ref: str, reason: str
 
 def test_one_listener_needs_no_search_for_it() -> None:
     _, plan = drawn(gateway(HTTPS), CERTIFICATE)
-    assert make_maps(plan, [Lookups()])["listeners"] == {}
+    assert make_maps(plan, {plan.frontends[0].mark: Lookups()})["listeners"] == {}

@@ -3,11 +3,11 @@
 import pytest
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.haproxy.change import difference
 from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.frontends import file_part, lookups_of
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
+from vipwire_l7.haproxy.state import compare
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
 from vipwire_l7.watch.objects import BackendPort
@@ -72,7 +72,7 @@ def test_a_frontend_of_prefixes_finds_hosts_as_clients_send_them_in_a_map_of_its
     assert f"use_backend %[var(txn.target)] if {{ base,concat(/),map_beg(/run/x/{FIRST}.map)" in text
     assert "http-request set-var(txn.path) path" not in text
     more = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""), route("b.org:443", ""))
-    assert difference(live, more).commands == (f"add map /run/x/{SECOND}.map <<\nb.org/ pool\n",)
+    assert compare(live, more).commands == (f"add map /run/x/{SECOND}.map <<\nb.org/ pool\n",)
 
 
 def test_a_frontend_that_looks_for_more_marks_the_keys_of_its_map() -> None:

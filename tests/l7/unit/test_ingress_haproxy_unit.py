@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
-from vipwire_l7.haproxy.change import difference, merged
 from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import LEAST, Slots, fill, size_for
+from vipwire_l7.haproxy.state import compare, take_in
 from vipwire_l7.haproxy.words import command_word, line, literal, plain, quoted
 from vipwire_l7.plan.policy import Affinity, Check, Policy
 from vipwire_l7.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
@@ -99,8 +99,8 @@ def test_endpoints_change_by_commands() -> None:
     live = configured(plan(("", "p")), p=fill((), (server(1), server(2))))
     going = server(1, Usability.DRAINING)
     slots = fill(live.slots["p"], (going, server(3)))
-    change = difference(live, replace(live, slots={"p": slots}))
-    assert change.reason == ""
+    change = compare(live, replace(live, slots={"p": slots}))
+    assert change.reasons == ()
     assert change.commands == (
         "set server p/s1 weight 0",
         "set server p/s2 state maint",
@@ -114,26 +114,26 @@ def test_paths_change_by_commands() -> None:
         configured(plan(("/a", "p"), ("/b", "p"), pools=("p", "q"))),
         configured(plan(("/a", "q"), ("/c;d", "p"), pools=("p", "q"))),
     )
-    change = difference(live, desired)
-    assert change.reason == ""
+    change = compare(live, desired)
+    assert change.reasons == ()
     assert change.commands == (
         "add map /run/x/prefixes.map <<\na.org/c;d/ p\na.org/c%3Bd/ p\n",
         "set map /run/x/prefixes.map a.org/a/ q",
         "del map /run/x/prefixes.map a.org/b/",
     )
-    assert "del map /run/x/prefixes.map a.org/c\\;d/" in difference(desired, live).commands
+    assert "del map /run/x/prefixes.map a.org/c\\;d/" in compare(desired, live).commands
 
 
 def test_certificates_change_by_commands() -> None:
     bare, made = plan(("", "p")), plan(("", "p"), certificates=(Certificate("c.pem", "ONE\n", ("a.org",)),))
     first, second = configured(bare), configured(made)
-    assert difference(first, second).commands == (
+    assert compare(first, second).commands == (
         "new ssl cert /run/x/c.pem",
         "set ssl cert /run/x/c.pem <<\nONE\n",
         "commit ssl cert /run/x/c.pem",
         "add ssl crt-list /run/x/certificates.list <<\n/run/x/c.pem a.org\n",
     )
-    assert difference(second, first).commands == (
+    assert compare(second, first).commands == (
         "del ssl crt-list /run/x/certificates.list /run/x/c.pem",
         "del ssl cert /run/x/c.pem",
     )
@@ -147,30 +147,30 @@ def test_what_has_another_shape_is_a_reload() -> None:
         (configured(plan(("", "p")), p=fill((), tuple(map(server, range(9))))), "more servers for p"),
         (replace(live, layout=replace(LAYOUT, https="*:444")), "the frontend changes"),
     ):
-        assert difference(live, desired).reason == reason
-    assert difference(None, live).reason == "start"
+        assert compare(live, desired).reasons[0] == reason
 
 
 def test_a_backend_that_nobody_needs_waits_for_the_next_reload() -> None:
     live = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
     desired = configured(plan(("", "p")))
-    change = difference(live, desired)
+    change = compare(live, desired)
     assert change.commands == (
         "del map /run/x/prefixes.map a.org/q/",
         "del map /run/x/apart.map a.org",
         "set server q/s1 state maint",
     )
-    after = merged(live, desired, {})
-    assert not difference(after, desired)
+    take_in(live, change)
+    assert not compare(live, desired)
     again = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
-    assert difference(after, again).reason == ""
-    assert "set server q/s1 state ready" in difference(after, again).commands
+    assert compare(live, again).reasons == ()
+    assert "set server q/s1 state ready" in compare(live, again).commands
 
 
 @given(servers, servers)
 def test_nothing_is_left_to_do_after_a_change(before: tuple[Server, ...], after: tuple[Server, ...]) -> None:
     live = configured(plan(("", "p")), p=fill((), before))
     desired = configured(plan(("", "p")), p=fill(live.slots["p"], after))
-    change = difference(live, desired)
-    if not change.reason:
-        assert not difference(merged(live, desired, {}), desired)
+    change = compare(live, desired)
+    if not change.reasons:
+        take_in(live, change)
+        assert not compare(live, desired)

@@ -17,6 +17,7 @@ from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.planner import Setting
@@ -238,6 +239,22 @@ def test_ingresses_that_are_followed_are_planned_as_anew(
         anew = IngressPlanner(setting).plan(snapshot, time)
         plan = followed.plan(snapshot, time)
         assert plan == anew
+
+
+def test_a_shared_plan_is_both_plans_and_follows_them() -> None:
+    snapshot, shared = empty(), SharedPlanner(IngressPlanner(Setting()), GatewayPlanner(GatewaySetting()))
+    for each in (*GATEWAY, service("s0"), service("s1"), one_ingress(0, "s0"), http_route(1, "s0")):
+        put(snapshot, each)
+    shared.update(snapshot, NOW.timestamp())
+    assert {each.partition(":")[0] for each in shared.kept.take_change().hosts} == {"h0.org", "h1.org"}
+    put(snapshot, http_route(1, "s1"))
+    shared.update(snapshot, NOW.timestamp())
+    change = shared.kept.take_change()
+    assert ({each.partition(":")[0] for each in change.hosts}, change.pools) == ({"h1.org"}, {"web:s1:80"})
+    plan = shared.plan(snapshot, NOW.timestamp())
+    assert {each.target for each in plan.routes} == {"web:s0:80", "web:s1:80"}
+    assert {each.name for each in plan.pools} == {"web:s0:80", "web:s1:80"}
+    assert [each.name for each in plan.admitted] == ["i0"]
 
 
 def test_a_host_follows_the_service_of_its_ingress_s_default_backend() -> None:

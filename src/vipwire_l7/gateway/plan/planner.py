@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.datagrams import Shares
 from vipwire_l7.gateway.plan.frame import KINDS, Frame, frame_of
@@ -75,13 +74,6 @@ class GatewayPlanner:
         """Return the objects of which statuses may say something else since it was asked last."""
         taken, self._told = self._told, set()
         return taken
-
-    def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
-        """Report whether an object may change the plan that nothing has looked at by its name."""
-        if kind is IngressKind.SERVICE:
-            service = snapshot.services.get(name)
-            return service is not None and GATEWAY in service.annotations
-        return kind in KINDS or kind in ROUTE_KINDS or kind is IngressKind.REFERENCE_GRANT
 
     def moved(self) -> bool:
         """Report whether clients reach us elsewhere than at the last plan."""

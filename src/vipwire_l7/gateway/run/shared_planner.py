@@ -5,13 +5,12 @@ operator's own addresses, Gateways at others (`GatewaySetting.reserved`).
 """
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 
-from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.plan.plan import Plan
 from vipwire_l7.plan.planner import Planner
 from vipwire_l7.plan.sites import SitePlan
-from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
 
@@ -20,6 +19,7 @@ class SharedPlanner:
 
     def __init__(self, ingress: Planner, gateway: GatewayPlanner) -> None:
         self._ingress, self._gateway = ingress, gateway
+        self.kept = Plan()
 
     @property
     def zone(self) -> str:
@@ -28,32 +28,21 @@ class SharedPlanner:
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
         """Plan everything."""
-        return joined(self._ingress.plan(snapshot, now, refused), self._gateway.plan(snapshot, now, refused))
+        self.update(snapshot, now, refused)
+        plans = [each.plan(snapshot, now, refused) for each in (self._ingress, self._gateway)]
+        return self.kept.sites(plans[0].named | plans[1].named, plans[0].admitted)
 
-    def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
-        """Report whether either may plan an object that no plan has named yet."""
-        return self._ingress.wants(snapshot, kind, name) or self._gateway.wants(snapshot, kind, name)
-
-    def moved(self) -> bool:
-        """Report whether either is to plan from something else than before."""
-        return self._ingress.moved() or self._gateway.moved()
-
-
-def joined(ingress: SitePlan, gateway: SitePlan) -> SitePlan:
-    """Put a plan of Ingresses and one of Gateways together. What has the same name is the same."""
-    pools = {each.name: each for each in (*ingress.pools, *gateway.pools)}
-    certificates = {each.name: each for each in gateway.certificates}
-    for each in ingress.certificates:
-        askers = certificates[each.name].askers if each.name in certificates else ()
-        certificates[each.name] = replace(each, askers=(*each.askers, *askers))
-    return replace(
-        gateway,
-        routes=(*ingress.routes, *gateway.routes),
-        pools=tuple(pools.values()),
-        choices=ingress.choices,
-        certificates=tuple(certificates.values()),
-        default=ingress.default,
-        admitted=ingress.admitted,
-        problems=(*ingress.problems, *gateway.problems),
-        named=ingress.named | gateway.named,
-    )
+    def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
+        """Plan what has changed since the last time, in `kept`."""
+        both = (self._ingress, self._gateway)
+        for each in both:
+            each.update(snapshot, now, refused)
+        for change in [each.kept.take_change() for each in both]:
+            for table in (each.name for each in fields(change)):
+                for key in getattr(change, table):
+                    found = [plan[key] for each in both if key in (plan := getattr(each.kept, table))]
+                    getattr(self.kept, table).put(key, found[0] if found else None)
+                    if table == "certificates" and len(found) > 1:
+                        askers = (*found[0].askers, *found[1].askers)
+                        self.kept.certificates.put(key, replace(found[0], askers=askers))
+        self.kept.frontends.arrange(self._gateway.kept.frontends)

@@ -93,15 +93,6 @@ class IngressPlanner:
         """When time alone changes the plan."""
         return self._ends[0][0] if self._ends else math.inf
 
-    def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
-        """Report whether an Ingress is ours."""
-        ingress = snapshot.ingresses.get(name) if kind is IngressKind.INGRESS else None
-        return ingress is not None and is_ours(ingress, snapshot.classes, self._setting)
-
-    def moved(self) -> bool:
-        """Report that the setting stays as it is."""
-        return False
-
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
         """Plan all Ingresses. They have no frontends of their own that could be refused."""
         self.update(snapshot, now, refused)

@@ -1,0 +1,118 @@
+"""The commands for HAProxy's socket by which it has something else: right at every moment in between. Pure."""
+
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import Final, TypeAlias
+
+from vipwire.model.net import format_address
+from vipwire_l7.haproxy.backends import SPARE_SLOTS, SPARES, weight_of
+from vipwire_l7.haproxy.configuration import Configuration
+from vipwire_l7.haproxy.layout import FOLDER
+from vipwire_l7.haproxy.slots import Slots
+from vipwire_l7.haproxy.words import command_word, plain
+from vipwire_l7.plan.sites import Server
+
+LONGEST_PAYLOAD: Final = 12_000
+"""Bytes that a command may have, of the 16 KiB of HAProxy's buffers; a longer certificate needs a reload."""
+SPARE: Final[Slots] = (None,) * SPARE_SLOTS
+Maps: TypeAlias = dict[str, dict[str, str]]
+
+
+def commands_for(live: Configuration, now: Configuration, before: Maps, gone: frozenset[str]) -> Iterator[str]:
+    """Write the commands by which HAProxy has `now` in place of the entries `before`, and no more what is `gone`."""
+    placed = live.placed | now.placed
+    yield from _certificates(live, now)
+    for name, slots in now.slots.items():
+        yield from _servers(placed.get(name, name), live.slots.get(name, SPARE), slots)
+    yield from _notes(live, now, gone)
+    yield from _maps(live, now, before, placed)
+    for name in gone & live.slots.keys():
+        yield from _servers(placed.get(name, name), live.slots[name], ())
+    yield from _leftovers(live, now, gone)
+
+
+def _servers(section: str, before: Slots, slots: Slots) -> Iterator[str]:
+    if before != slots:
+        for number, (old, new) in enumerate(zip_longest(before, slots), 1):
+            if old != new:
+                yield from _server(f"{plain(section)}/s{number}", old, new)
+
+
+def _notes(live: Configuration, now: Configuration, gone: frozenset[str]) -> Iterator[str]:
+    """Tell the access log which pool is in a spare backend."""
+    if live.layout.access_log:
+        file = plain(live.layout.map_file(SPARES))
+        for name in gone & live.placed.keys():
+            yield f"del map {file} {plain(live.placed[name])}"
+        for name, spare in now.placed.items():
+            yield f"add map {file} {plain(spare)} {plain(name)}"
+
+
+def _maps(live: Configuration, now: Configuration, before: Maps, placed: Mapping[str, str]) -> Iterator[str]:
+    there = live.shape.asked(now.shape.lookups)
+    asked = [each for each in now.maps if each in there and before.get(each, {}) != now.maps[each]]
+    for name in asked:
+        entries, known, file = now.maps[name], before.get(name, {}), plain(now.layout.map_file(name))
+        added = [f"{key} {placed.get(to, to)}\n" for key, to in entries.items() if key not in known]
+        yield from (f"add map {file} <<\n{text}" for text in _bundles(added))
+        for key, to in entries.items():
+            if key in known and known[key] != to:
+                yield f"set map {file} {command_word(key)} {plain(placed.get(to, to))}"
+    for name in reversed(asked):
+        file = plain(now.layout.map_file(name))
+        gone = (key for key in before.get(name, {}) if key not in now.maps[name])
+        yield from (f"del map {file} {command_word(key)}" for key in gone)
+
+
+def _certificates(live: Configuration, now: Configuration) -> Iterator[str]:
+    for name, pem in now.certificates.items():
+        if live.certificates.get(name) == pem:
+            continue
+        file = plain(live.layout.certificate_file(name))
+        if name not in live.certificates:
+            yield f"new ssl cert {file}"
+        yield f"set ssl cert {file} <<\n{pem}"
+        yield f"commit ssl cert {file}"
+    for name, lines in now.shape.lists.items():
+        before = live.shape.lists.get(name)
+        if before is not None and lines is not before:
+            file = plain(f"{live.layout.folder}/{name}")
+            for line in (line for each, line in lines.items() if each not in before):
+                yield f"add ssl crt-list {file} <<\n{line.replace(FOLDER, live.layout.folder)}\n"
+
+
+def _leftovers(live: Configuration, now: Configuration, gone: frozenset[str]) -> Iterator[str]:
+    for name, lines in now.shape.lists.items():
+        before = live.shape.lists.get(name, {})
+        for each in (each for each in before if lines is not before and each not in lines):
+            file = plain(live.layout.certificate_file(each))
+            yield f"del ssl crt-list {plain(f'{live.layout.folder}/{name}')} {file}"
+    for name in live.certificates.keys() & gone:
+        yield f"del ssl cert {plain(live.layout.certificate_file(name))}"
+
+
+def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:
+    if new is None:
+        yield f"set server {name} state maint"
+        return
+    moved = old is None or (old.endpoint.address, old.port) != (new.endpoint.address, new.port)
+    if moved:
+        if old is not None:
+            yield f"set server {name} state maint"
+        yield f"set server {name} addr {format_address(new.endpoint.address)} port {new.port}"
+    if old is None or weight_of(old) != weight_of(new):
+        yield f"set server {name} weight {weight_of(new)}"
+    if moved:
+        yield f"set server {name} state ready"
+
+
+def _bundles(lines: list[str]) -> Iterator[str]:
+    """Join lines to texts that a command can carry."""
+    text = ""
+    for each in lines:
+        if len(text) + len(each) > LONGEST_PAYLOAD:
+            yield text
+            text = ""
+        text += each
+    if text:
+        yield text

@@ -1,0 +1,329 @@
+"""What HAProxy has, and the way from there to what it is to have: commands, and the reasons for a reload. Pure.
+
+All is compared by the same rules, or some hosts, pools and certificates alone, where nothing else has changed. What
+commands can do is done while the rest waits for a reload: a host waits as a whole.
+
+A new pool of the plain policy takes a spare backend until the next reload. What nothing needs any more may stay until
+then: a backend without servers, a rule, users. Order: first what requests could be led to, then where they are led,
+then what is left over; hosts come last and go first, so that no request finds a host without its paths.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from vipwire_l7.haproxy.backends import SPARE_SLOTS, fits_spare
+from vipwire_l7.haproxy.commands import LONGEST_PAYLOAD, SPARE, Maps, commands_for
+from vipwire_l7.haproxy.configuration import OWN_LIST, Configuration, make_maps
+from vipwire_l7.haproxy.frontend import DEFAULT_KEY
+from vipwire_l7.haproxy.frontends import frontend_parts, split_site
+from vipwire_l7.haproxy.readings import APART
+from vipwire_l7.haproxy.shares import SHARES, shared_choices
+from vipwire_l7.plan.plan import HostPlan, sites_of
+from vipwire_l7.plan.sites import BROKEN, CLOSED, NOWHERE, REFUSED, UNAVAILABLE, apart_of
+
+MOST_COMMANDS = 20_000
+_ALWAYS = frozenset({UNAVAILABLE, CLOSED, BROKEN, REFUSED, NOWHERE})
+_HOSTS = frozenset({"sites", "listeners", APART})
+"""The maps whose values are no targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What may be another than it was: hosts, each as it was and as it is, pools or their servers, certificates."""
+
+    hosts: Mapping[str, tuple[HostPlan, HostPlan]] = field(default_factory=dict)
+    pools: frozenset[str] = frozenset()
+    certificates: frozenset[str] = frozenset()
+    whole: bool = False
+    """Whether all may be."""
+
+    def __bool__(self) -> bool:
+        return self.whole or bool(self.hosts or self.pools or self.certificates)
+
+    def then(self, later: "Delta") -> "Delta":
+        """Return both changes as one."""
+        hosts = {**later.hosts}
+        for site, (before, _) in self.hosts.items():
+            hosts[site] = before, later.hosts[site][1] if site in later.hosts else self.hosts[site][1]
+        certificates = self.certificates | later.certificates
+        return Delta(hosts, self.pools | later.pools, certificates, self.whole or later.whole)
+
+
+WHOLE = Delta(whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The difference: `commands` for the stats socket, and the `reasons` for a reload, which `waiting` needs.
+
+    After the commands HAProxy has `now` in place of the entries `before`, and no more what is `gone`.
+    """
+
+    commands: tuple[str, ...]
+    reasons: tuple[str, ...]
+    waiting: Delta
+    before: Maps
+    now: Configuration | None
+    gone: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.commands or self.reasons)
+
+
+def compare(
+    live: Configuration, wanted: Configuration, delta: Delta = WHOLE, kept_shares: frozenset[str] = frozenset()
+) -> Change:
+    """Compare what runs with what should, all or what `delta` says. `kept_shares` are splits of other hosts, too."""
+    return _Comparison(live, wanted, delta, kept_shares).change()
+
+
+def take_in(live: Configuration, change: Change) -> None:
+    """Note what HAProxy has after the commands of a change."""
+    now = change.now
+    if now is None:
+        return
+    for name, entries in now.maps.items():
+        there = live.maps.setdefault(name, {})
+        for key in change.before.get(name, {}).keys() - entries.keys():
+            del there[key]
+        there.update(entries)
+    for name in change.gone:
+        live.certificates.pop(name, None)
+        if live.placed.pop(name, ""):
+            del live.slots[name], live.pools[name], live.shape.backends[name]
+        elif name in live.slots:
+            live.slots[name] = (None,) * len(live.slots[name])
+    for name, slots in now.slots.items():
+        live.slots[name] = slots + (None,) * (len(live.slots.get(name, SPARE)) - len(slots))
+    live.pools.update(now.pools)
+    live.placed.update(now.placed)
+    live.certificates.update(now.certificates)
+    live.shape.backends.update(now.shape.backends)
+    live.shape.lists.update(now.shape.lists)
+    live.shape.frontends.update(now.shape.frontends)
+
+
+class _Comparison:
+    """What runs beside what should."""
+
+    def __init__(self, live: Configuration, wanted: Configuration, delta: Delta, kept_shares: frozenset[str]) -> None:
+        self._live, self._wanted, self._delta, self._kept_shares = live, wanted, delta, kept_shares
+        self._before = live.maps if delta.whole else _entries_of(delta, live, wanted)
+        self._marks = {each.prefixes: mark for mark, each in wanted.shape.lookups.items()}
+        self._reasons: list[str] = []
+        self._closed = set[str]()
+        """The marks of frontends that have to be written anew."""
+        self._rules = set[tuple[str, str]]()
+        """The choices, by mark and name, that are still to be written."""
+        self._fresh = _placed(live, wanted)
+        self._placed = live.placed | self._fresh
+        self._judge_frontends()
+        self._missing, self._outgrown = set[str](), set[str]()
+        self._judge_pools()
+        targets: dict[str, set[str]] = {}
+        for key, to in wanted.maps[SHARES].items():
+            targets.setdefault(_split(key), set()).add(to)
+        self._shares = {name: all(self._is_known("", to) for to in found) for name, found in targets.items()}
+
+    def change(self) -> Change:
+        """Return the difference."""
+        live, wanted, delta = self._live, self._wanted, self._delta
+        certificates = tuple(self._reasons_of_certificates())
+        self._reasons += certificates
+        gone = (live.slots.keys() | live.certificates.keys()) if delta.whole else delta.pools | delta.certificates
+        gone -= wanted.slots.keys() | wanted.certificates.keys()
+        waiting = self._waiting()
+        served = {name: pool for name, pool in wanted.pools.items() if name not in self._missing}
+        shape = replace(
+            wanted.shape,
+            backends={name: wanted.shape.backends[name] for name in served},
+            lists={} if certificates else self._lists(),
+            frontends={mark: each for mark, each in wanted.shape.frontends.items() if mark not in self._closed},
+        )
+        now = replace(
+            wanted,
+            shape=shape,
+            pools=served,
+            slots={name: wanted.slots[name][: len(live.slots.get(name, SPARE))] for name in served},
+            maps=self._accepted(waiting),
+            certificates={} if certificates else wanted.certificates,
+            placed=self._fresh,
+        )
+        names = frozenset() if self._reasons else frozenset(gone)
+        commands = tuple(commands_for(live, now, self._before, names))
+        if len(commands) > MOST_COMMANDS:
+            return Change((), (*self._reasons, "many changes"), delta, {}, None, frozenset())
+        if not self._reasons:
+            return Change(commands, (), Delta(), self._before, now, names)
+        pools = frozenset(self._missing | self._outgrown | (gone & delta.pools))
+        hosts = {site: pair for site, pair in delta.hosts.items() if site in waiting}
+        late = delta.certificates if certificates else delta.certificates & gone
+        rest = Delta(hosts, pools, late, delta.whole)
+        return Change(commands, tuple(self._reasons), rest, self._before, now, names)
+
+    def _judge_frontends(self) -> None:
+        old, new = self._live.shape, self._wanted.shape
+        steps = sorted(self._missing_steps())
+        if steps:
+            self._closed.add("")
+        self._closed |= {mark for mark in new.frontends if not self._is_written(mark)}
+        for mark, choices in new.choices.items():
+            known = old.choices.get(mark, {})
+            for name, choice in choices.items():
+                if known.get(name) != choice or (not mark and old.deciding.get(name) != new.deciding.get(name)):
+                    self._rules.add((mark, name))
+        marks = self._closed | {mark for mark, _ in self._rules}
+        gone = old.frontends.keys() - new.frontends.keys() if self._delta.whole else ()
+        if "" in marks and not steps:
+            self._reasons.append("the frontend changes")
+        if gone or marks - {""}:
+            self._reasons.append("a frontend changes")
+        self._reasons += steps
+        if not set(old.users.splitlines()).issuperset(new.users.splitlines()):
+            self._reasons.append("users change")
+
+    def _missing_steps(self) -> Iterator[str]:
+        """Say what the operator's frontend does not do yet."""
+        old, new = self._live.shape, self._wanted.shape
+        yield from (stage.value for stage in new.stages - old.stages)
+        if not self._before.get("expressions", {}).keys() >= self._wanted.maps["expressions"].keys():
+            yield "regular expressions change"
+        if not set(old.bounded).issuperset(new.bounded):
+            yield "a first regular expression that guards"
+        if self._live.layout != self._wanted.layout:
+            yield "the frontend changes"
+
+    def _is_written(self, mark: str) -> bool:
+        """Report whether HAProxy has a frontend as it is to be, but for its choices."""
+        old, new = self._live.shape, self._wanted.shape
+        if mark not in old.frontends or old.lookups[mark] != new.lookups[mark]:
+            return False
+        before, now = (replace(each.frontends[mark], choices=(), certificates=()) for each in (old, new))
+        if before == now:
+            return True
+        lookups, layout = new.lookups[mark], self._live.layout
+        texts = [list(frontend_parts(each, lookups, (), layout)) for each in (before, now)]
+        return texts[0] == texts[1]
+
+    def _judge_pools(self) -> None:
+        live, wanted = self._live, self._wanted
+        for name, text in wanted.shape.backends.items():
+            if live.shape.backends.get(name) != text and name not in self._placed:
+                self._missing.add(name)
+                self._reasons.append(f"{'another' if name in live.shape.backends else 'a new'} backend {name}")
+            elif len(wanted.slots[name]) > len(live.slots.get(name, SPARE)):
+                self._outgrown.add(name)
+                self._reasons.append(f"more servers for {name}")
+
+    def _reasons_of_certificates(self) -> Iterator[str]:
+        live, wanted = self._live, self._wanted
+        for name, lines in wanted.shape.lists.items():
+            before = live.shape.lists.get(name, {})
+            if lines is before:
+                continue
+            if next(iter(lines)) != next(iter(before), ""):
+                yield "the default certificate of a frontend changes"
+            if any(before.get(each, line) != line for each, line in lines.items()):
+                yield "the hosts of a certificate change"
+        changed = (pem for name, pem in wanted.certificates.items() if live.certificates.get(name) != pem)
+        if any(len(pem) > LONGEST_PAYLOAD for pem in changed):
+            yield "a certificate is too long for a command"
+
+    def _lists(self) -> dict[str, dict[str, str]]:
+        """Return the lists of certificates as they are to be; those of a part have the others as well."""
+        lists, delta = self._wanted.shape.lists, self._delta
+        if delta.whole:
+            return lists
+        if not delta.certificates:
+            return {}
+        others = {
+            name: each for name, each in self._live.shape.lists[OWN_LIST].items() if name not in delta.certificates
+        }
+        return {OWN_LIST: others | lists[OWN_LIST]}
+
+    def _is_known(self, mark: str, to: str) -> bool:
+        """Report whether HAProxy has a target as it is to be."""
+        if to in self._wanted.pools:
+            return to not in self._missing
+        if to in self._wanted.shape.choices.get(mark, ()):
+            return (mark, to) not in self._rules
+        if to.startswith("choice:"):
+            return self._shares.get(to, False)
+        return to in _ALWAYS or any(each.inner_target == to for each in self._live.shape.frontends.values())
+
+    def _site(self, name: str, key: str, to: str) -> str:
+        """Find the site that an entry of a map is of, or at least its mark."""
+        host = key.partition("/")[0]
+        if name == "sites":
+            return to
+        if name == "listeners":
+            return f"{to}{split_site(key)[1]}"
+        if name in self._marks:
+            return f"{split_site(host)[0]}{self._marks[name]}"
+        return "" if name in ("expressions", "default") else host
+
+    def _waiting(self) -> set[str]:
+        """Find the sites that wait for a reload."""
+        found = set[str]()
+        if not self._reasons:
+            return found
+        for name, entries in self._wanted.maps.items():
+            before = self._before.get(name, {})
+            if name == SHARES:
+                continue
+            for key, to in entries.items():
+                site = self._site(name, key, to)
+                mark = split_site(site)[1]
+                is_known = name in _HOSTS or self._is_known(mark, to)
+                if not is_known or (before.get(key) != to and mark in self._closed):
+                    found.add(site)
+            for key in before.keys() - entries.keys():
+                site = self._site(name, key, before[key])
+                if split_site(site)[1] in self._closed:
+                    found.add(site)
+        return found
+
+    def _accepted(self, waiting: set[str]) -> Maps:
+        """Return the entries that HAProxy can have: sites that wait stay as they are."""
+        maps: Maps = {}
+        for name, entries in self._wanted.maps.items():
+            before = self._before.get(name, {})
+            if name == SHARES:
+                kept = {key: to for key, to in before.items() if self._reasons or _split(key) in self._kept_shares}
+                maps[name] = kept | {key: to for key, to in entries.items() if self._shares[_split(key)]}
+            elif waiting:
+                maps[name] = {k: to for k, to in before.items() if self._site(name, k, to) in waiting}
+                maps[name] |= {k: to for k, to in entries.items() if self._site(name, k, to) not in waiting}
+            else:
+                maps[name] = entries
+        return maps
+
+
+def _split(key: str) -> str:
+    """Return the name of the split that an entry is of."""
+    return key.rpartition(":")[0]
+
+
+def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Maps:
+    """Return the entries that HAProxy has of the hosts of a change."""
+    lookups = {mark: live.shape.lookups[mark] for mark in wanted.shape.frontends if mark in live.shape.lookups}
+    frontends = [live.shape.frontends[mark] for mark in lookups]
+    default = wanted.maps["default"].get(DEFAULT_KEY, "")
+    plan = sites_of((before for before, _ in delta.hosts.values()), frontends, live.pools, default)
+    shared = shared_choices(plan.all_choices)
+    keys = make_maps(plan, lookups, apart_of(plan).sites, shared)
+    there: Maps = {}
+    for name in keys.keys() | wanted.maps.keys():
+        known = live.maps.get(name, {})
+        names = keys.get(name, {}).keys() | wanted.maps.get(name, {}).keys()
+        there[name] = {key: known[key] for key in names if key in known}
+    return there
+
+
+def _placed(live: Configuration, wanted: Configuration) -> dict[str, str]:
+    """Choose spare backends for new pools, as far as there are any."""
+    taken = frozenset(live.placed.values())
+    free = (name for name in live.spares if name not in taken)
+    new = (pool for name, pool in wanted.pools.items() if name not in live.shape.backends)
+    names = (each.name for each in new if fits_spare(each) and len(wanted.slots[each.name]) <= SPARE_SLOTS)
+    return dict(zip(names, free, strict=False))
