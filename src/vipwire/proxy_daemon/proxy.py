@@ -112,7 +112,8 @@ class Proxy:
         """Run until a signal, or until another process takes over `claim`; return the exit status."""
         given, recorder = self._source()
         source = KeptSource(given)
-        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
+        history = History(changes_file(self._config.state_dir))
+        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.note)
         flows = FlowFollower(self._addresses, self.metrics)
         changed, spec = self._recorder.soon, selected(self._config)
         self._ejections = EjectionFollower(self._engine, self.metrics, reporter, changed, spec)
@@ -129,7 +130,7 @@ class Proxy:
                     ports=ports,
                     ejections=self._ejections,
                     in_cluster=not self._config.manifests,
-                    history=History(changes_file(self._config.state_dir)),
+                    history=history,
                 )
                 with ungrouped():
                     reason = await self._serve(parts, recorder, reloader, claim)

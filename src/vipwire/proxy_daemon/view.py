@@ -35,7 +35,8 @@ _PAUSE_SECONDS: Final = 1.0
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """One changed Service of one family in the kernel, or many (`services`, without a name).
 
-    `what` is added, changed or removed. `waited` is the seconds from the causing event to the end of the sync, None
+    `what` is added, changed or removed; or an incident that `about` describes: repaired, failed, refused, accepted,
+    ejected, readmitted. `waited` is the seconds from the causing event to the end of the sync, None
     without an event; `took` is the sync's duration. `joined` and `left` count endpoints.
     """
 
@@ -48,6 +49,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     left: int = 0
     waited: float | None = None
     took: float = 0.0
+    about: str = ""
 
 
 class _Seen(NamedTuple):
@@ -108,6 +110,12 @@ class History:
             began = self._heard.get(name, self._heard.get(None))
             waited = None if began is None or name in outcome.unasked else round(max(0.0, now - began), 6)
             self._unwritten.append(_Seen(name, change, (now, family, waited, took)))
+
+    def note(self, what: str, about: str, now: float, *, family: str = "", service: str = "") -> None:
+        """Keep an incident: what happened to the kernel's rules, or to a Service, besides its changes."""
+        if self._path is not None:
+            self._came.set()
+            self._unwritten.append(Change(now, family, what, service, int(bool(service)), about=about))
 
     def settled(self) -> None:
         """Record that the kernel holds all received events."""
@@ -179,6 +187,7 @@ def change_document(change: Change) -> Mapping[str, object]:
         "left": change.left,
         "secondsToKernel": change.waited,
         "syncSeconds": change.took,
+        "about": change.about,
     }
 
 

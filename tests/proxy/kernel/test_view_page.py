@@ -206,6 +206,19 @@ def test_a_change_is_told_with_the_time_that_it_took(stage: Stage) -> None:
     assert 0 < late["syncSeconds"] <= late["secondsToKernel"] < PATIENCE
 
 
+@pytest.mark.slow
+def test_a_repair_of_the_kernel_is_a_row_of_the_changes(stage: Stage) -> None:
+    stage.lab.run(NODE, ["nft", "flush", "map", "ip", "vipwire", "service-ips"])
+
+    def repaired(changes: Any) -> list[Any]:
+        return [each for each in changes if each["what"] == "repaired"]
+
+    with stage.lab.inside(NODE):
+        (row, *_) = repaired(asyncio.run(heard(stage, "changes", repaired)))
+    assert (row["family"], row["service"], row["services"]) == ("IPv4", None, 0)
+    assert "objects: " in row["about"]
+
+
 def test_what_no_object_tells_of_is_seen_before_the_next_calm_look(stage: Stage) -> None:
     """Drain an endpoint just after a look: what comes first is the news of a sync, not a look for its own sake."""
     pod = parse_address(objects.PODS[0].addresses[0])

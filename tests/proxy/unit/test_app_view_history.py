@@ -46,6 +46,19 @@ def test_a_change_knows_how_long_it_took_from_its_event_to_the_kernel(tmp_path: 
     assert change_document(change)["secondsToKernel"] == 1.0
 
 
+def test_an_incident_is_a_row_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "changes.jsonl"
+    history = History(path)
+    history.note("repaired", "2 objects: a, b", 5.0, family="IPv4")
+    history.note("ejected", "10.0.0.1:80 gets no new connections", 6.0, service="default/a")
+    rows = [change_document(each) for each in written(path, history)]
+    assert [(row["what"], row["service"], row["services"], row["family"]) for row in rows] == [
+        ("repaired", None, 0, "IPv4"),
+        ("ejected", "default/a", 1, ""),
+    ]
+    assert rows[0]["about"] == "2 objects: a, b"
+
+
 def test_the_first_sync_and_a_large_one_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_OF_A_SYNC", 2)
     path = tmp_path / "changes.jsonl"

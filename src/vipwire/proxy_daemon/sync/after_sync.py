@@ -123,7 +123,7 @@ class EjectionFollower:
             self._watch.settle()
         notes = self._engine.ejection_notes()
         for note in notes:
-            self._reporter.ejection(note)
+            self._reporter.ejection(note, now)
         ejected = self._engine.ejected() if notes or self.current else {}
         if notes or len(ejected) != len(self.current):
             since = now - time.monotonic()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.logging import log
@@ -29,11 +29,24 @@ _API_VERSIONS = {
 """API versions of the kinds that Events can be about."""
 
 
-class Reporter:
-    """Reports to the log, the metrics and the API server."""
+class Note(Protocol):
+    """Keeps an incident for `vipwire view`."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, recorder: EventRecorder | None, node_name: str) -> None:
-        self._engine, self._metrics, self._recorder = engine, metrics, recorder
+    def __call__(self, what: str, about: str, now: float, *, family: str = "", service: str = "") -> None: ...
+
+
+class Reporter:
+    """Reports to the log, the metrics, the API server and the page."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        recorder: EventRecorder | None,
+        node_name: str,
+        note: Note = lambda *_, **__: None,
+    ) -> None:
+        self._engine, self._metrics, self._recorder, self._note = engine, metrics, recorder, note
         self._node_name, self._measure = node_name, SyncMetrics(engine, metrics)
         self._isolated: dict[Family, frozenset[ObjectName]] = {}
         self._errors: dict[Family, str] = {}
@@ -79,19 +92,19 @@ class Reporter:
         """Report one sync of one family. `now` is seconds since the epoch."""
         self._measure.synced(line, outcome, now)
         if outcome.error is not None:
-            self._failed(line, outcome)
+            self._failed(line, outcome, now)
             return
         self._errors.pop(line.family, None)
         self._annotations(line, outcome)
         self._conflicts(line, outcome)
-        self._isolations(line)
+        self._isolations(line, now)
         if log.enabled(2):
             _log_changes(line.family, outcome)
         if outcome.report.repaired:
-            self._repairs(line, outcome.report.repaired)
+            self._repairs(line, outcome.report.repaired, now)
         _log_sync(line.family, outcome)
 
-    def _repairs(self, line: Line, repaired: Sequence[Any]) -> None:
+    def _repairs(self, line: Line, repaired: Sequence[Any], now: float) -> None:
         family = line.family.value
         examples = ", ".join(line.backend.describe(key) for key in repaired[:_EXAMPLES])
         self._metrics.kernel_drift_repairs_total.labels(ip_family=family).inc()
@@ -101,10 +114,12 @@ class Reporter:
             objects=len(repaired),
             examples=examples,
         )
+        more = ", …" if len(repaired) > _EXAMPLES else ""
+        self._note("repaired", f"{len(repaired)} objects: {examples}{more}", now, family=family)
         message = f"{family}: {len(repaired)} objects had been changed: {examples}"
         self.node_event("KernelStateRepaired", message, EventType.WARNING)
 
-    def _failed(self, line: Line, outcome: Outcome) -> None:
+    def _failed(self, line: Line, outcome: Outcome, now: float) -> None:
         text = str(outcome.error)
         if self._errors.get(line.family) == text:
             log.detail(2, "sync failed again", ip_family=line.family.value, error=text)
@@ -117,6 +132,7 @@ class Reporter:
             error=text,
             transaction=_shortened(transaction),
         )
+        self._note("failed", f"the old rules stay: {text}", now, family=line.family.value)
         self.node_event("SyncFailed", f"{line.family.value}: {text}", EventType.WARNING)
 
     def _conflicts(self, line: Line, outcome: Outcome) -> None:
@@ -143,13 +159,14 @@ class Reporter:
             self.problems(now - self._told)
             self._told |= now
 
-    def _isolations(self, line: Line) -> None:
-        family, now = line.family, line.reconciler.isolated
+    def _isolations(self, line: Line, now: float) -> None:
+        family, refused = line.family, line.reconciler.isolated
         before = self._isolated.get(family, frozenset())
-        if not now and not before:
+        if not refused and not before:
             return
-        for name in now.keys() - before:
-            error = now[name]
+        for name in refused.keys() - before:
+            error = refused[name]
+            self._note("refused", f"it keeps its old rules: {error}", now, family=family.value, service=str(name))
             log.error(
                 "the kernel refuses a Service; it keeps its old rules, all others go on",
                 service=name,
@@ -158,16 +175,19 @@ class Reporter:
                 transaction=_shortened(error.transaction),
             )
             self._about_service(name, "KernelRefused", str(error))
-        for name in before - now.keys():
+        for name in before - refused.keys():
+            self._note("accepted", "by the kernel again", now, family=family.value, service=str(name))
             log.info("the kernel accepts the Service again", service=name, ip_family=family.value)
-        self._isolated[family] = frozenset(now)
+        self._isolated[family] = frozenset(refused)
 
-    def ejection(self, note: EjectionNote) -> None:
-        """Report an ejected endpoint, or one that returned."""
+    def ejection(self, note: EjectionNote, now: float) -> None:
+        """Report an ejected endpoint, or one that returned. `now` is seconds since the epoch."""
+        service = str(note.port.service)
         told = {"service": note.port, "endpoint": note.endpoint}
         if not note.seconds:
             log.info("endpoint is used again; a failure ejects it at once", **told)
             message = f"{note.endpoint} gets new connections again"
+            self._note("readmitted", message, now, service=service)
             self._about_service(note.port.service, "EndpointReadmitted", message, EventType.NORMAL)
             return
         how = note.how.value
@@ -175,6 +195,7 @@ class Reporter:
         log.warning("endpoint ejected", **told, failures=note.failures, last=how, seconds=note.seconds)
         row = f"{note.failures} in a row" if note.failures > 1 else "the first after its return"
         message = f"{note.endpoint} gets no new connections for {note.seconds:g} s: {row} failed (last: {how})"
+        self._note("ejected", message, now, service=service)
         self._about_service(note.port.service, "EndpointEjected", message)
 
     def _about_service(

@@ -90,10 +90,10 @@ function rulesOf(rules) {
 export function changesOf(changes, ofAll) {
   const rows = [...changes].reverse().map((each) => [
     el("time", { datetime: new Date(each.when * 1000).toISOString(), title: new Date(each.when * 1000).toLocaleString() }, new Date(each.when * 1000).toLocaleTimeString("en-GB")),
-    ofAll ? (each.service ? el("a", { class: "service", href: `#service/${each.service}` }, each.service) : plural(each.services, "Service")) : null,
-    each.what,
+    ofAll ? (each.service ? el("a", { class: "service", href: `#service/${each.service}` }, each.service) : each.services ? plural(each.services, "Service") : "–") : null,
+    each.about ? [badge(each.what, ["accepted", "readmitted"].includes(each.what) ? "good" : "bad"), el("span", { class: "why dim" }, each.about)] : each.what,
     [each.joined ? el("span", { class: "good" }, `+${each.joined} `) : null, each.left ? el("span", { class: "bad" }, `−${each.left}`) : null, !each.joined && !each.left ? "–" : null],
-    took(each.secondsToKernel), took(each.syncSeconds), each.family,
+    took(each.secondsToKernel), each.about ? "–" : took(each.syncSeconds), each.family || "–",
   ].filter((cell) => cell !== null));
   const titles = ["When", ...(ofAll ? ["Service"] : []), "What", "Endpoints", "Until in kernel", "Sync", "Family"];
   return [ofAll ? null : el("h2", null, "Changes"), rows.length
