@@ -1,55 +1,47 @@
-"""`status.loadBalancer` of our Ingresses: where clients reach them, written back when it is another."""
+"""`status.loadBalancer` of the Ingresses of this controller: the addresses where clients reach them. Pure."""
 
 import ipaddress
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from typing import Any
 
-from vipwire.kube.access.access import Access
-from vipwire.kube.objects import FencedObjects, Object, path_of
-from vipwire.kube.write_loop import Pauses, WriteLoop
-from vipwire.model.names import ObjectName
+from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.watch.objects import IngressKind
-from vipwire_l7.watch.snapshot import Snapshot
-
-_NETWORKING = "/apis/networking.k8s.io/v1"
-_KINDS = (IngressKind.INGRESS, IngressKind.SERVICE)
-_PAUSES = Pauses(refused=30.0, written=5.0)
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 
-class StatusWriter:
-    """Writes the addresses into the status of the Ingresses that are ours."""
+class IngressStatuses:
+    """The statuses of Ingresses. `addresses` returns the published ones, None while no Service tells them."""
 
     def __init__(
-        self,
-        access: Access,
-        addresses: Callable[[], tuple[str, ...] | None],
-        snapshot: Snapshot,
-        leading: Callable[[], bool],
+        self, planner: IngressPlanner, snapshot: Snapshot, addresses: Callable[[], tuple[str, ...] | None]
     ) -> None:
-        """`addresses` gives what is to be written, None while no Service tells; `leading` whether we are to."""
-        self._addresses, self._snapshot = addresses, snapshot
-        self._loop = WriteLoop[ObjectName](
-            access, "vipwire-ingress", leading, lambda: snapshot.events(_KINDS), _PAUSES
-        )
+        self._planner, self._snapshot, self._addresses = planner, snapshot, addresses
+        self._published: tuple[str, ...] | None = None
 
-    async def run(self, ours: Callable[[], Collection[ObjectName]]) -> None:
-        """Write until cancelled; `ours` names the Ingresses that are served."""
-        await self._loop.run(ours, self._keep_all)
+    @property
+    def revision(self) -> int | None:
+        """A count of changes; None before the first plan, and without addresses."""
+        if self._addresses() is None or self._planner.revision is None:
+            return None
+        return self._planner.revision + self._snapshot.events((IngressKind.SERVICE,))
 
-    async def _keep_all(self, objects: FencedObjects, names: Iterable[ObjectName]) -> None:
-        wanted = self._addresses()
-        for name in names if wanted is not None else ():
-            ingress = self._snapshot.ingresses.get(name)
-            if wanted is not None and ingress is not None and ingress.addresses != wanted:
-                path, patch = path_of(_NETWORKING, "ingresses", *name, "status"), status_patch(wanted)
-                send = partial(objects.merge, path, patch)
-                await self._loop.write(name, send, "cannot write the status of an Ingress", object=name)
+    def all(self) -> Iterable[ObjectRef]:
+        return self._planner.ours()
 
+    def take_changed(self) -> Collection[ObjectRef]:
+        """Return the Ingresses that were planned since the last call; all of them if the addresses changed."""
+        before, self._published = self._published, self._addresses()
+        told = self._planner.take_told()
+        return told if before == self._published else {*self.all()}
 
-def status_patch(addresses: Iterable[str]) -> Object:
-    """Build the merge patch of an Ingress's status: addresses as `ip`, names as `hostname`."""
-    entries = [{"ip" if _is_address(text) else "hostname": text} for text in addresses]
-    return {"status": {"loadBalancer": {"ingress": entries}}}
+    def patch(self, ref: ObjectRef, _now: str) -> dict[str, Any] | None:
+        """Return the merge patch of a status that says other addresses."""
+        ingress, addresses = self._snapshot.ingresses.get(ref[1]), self._published
+        if ingress is None or addresses is None or ingress.addresses == addresses or not self._planner.serves(ref):
+            return None
+        entries = [{"ip" if _is_address(text) else "hostname": text} for text in addresses]
+        status = {"loadBalancer": {"ingress": entries}}
+        return {"metadata": {"resourceVersion": ingress.version}, "status": status}
 
 
 def _is_address(text: str) -> bool:

@@ -69,6 +69,7 @@ def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem
         meta.creation_timestamp or "",
         meta.uid or "",
         _published(source.status),
+        meta.resource_version or "",
     )
     return made, found.problems()
 

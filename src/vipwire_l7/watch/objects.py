@@ -102,8 +102,9 @@ class Ingress:
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     created: str = ""
     uid: str = ""
-    addresses: tuple[str, ...] = ()
-    """What `status.loadBalancer` says: addresses and host names."""
+    addresses: tuple[str, ...] = field(default=(), compare=False)
+    """Of `status.loadBalancer`: addresses and host names."""
+    version: str = field(default="", compare=False)
 
     @property
     def age(self) -> tuple[str, ObjectName]:

@@ -6,8 +6,8 @@ matters to nobody. All else has everything planned anew. `take` tells which.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -62,14 +62,18 @@ class Refusal:
 
 
 class Changes:
-    """Which objects have changed, other than in what nobody plans by; whoever follows takes them."""
+    """The objects that have changed since a follower asked last. `kinds` None follows all."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Collection[IngressKind] | None = None) -> None:
+        self._kinds = kinds
         self._refs = set[ObjectRef]()
 
     def note(self, ref: ObjectRef) -> None:
-        """Note that an object is another, new or gone."""
-        self._refs.add(ref)
+        if self._kinds is None or ref[0] in self._kinds:
+            self._refs.add(ref)
+
+    def __contains__(self, ref: ObjectRef) -> bool:
+        return ref in self._refs
 
     def take(self) -> set[ObjectRef]:
         """Return what has changed since it was asked last."""
@@ -138,10 +142,10 @@ class Snapshot:
         self._events = Counter[IngressKind]()
         self._followers, self._readers = WeakSet[Changes](), WeakSet[Changes]()
 
-    def follow(self, *, statuses: bool = False) -> Changes:
-        """Note changes from now on, as long as the result is kept; with `statuses` those of statuses as well."""
-        made = Changes()
-        (self._readers if statuses else self._followers).add(made)
+    def follow(self, *, statuses_of: Collection[IngressKind] | None = None) -> Changes:
+        """Note changes while the caller keeps the result; of `statuses_of`, all writes."""
+        made = Changes(statuses_of)
+        (self._followers if statuses_of is None else self._readers).add(made)
         return made
 
     @property
@@ -177,9 +181,13 @@ class Snapshot:
         """Return the ReferenceGrants of a namespace."""
         return self._grants.get(namespace, {}).values()
 
+    def services_of(self, gateway: ObjectName) -> Collection[BackendService]:
+        """Return the Services that name a Gateway in their annotation."""
+        return self._assigned.get(gateway, {}).values()
+
     def assigned(self, gateway: ObjectName) -> BackendService | None:
         """Return the Service from which a Gateway has its addresses."""
-        return next(iter(self._assigned.get(gateway, {}).values()), None)
+        return next(iter(self.services_of(gateway)), None)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -234,7 +242,7 @@ class Snapshot:
             self.judgements += 1
         if problems:
             self._problems[kind, name] = problems
-        for each in self._readers if kind in self._declared else ():
+        for each in self._readers:
             each.note((kind, name))
         shelf = self._shelves[kind]
         before = shelf.objects.get(name)
@@ -252,9 +260,8 @@ class Snapshot:
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
         """Note what a change may matter to."""
-        if not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
-            for each in self._followers:
-                each.note((kind, name))
+        for each in self._followers:
+            each.note((kind, name))
         if kind is IngressKind.SERVICE:
             self._note_cluster_ips(before, after)
             self._note_assigned(before, after)
@@ -270,7 +277,7 @@ class Snapshot:
             self._services.add(name)
         elif kind is IngressKind.INGRESS_CLASS:
             self._structure = True
-        elif not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
+        else:
             self._named.add((kind, name))
 
     def _note_cluster_ips(self, before: IngressObject | None, after: IngressObject | None) -> None:
@@ -331,8 +338,3 @@ def _has_same_ports(before: BackendService, after: BackendService) -> bool:
 def _asked(service: BackendService) -> tuple[object, ...]:
     whose = service.annotations.get(GATEWAY)
     return service.ports, service.external, service.udp_ports, whose, service.balanced if whose else ()
-
-
-def _asks_the_same(before: Ingress, after: Ingress) -> bool:
-    """Report whether nothing but the status of an Ingress has changed."""
-    return replace(before, addresses=after.addresses) == after

@@ -21,8 +21,9 @@ from tests.l7.gateway.test_gateway_statuses import (
 
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.merged_statuses import merged
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.gateway.run.status import merged
+from vipwire_l7.run.status_writer import parents_first
 from vipwire_l7.watch.objects import IngressKind
 
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
@@ -279,8 +280,8 @@ def test_parents_are_written_before_their_routes() -> None:
     """The suite reads the ListenerSet as soon as the route is accepted, and fails if it has no status of ours yet."""
     made = listener_set("more", "{name: x, port: 81, protocol: HTTP}")
     planner = planned(gateway(HTTP, more=SETS), made, ROUTE, SERVICE, POLICY)
-    kinds = [kind.value for kind, _ in planner.statuses]
-    assert kinds == ["GatewayClass", "ListenerSet", "Gateway", "HTTPRoute", "BackendTLSPolicy"]
+    kinds = [kind.value for kind, _ in sorted(planner.statuses, key=parents_first)]
+    assert kinds == ["Gateway", "GatewayClass", "ListenerSet", "BackendTLSPolicy", "HTTPRoute"]
 
 
 THEIRS = {

@@ -11,8 +11,8 @@ from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.merged_statuses import merged
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.configuration import configure
 from vipwire_l7.haproxy.layout import Layout

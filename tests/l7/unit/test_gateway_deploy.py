@@ -22,15 +22,19 @@ from vipwire.model.net import Family
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.gateway.cli import gateway
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting
+from vipwire_l7.gateway.plan.merged_statuses import GatewayStatuses
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
-from vipwire_l7.gateway.run.status import GatewayStatusWriter
 from vipwire_l7.gateway.run.versions import served_versions
 from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
-from vipwire_l7.ingress.status import StatusWriter
+from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.ingress.status import IngressStatuses
+from vipwire_l7.plan.planner import Setting
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
 from vipwire_l7.run.election import LeaseKeeper
+from vipwire_l7.run.status_writer import StatusWriter
+from vipwire_l7.watch.kinds import RESOURCES as OF_INGRESS
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import BackendService, BackendSlice, Declared, Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
@@ -191,10 +195,11 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
     async with asyncio.timeout(60), recording() as (recorder, access), asyncio.TaskGroup() as group:
         resources = at_versions(kinds, await served_versions(access))
         keeper, events = LeaseKeeper(access, ObjectName("default", "edge"), "me"), EventRecorder(access, "me", qps=0)
-        writer = GatewayStatusWriter(access, resources, CONTROLLER, snapshot, keeper.leading)
+        statuses = GatewayStatuses(planner, snapshot, CONTROLLER)
+        writer = StatusWriter(access, resources, statuses, snapshot, keeper.leading)
         work = (
             ApiSource(access, resources.values()).run(Snapshot(kinds).apply),
-            writer.run(lambda: planner.statuses),
+            writer.run(),
             keeper.run(),
             events.run(),
             *(writing(access, keeper) if IngressKind.INGRESS in kinds else ()),
@@ -222,10 +227,11 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
 
 def writing(access: Access, keeper: LeaseKeeper) -> Iterator[Coroutine[Any, Any, None]]:
     """Write the status of an Ingress."""
-    web = ObjectName("default", "web")
-    snapshot = Snapshot()
-    snapshot.apply(Upserted(Ingress(web), ()))
-    yield StatusWriter(access, lambda: ("192.0.2.1",), snapshot, keeper.leading).run(lambda: frozenset({web}))
+    snapshot, planner = Snapshot(), IngressPlanner(Setting())
+    snapshot.apply(Upserted(Ingress(ObjectName("default", "web"), "vipwire"), ()))
+    planner.update(snapshot, 0.0)
+    statuses = IngressStatuses(planner, snapshot, lambda: ("192.0.2.1",))
+    yield StatusWriter(access, OF_INGRESS, statuses, snapshot, keeper.leading).run()
 
 
 @pytest.mark.parametrize(("folder", "kinds"), [(FOLDER, RESOURCES), (BOTH, WITH_INGRESS)], ids=["alone", "both"])

@@ -8,7 +8,7 @@ import pytest
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.address_pool import AddressPool
-from vipwire_l7.gateway.run.status import merged
+from vipwire_l7.gateway.plan.merged_statuses import merged
 from vipwire_l7.gateway.watch.wire import GatewaySpec
 from vipwire_l7.watch.objects import Declared, IngressKind
 

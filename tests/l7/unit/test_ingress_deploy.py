@@ -22,9 +22,12 @@ from vipwire.model.net import Family, parse_address
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.ingress.cli import ingress
 from vipwire_l7.ingress.command import options_of
-from vipwire_l7.ingress.status import StatusWriter
+from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.ingress.status import IngressStatuses
 from vipwire_l7.plan.destinations import Destinations
+from vipwire_l7.plan.planner import Setting
 from vipwire_l7.run.election import LeaseKeeper
+from vipwire_l7.run.status_writer import StatusWriter
 from vipwire_l7.run.surroundings import Follower
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
@@ -164,13 +167,16 @@ async def asked() -> set[Right]:
 
 async def _ask(recorder: Recorder, access: Access) -> None:
     keeper, events, snapshot = LeaseKeeper(access, WEB, "me"), EventRecorder(access, "me", qps=0), Snapshot()
-    snapshot.apply(Upserted(Ingress(WEB), ()))
-    writer = StatusWriter(access, lambda: ("192.0.2.1",), snapshot, keeper.leading)
+    snapshot.apply(Upserted(Ingress(WEB, "vipwire"), ()))
+    planner = IngressPlanner(Setting())
+    planner.update(snapshot, 0.0)
+    statuses = IngressStatuses(planner, snapshot, lambda: ("192.0.2.1",))
+    writer = StatusWriter(access, RESOURCES, statuses, snapshot, keeper.leading)
     work = (
         ApiSource(access, RESOURCES.values()).run(Snapshot().apply),
         keeper.run(),
         events.run(),
-        writer.run(lambda: (WEB,)),
+        writer.run(),
         reading_pod(access),
     )
     async with asyncio.TaskGroup() as group:

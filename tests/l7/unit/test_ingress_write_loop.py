@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,14 +18,17 @@ from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.merged_statuses import GatewayStatuses
 from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
-from vipwire_l7.gateway.run.status import GatewayStatusWriter
-from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.status import StatusWriter
+from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.ingress.status import IngressStatuses
+from vipwire_l7.plan.planner import Setting
 from vipwire_l7.run.desired import Desired
-from vipwire_l7.watch.objects import BackendService, Declared, Ingress, IngressKind
+from vipwire_l7.run.status_writer import StatusWriter
+from vipwire_l7.watch.objects import INGRESS_KINDS, BackendService, Declared, Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
 EDGE, WEB = ObjectName("default", "edge"), ObjectName("default", "web")
@@ -159,22 +162,55 @@ class Counting(Snapshot):
         return super().ingresses
 
 
+class Said:
+    """A planner whose statuses are given."""
+
+    def __init__(self, wanted: dict[Any, Any]) -> None:
+        self.wanted, self.changed, self.asked, self.revision = wanted, set[Any](), list[Any](), 1
+
+    def told(self) -> Collection[Any]:
+        return self.wanted.keys()
+
+    def take_told(self) -> set[Any]:
+        taken, self.changed = self.changed, set()
+        return taken
+
+    def waits(self, _ref: Any) -> bool:
+        return False
+
+    def status(self, ref: Any) -> Any:
+        self.asked.append(ref)
+        return self.wanted.get(ref)
+
+    def say(self, ref: Any, status: Any) -> None:
+        self.wanted[ref] = status
+        self.changed.add(ref)
+        self.revision += 1
+
+
+def writer_of(said: Said, access: Access, snapshot: Snapshot) -> StatusWriter:
+    statuses = GatewayStatuses(cast("Any", said), snapshot, CONTROLLER)
+    return StatusWriter(access, RESOURCES, statuses, snapshot, lambda: True)
+
+
 def writers(access: Access, snapshot: Snapshot) -> Iterator[Awaitable[None]]:
     """Run all writers; everything is as they want it."""
-    statuses = {(IngressKind.GATEWAY, EDGE): dict[str, Any]()}
-    names: Collection[ObjectName] = (WEB,)
     services = dict[ObjectName, Any]()
-    yield GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True).run(lambda: statuses)
+    ingresses = IngressPlanner(Setting())
+    ingresses.update(snapshot, 0.0)
+    statuses = Said({(IngressKind.GATEWAY, EDGE): {}})
+    of_ingress = IngressStatuses(ingresses, snapshot, lambda: ("192.0.2.1",))
+    yield writer_of(statuses, access, snapshot).run()
     yield ServiceWriter(access, ObjectName("default", "pods"), CONTROLLER, snapshot, lambda: True).run(
         lambda: services
     )
-    yield StatusWriter(access, lambda: ("192.0.2.1",), snapshot, lambda: True).run(lambda: names)
+    yield StatusWriter(access, WITH_INGRESS, of_ingress, snapshot, lambda: True).run()
 
 
 async def test_no_writer_reads_anything_while_nothing_changes() -> None:
-    snapshot = Counting(RESOURCES)
+    snapshot = Counting(WITH_INGRESS)
     snapshot.apply(gateway(status={}))
-    snapshot.apply(Upserted(Ingress(WEB, addresses=("192.0.2.1",)), ()))
+    snapshot.apply(Upserted(Ingress(WEB, "vipwire", addresses=("192.0.2.1",)), ()))
     access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
     tasks = [asyncio.ensure_future(each) for each in writers(access, snapshot)]
     await turns()
@@ -203,13 +239,13 @@ async def test_writers_of_gateways_are_woken_by_each_change_while_they_run() -> 
 
 
 @asynccontextmanager
-async def answering(codes: list[int]) -> AsyncIterator[tuple["asyncio.Queue[Any]", Access]]:
+async def answering(codes: list[int], version: str = "") -> AsyncIterator[tuple["asyncio.Queue[Any]", Access]]:
     """Run an API server that answers with these codes, one after the other; give the statuses that it is sent."""
     sent, left = asyncio.Queue[Any](), iter(codes)
 
     async def answer(request: web.Request) -> web.Response:
         sent.put_nowait((await request.json())["status"])
-        return web.Response(status=next(left))
+        return web.json_response({"metadata": {"resourceVersion": version}}, status=next(left))
 
     app = web.Application()
     app.router.add_route("PATCH", "/{path:.*}", answer)
@@ -224,19 +260,56 @@ async def answering(codes: list[int]) -> AsyncIterator[tuple["asyncio.Queue[Any]
 
 async def test_parents_are_taken_back_even_if_another_writes_the_status_at_the_same_time() -> None:
     snapshot = Snapshot(RESOURCES)
-    wanted: dict[Any, Any] = {ROUTE: {"parents": [PARENT]}}
+    said = Said({ROUTE: {"parents": [PARENT]}})
 
     def tell(version: str, status: Any) -> None:
         snapshot.apply(declared(*ROUTE, None, version, status))
 
     tell("1", None)
     async with asyncio.timeout(60), answering([200, 409, 200]) as (sent, access):
-        writer = GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True)
-        task = asyncio.ensure_future(writer.run(lambda: wanted))
+        task = asyncio.ensure_future(writer_of(said, access, snapshot).run())
         written = await sent.get()
         tell("2", written)
-        wanted = {}
+        said.say(ROUTE, None)
         assert [written, await sent.get(), await sent.get()] == [{"parents": [PARENT]}, *2 * [{"parents": []}]]
+        task.cancel()
+
+
+async def test_parents_of_a_route_that_left_while_no_writer_ran_are_taken_back() -> None:
+    snapshot, other = Snapshot(RESOURCES), {**PARENT, "controllerName": "example.org/other"}
+    snapshot.apply(declared(*ROUTE, None, "1", {"parents": [PARENT, other]}))
+    said = Said({})
+    async with asyncio.timeout(60), answering([200]) as (sent, access):
+        writer = writer_of(said, access, snapshot)
+        said.say(ROUTE, None)
+        task = asyncio.ensure_future(writer.run())
+        assert await sent.get() == {"parents": [other]}
+        task.cancel()
+
+
+async def test_a_status_is_written_again_only_after_the_watch_shows_the_write() -> None:
+    snapshot, said = Snapshot(RESOURCES), Said({ROUTE: {"parents": [PARENT]}})
+    snapshot.apply(declared(*ROUTE, None, "1", None))
+    async with asyncio.timeout(60), answering([200, 200]) as (sent, access):
+        task = asyncio.ensure_future(writer_of(said, access, snapshot).run())
+        written = await sent.get()
+        said.say(ROUTE, {"parents": []})
+        await asyncio.sleep(0.2)
+        assert sent.empty()
+        snapshot.apply(declared(*ROUTE, None, "2", written))
+        assert await sent.get() == {"parents": []}
+        task.cancel()
+
+
+async def test_a_write_that_changes_nothing_holds_no_later_write_back() -> None:
+    """An API server that leaves out empty fields gives the object no new resourceVersion."""
+    snapshot, said = Snapshot(RESOURCES), Said({ROUTE: {"parents": [PARENT]}})
+    snapshot.apply(declared(*ROUTE, None, "1", None))
+    async with asyncio.timeout(60), answering([200, 200], "1") as (sent, access):
+        task = asyncio.ensure_future(writer_of(said, access, snapshot).run())
+        await sent.get()
+        said.say(ROUTE, {"parents": []})
+        assert await sent.get() == {"parents": []}
         task.cancel()
 
 
@@ -244,28 +317,46 @@ async def test_a_change_costs_one_look_at_one_status_and_what_is_gone_is_no_warn
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A write may be under way while its object is deleted."""
-    snapshot, asked, warnings = Snapshot(RESOURCES), list[Any](), list[Any]()
+    snapshot, warnings = Snapshot(RESOURCES), list[Any]()
     monkeypatch.setattr("vipwire.kube.write_loop.log.warning", lambda *told, **_: warnings.append(told))
-
-    class Statuses(dict[Any, Any]):
-        def get(self, key: Any, default: Any = None) -> Any:
-            asked.append(key)
-            return super().get(key, default)
-
     others = [(IngressKind.HTTP_ROUTE, ObjectName("default", f"r{number}")) for number in range(50)]
     for key in (*others, ROUTE):
         snapshot.apply(declared(*key, None, "1", {"parents": [PARENT]}))
-    wanted, changed = Statuses({key: {"parents": [PARENT]} for key in (*others, ROUTE)}), set[Any]()
+    said = Said({key: {"parents": [PARENT]} for key in (*others, ROUTE)})
     async with asyncio.timeout(60), answering([404]) as (sent, access):
-        writer = GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True)
-        task = asyncio.ensure_future(writer.run(lambda: wanted, lambda: changed))
+        writer = writer_of(said, access, snapshot)
+        task = asyncio.ensure_future(writer.run())
         await turns()
-        asked.clear()
-        wanted = Statuses({**wanted, ROUTE: {"parents": []}})
-        changed.add(ROUTE)
+        said.asked.clear()
+        said.say(ROUTE, {"parents": []})
         writer.wake()
         assert await sent.get() == {"parents": []}
         await asyncio.sleep(0.1)
-        assert set(asked) == {ROUTE}
+        assert set(said.asked) == {ROUTE}
         assert warnings == []
         task.cancel()
+
+
+async def test_a_new_address_is_written_to_all_ingresses_and_a_change_to_one() -> None:
+    snapshot, planner, published = Snapshot(INGRESS_KINDS), IngressPlanner(Setting()), ["192.0.2.1"]
+    names = [ObjectName("default", f"i{number}") for number in range(3)]
+    for name in names:
+        snapshot.apply(Upserted(Ingress(name, "vipwire", version="1"), ()))
+    snapshot.apply(Upserted(Ingress(WEB, "other", version="1"), ()))
+    statuses = IngressStatuses(planner, snapshot, lambda: tuple(published))
+    assert statuses.revision is None
+    planner.update(snapshot, 0.0)
+    assert {name for _, name in statuses.take_changed()} == {*names}
+    ref = IngressKind.INGRESS, names[0]
+    patch = {
+        "metadata": {"resourceVersion": "1"},
+        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
+    }
+    assert statuses.patch(ref, "") == patch
+    snapshot.apply(Upserted(Ingress(names[0], "vipwire", addresses=("192.0.2.1",), version="2"), ()))
+    assert statuses.patch(ref, "") is None
+    planner.update(snapshot, 0.0)
+    assert statuses.take_changed() == set()
+    published[0] = "192.0.2.2"
+    assert {name for _, name in statuses.take_changed()} == {*names}
+    assert statuses.patch((IngressKind.INGRESS, WEB), "") is None

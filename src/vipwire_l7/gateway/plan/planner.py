@@ -30,10 +30,6 @@ _FRAME: ObjectRef = IngressKind.GATEWAY_CLASS, ObjectName("", "")
 """Names the frame among the results: no object is called so."""
 
 
-PARENTS = frozenset((IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY))
-"""The kinds whose statuses are written before those of routes."""
-
-
 class GatewayPlanner:
     """Plans the Gateway API; `statuses` and `services` are those of the last plan."""
 
@@ -57,8 +53,9 @@ class GatewayPlanner:
         self._datagrams: dict[str, dict[ObjectRef, Shares]] = {}
         self._counts = Counter[ListenerKey]()
         self._told = set[ObjectRef]()
+        self.revision: int | None = None
+        """Counts the changes of statuses; None before the first plan."""
         self.statuses = Statuses(self)
-        """What the statuses of all objects say that are ours: another one where any may say something else."""
         self._refused: frozenset[str] = frozenset()
         self._refusals: Mapping[ObjectName, object] = {}
         self._planned, self.due = 0.0, math.inf
@@ -74,6 +71,10 @@ class GatewayPlanner:
         """Return the objects of which statuses may say something else since it was asked last."""
         taken, self._told = self._told, set()
         return taken
+
+    def waits(self, ref: ObjectRef) -> bool:
+        """Report whether an object has changed since it was planned."""
+        return ref in self._changes
 
     def moved(self) -> bool:
         """Report whether clients reach us elsewhere than at the last plan."""
@@ -103,8 +104,7 @@ class GatewayPlanner:
         else:
             routes = {each for each in changed if each[0] in ROUTE_KINDS} | self._looked_at.users(changed)
         self._plan_routes(routes - {_FRAME}, world)
-        if self._told:
-            self.statuses = Statuses(self)
+        self.revision = (self.revision or 0) + 1
 
     def _is_stale(self, changed: Collection[ObjectRef], world: GatewayWorld, refused: frozenset[str]) -> bool:
         """Report whether the frame must be planned again."""
@@ -165,11 +165,11 @@ class GatewayPlanner:
                 self._looked_at.record(ref, world.take())
             if now is not None:
                 self._results[ref] = now
+            self._told.add(ref)
             if before is None and now is None:
                 continue
             hosts |= self._hosts.swap(ref, before, now)
             places |= self._swap(ref, before, now)
-            self._told.add(ref)
             self.kept.problems.put(ref, (now.problems() if now is not None else ()) or None)
         for ref, more in self._hosts.judge(hosts).items():
             hosts.update(more)
@@ -253,10 +253,9 @@ class GatewayPlanner:
         return policy_status(checked, gateways, self._setting.controller)
 
     def told(self) -> Iterator[ObjectRef]:
-        """Name the objects whose statuses we write, parents first: whoever reads of a route finds theirs as well."""
-        yield from (ref for ref in _statuses_of(self._frame) if ref[0] in PARENTS)
+        """Name the objects whose statuses we write."""
+        yield from _statuses_of(self._frame)
         yield from self._results
-        yield from (ref for ref in _statuses_of(self._frame) if ref[0] not in PARENTS)
 
 
 class Statuses(Mapping[ObjectRef, Json]):

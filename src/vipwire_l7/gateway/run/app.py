@@ -1,24 +1,26 @@
 """`vipwire gateway`, wired: the process of `vipwire ingress`, given other kinds and another planner."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from vipwire.kube.access.access import Access
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.merged_statuses import GatewayStatuses
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.datagrams import DatagramRelay
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
-from vipwire_l7.gateway.run.status import GatewayStatusWriter
 from vipwire_l7.gateway.run.versions import served_versions
 from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions, manifests
 from vipwire_l7.run.app import Part, Served
 from vipwire_l7.run.controller import Controller
 from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.status_writer import StatusWriter, write_statuses
 from vipwire_l7.watch.kinds import IngressResource
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import INGRESS_KINDS, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
 
@@ -58,12 +60,9 @@ class GatewayParts:
     def _parts(
         self, access: Access, snapshot: Snapshot, desired: Desired, leading: Callable[[], bool]
     ) -> Iterator[tuple[str, Part]]:
-        async def write() -> None:
-            writer = GatewayStatusWriter(access, self._resources, self._setting.controller, snapshot, leading)
-            with desired.telling(writer.wake):
-                await writer.run(lambda: self._planner.statuses, self._planner.take_told)
-
-        yield "statuses", write
+        statuses = GatewayStatuses(self._planner, snapshot, self._setting.controller)
+        kinds = {kind: each for kind, each in self._resources.items() if kind not in INGRESS_KINDS}
+        yield "statuses", partial(write_statuses, StatusWriter(access, kinds, statuses, snapshot, leading), desired)
         if self._ingresses and self._ingresses.parts:
             yield from self._ingresses.parts(access, snapshot, desired, leading)
         pods = self._setting.services

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from vipwire.kube.access.access import Access
-from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
+from vipwire.kube.gateway_addresses import OF_CONTROLLER
 from vipwire.kube.objects import FencedObjects, path_of
 from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
@@ -80,13 +80,11 @@ class ServiceWriter:
             await self._delete(objects, path_of(*_SLICES, *name))
 
     def _left_over(self, wanted: Mapping[ObjectName, OwnService]) -> Iterator[ObjectName]:
-        """Yield our Services that no Gateway has a use for; those of Gateways that are gone go by themselves."""
-        gateways = self._snapshot.declared(IngressKind.GATEWAY)
-        for name, each in self._snapshot.services.items():
-            if each.annotations.get(OF_CONTROLLER) == self._controller and name not in wanted:
-                gateway = ObjectName(name.namespace, each.annotations.get(GATEWAY, ""))
-                if gateway in gateways:
-                    yield name
+        """Yield Services that no Gateway needs. Garbage collection deletes those of deleted Gateways."""
+        for gateway in self._snapshot.declared(IngressKind.GATEWAY):
+            for each in self._snapshot.services_of(gateway):
+                if each.annotations.get(OF_CONTROLLER) == self._controller and each.name not in wanted:
+                    yield each.name
 
     async def _apply(self, objects: FencedObjects, path: str, body: Json) -> None:
         if await self._write(path, partial(objects.apply, path, body)):

@@ -9,7 +9,7 @@ again when one of its Ingresses changes, or what it has looked at.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -81,6 +81,9 @@ class IngressPlanner:
         """By file name the Ingresses that ask for it."""
         self._ends: list[tuple[float, ObjectName]] = []
         self._now = 0.0
+        self._told = set[ObjectRef]()
+        self.revision: int | None = None
+        """Counts the changes of which Ingresses are served; None before the first plan."""
         self._refusals: Mapping[ObjectName, object] = {}
 
     @property
@@ -97,6 +100,18 @@ class IngressPlanner:
         """Plan all Ingresses. They have no frontends of their own that could be refused."""
         self.update(snapshot, now, refused)
         return self.sites()
+
+    def serves(self, ref: ObjectRef) -> bool:
+        """Report whether an Ingress belongs to this controller, as it is now."""
+        return ref not in self._changes and (ref[1] in self._wanted or ref[1] in self._failed)
+
+    def ours(self) -> Iterator[ObjectRef]:
+        return ((IngressKind.INGRESS, name) for name in (*self._wanted, *self._failed))
+
+    def take_told(self) -> set[ObjectRef]:
+        """Return the Ingresses that were read since the last call."""
+        taken, self._told = self._told, set()
+        return taken
 
     def sites(self) -> SitePlan:
         """Write the plan down."""
@@ -131,6 +146,8 @@ class IngressPlanner:
             names = {name for kind, name in changed if kind is IngressKind.INGRESS}
             names |= {name for what, name in stale if what == _CONTENT}
         sites = {site for name in names for site in self._read(name, looking, noted)}
+        self._told |= {(IngressKind.INGRESS, name) for name in names}
+        self.revision = (self.revision or 0) + bool(names)
         stale |= self._looked_at.users(map(_site_ref, sites))
         defaults = names | {name for what, name in stale if what == _DEFAULT}
         told = set(names)

@@ -1,0 +1,83 @@
+"""The statuses that vipwire writes, merged with those that the API server has. Pure.
+
+Entries of other controllers stay: their parents of a route, their ancestors of a policy, conditions of types that
+vipwire does not write. A condition keeps the time at which its status changed last.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.plan.statuses import Json
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
+
+_SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})
+"""Conditions of routes and listeners that are ours, and go when there is nothing to say."""
+_BY_CONTROLLER: Final = ("parents", "ancestors")
+
+
+def merged(ours: Json, theirs: Json | None, controller: str, now: str) -> Json:
+    """Return the status to write: ours, with what others have written and the times of what has not changed."""
+    before = theirs or {}
+    made = {**before, **ours}
+    for field in _BY_CONTROLLER:
+        if field in ours:
+            known = before.get(field, ())
+            own = [_timed(each, _same(each, known, controller), now) for each in ours[field]]
+            made[field] = [*own, *(each for each in known if each.get("controllerName") != controller)]
+    if "listeners" in ours:
+        by_name = {each["name"]: each for each in before.get("listeners", ())}
+        made["listeners"] = [_timed(each, by_name.get(each["name"]), now) for each in ours["listeners"]]
+    return _timed(made, before, now) if "conditions" in ours else made
+
+
+def _same(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
+    ref = entry.get("parentRef") or entry.get("ancestorRef")
+    for each in known:
+        if each.get("controllerName") == controller and ref == (each.get("parentRef") or each.get("ancestorRef")):
+            return each
+    return None
+
+
+def _timed(entry: Json, before: Json | None, now: str) -> Json:
+    """Give conditions their times; keep those of types that we do not write."""
+    known = {each["type"]: each for each in (before or {}).get("conditions", ())}
+    made = []
+    for condition in entry["conditions"]:
+        old = known.pop(condition["type"], None)
+        unchanged = old is not None and old.get("status") == condition["status"] and old.get("lastTransitionTime")
+        made.append({**condition, "lastTransitionTime": unchanged or now})
+    own = _SOMETIMES if {"parentRef", "supportedKinds"} & entry.keys() else frozenset[str]()
+    return {**entry, "conditions": [*made, *(each for kind, each in known.items() if kind not in own)]}
+
+
+class GatewayStatuses:
+    """The statuses of the kinds of the Gateway API."""
+
+    def __init__(self, planner: GatewayPlanner, snapshot: Snapshot, controller: str) -> None:
+        self._planner, self._snapshot, self._controller = planner, snapshot, controller
+
+    @property
+    def revision(self) -> int | None:
+        return self._planner.revision
+
+    def all(self) -> Iterable[ObjectRef]:
+        return self._planner.told()
+
+    def take_changed(self) -> Collection[ObjectRef]:
+        return self._planner.take_told()
+
+    def patch(self, ref: ObjectRef, now: str) -> Json | None:
+        """Return the merge patch of a status that says something else; None for an object that is not planned yet."""
+        kind, name = ref
+        found = self._snapshot.declared(kind).get(name)
+        if found is None or self._planner.waits(ref):
+            return None
+        ours = self._planner.status(ref)
+        if ours is None and self._controller.encode() not in found.written_status:
+            return None
+        there = found.status
+        if ours is None:  # take back what vipwire said while the object was its own
+            ours = {field: [] for field in _BY_CONTROLLER if field in (there or {})}
+        made = merged(ours, there, self._controller, now)
+        return None if made == there else {"metadata": {"resourceVersion": found.version}, "status": made}
