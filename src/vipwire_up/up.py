@@ -277,7 +277,7 @@ class _Cluster:
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects, addresses = StoreSource(self._registry.store, proxy_resources(self._setting.node)), self._addresses
-        source = ToldSource(objects, "announcements", lambda: addresses.trouble or addresses.note)
+        source = ToldSource(objects, lambda: addresses.trouble or addresses.note)
         access = load_access(self._setting.folder / "node.kubeconfig")  # for Events; written by the API server
         await self._ending.run_proxy(config, source, access, self._supervisor, begun)
 

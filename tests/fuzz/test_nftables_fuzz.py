@@ -48,8 +48,8 @@ READERS = (
 )
 SEEDS = [
     encode.new_table(Family.IPV4, "t", "x").payload,
-    encode.new_chain(Family.IPV6, "t", "c", encode.NetfilterHook("nat", 0, -100), "x").payload,
-    encode.new_rule(Family.IPV4, "t", "c", RULE, "x").payload,
+    encode.new_chain(Family.IPV6, "t", "c", encode.NetfilterHook("nat", 0, -100)).payload,
+    encode.new_rule(Family.IPV4, "t", "c", RULE).payload,
     encode.new_set(Family.IPV4, "t", "a", DECLARATION).payload,
     *(encode.new_elements(Family.IPV4, "t", "a", [member] * 2)[0].payload for member in MEMBERS),
     encode.new_elements(Family.IPV4, "t", "a", MEMBERS)[0].payload,

@@ -15,12 +15,11 @@ class _DataclassFields:
     """Describes a class to `dataclasses`, on demand."""
 
     def __get__(self, instance: object, owner: type[Struct]) -> dict[str, "dataclasses.Field[Any]"]:
-        return {name: dataclass_field(name) for name in owner.__struct_fields__}
+        return {name: _dataclass_field(name) for name in owner.__struct_fields__}
 
 
-def dataclass_field(name: str, said: "dataclasses.Field[Any] | None" = None) -> "dataclasses.Field[Any]":
-    """Return a field for `dataclasses`, completed from the declared field `said`."""
-    made: dataclasses.Field[Any] = dataclasses.field() if said is None else said
+def _dataclass_field(name: str) -> "dataclasses.Field[Any]":
+    made: dataclasses.Field[Any] = dataclasses.field()
     made.name = name
     made._field_type = dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001  # no public way
     return made

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from vipwire.config.modes import mode_names
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage, Sync, own_cgroup
 from vipwire_lab.guest_kernel import Guest, inside, obstacle, run
@@ -17,7 +16,6 @@ from vipwire_lab.namespaces.errors import LabError
 
 SERVICES: Final = ("web", "shop", "empty", "sticky")
 _GUEST_SECONDS: Final = 240.0
-MODES: Final = mode_names
 
 
 @contextlib.contextmanager

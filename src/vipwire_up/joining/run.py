@@ -199,7 +199,7 @@ class _Machine:
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects = ApiSource(self._access(), proxy_resources(self._member.node))
-        source = ToldSource(objects, "announcements", self._silence)
+        source = ToldSource(objects, self._silence)
         await self._ending.run_proxy(config, source, self._access(), self._supervisor, begun)
 
     def _silence(self) -> str:

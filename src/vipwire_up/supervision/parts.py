@@ -60,16 +60,14 @@ class Parts:
 
 
 class ToldSource:
-    """A source that also reports problems of the parts beside it to the proxy, for `vipwire status`."""
+    """A source that also reports problems of the announcements to the proxy, for `vipwire status`."""
 
-    def __init__(self, source: Source, part: str, trouble: Callable[[], str]) -> None:
-        self._part, self._trouble = part, trouble
-        self._source = source
+    def __init__(self, source: Source, trouble: Callable[[], str]) -> None:
+        self._source, self._trouble = source, trouble
         self.run = source.run
 
     def health(self) -> tuple[Health, ...]:
-        """Return the health of the source and of the parts."""
-        return (*self._source.health(), Health(self._part, synced=True, error=self._trouble(), logged=True))
+        return (*self._source.health(), Health("announcements", synced=True, error=self._trouble(), logged=True))
 
 
 def simply(run: Callable[[], Awaitable[None]]) -> Work:

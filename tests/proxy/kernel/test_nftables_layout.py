@@ -56,7 +56,6 @@ TEXT = """table ip vipwire {
     }
 
     chain pick-10 {
-        comment "ten endpoints"
         dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
     }
 
@@ -69,7 +68,7 @@ TEXT = """table ip vipwire {
     }
 
     chain firewall-check {
-        ip daddr . meta l4proto . th dport . ip saddr != @allowed counter packets 0 bytes 0 drop comment "x"
+        ip daddr . meta l4proto . th dport . ip saddr != @allowed counter packets 0 bytes 0 drop
     }
 
     chain nat-prerouting {
@@ -138,10 +137,9 @@ def operations() -> list[Operation]:
     made += [encode.new_set(family, "vipwire", spec.name, compile_set(spec, family)) for spec in SETS]
     for name in CHAINS:
         hook = NetfilterHook("nat", HOOKS["prerouting"], -100) if name == "nat-prerouting" else None
-        made.append(encode.new_chain(family, "vipwire", name, hook, "ten endpoints" if name == "pick-10" else ""))
+        made.append(encode.new_chain(family, "vipwire", name, hook))
     for name, text in CHAINS.items():
-        rule, comment = compile_rule(text, family, {"allowed"}), "x" if name == "firewall-check" else ""
-        made.append(encode.new_rule(family, "vipwire", name, rule, comment))
+        made.append(encode.new_rule(family, "vipwire", name, compile_rule(text, family, {"allowed"})))
     for name, members in ELEMENTS.items():
         made += encode.new_elements(family, "vipwire", name, map(encode_element, members))
     return made
@@ -178,13 +176,12 @@ def test_what_was_committed_is_what_is_dumped(netlink: NetlinkSocket, *, by_nft:
 def test_tables_chains_and_rules_are_dumped_with_what_they_are(netlink: NetlinkSocket) -> None:
     commit(netlink, operations())
     (table,) = dump(netlink, MessageType.GETTABLE, encode.list_tables(), decode.table)
-    assert (table.family, table.name, table.comment) == (2, "vipwire", "Services")
+    assert (table.family, table.name) == (2, "vipwire")
     chains = dump(netlink, MessageType.GETCHAIN, encode.list_objects(Family.IPV4, "vipwire"), decode.chain)
-    assert {chain.name: (chain.hook, chain.comment) for chain in chains} == {
-        name: (None, "ten endpoints" if name == "pick-10" else "") for name in CHAINS
-    } | {"nat-prerouting": (NetfilterHook("nat", 0, -100, "accept"), "")}
+    hooks = {"nat-prerouting": NetfilterHook("nat", 0, -100, "accept")}
+    assert {chain.name: chain.hook for chain in chains} == dict.fromkeys(CHAINS) | hooks
     rules = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
-    assert {rule.chain: rule.comment for rule in rules} == dict.fromkeys(CHAINS, "") | {"firewall-check": "x"}
+    assert [rule.chain for rule in rules] == list(CHAINS)
     sets = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
     affinity = next(item for item in sets if item.name == "affinity")
     assert affinity.flags == SetFlag.MAP | SetFlag.EVAL | SetFlag.TIMEOUT

@@ -120,7 +120,7 @@ def test_a_chain_that_has_counted_holds_its_rules_and_no_others() -> None:
     assert not compared(b"")
     assert not compared(dump[:-4])
     assert not compared(dump + bytes(16))
-    assert not compared(dump_of(RULES, attribute(wire.RULE_USERDATA, b"note")))
+    assert not compared(dump_of(RULES, attribute(7, b"note")))
 
 
 def test_whatever_byte_of_an_expression_differs_shows() -> None:

@@ -43,12 +43,12 @@ def test_elements_are_packed_so_that_no_attribute_is_too_long() -> None:
 
 def test_what_was_encoded_can_be_decoded() -> None:
     table = encode.new_table(Family.IPV6, "vipwire", "Services")
-    assert decode.table(memoryview(table.payload)) == decode.ListedTable(10, "vipwire", 0, "Services")
+    assert decode.table(memoryview(table.payload)) == decode.ListedTable(10, "vipwire", 0)
     hook = NetfilterHook("filter", encode.HOOKS["input"], -110, "drop")
-    chain = encode.new_chain(FAMILY, "vipwire", "in", hook, "why")
-    assert decode.chain(memoryview(chain.payload)) == decode.ListedChain(2, "vipwire", "in", 0, hook, "why")
-    rule = encode.new_rule(FAMILY, "vipwire", "in", b"\4\0\1\0", "why")
-    assert decode.rule(memoryview(rule.payload)) == decode.ListedRule(2, "vipwire", "in", 0, b"\4\0\1\0", "why")
+    chain = encode.new_chain(FAMILY, "vipwire", "in", hook)
+    assert decode.chain(memoryview(chain.payload)) == decode.ListedChain(2, "vipwire", "in", 0, hook)
+    rule = encode.new_rule(FAMILY, "vipwire", "in", b"\4\0\1\0")
+    assert decode.rule(memoryview(rule.payload)) == decode.ListedRule(2, "vipwire", "in", 0, b"\4\0\1\0")
 
 
 @pytest.mark.parametrize("read", [decode.table, decode.chain, decode.rule, decode.declaration, decode.generation])

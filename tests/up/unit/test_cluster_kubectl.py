@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.up.unit.cluster_process import CLIENTS, PATIENCE, WHEEL, Kubectl, up
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
@@ -50,16 +51,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(params=CLIENTS)
-def kubectl(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Iterator[Kubectl]:
+def kubectl(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Kubectl:
     """A client whose namespace is the test's own."""
-    client = Kubectl(request.param, tmp_path / "kubeconfig", tmp_path)
-    (tmp_path / "kubeconfig").write_bytes((folder / "admin.kubeconfig").read_bytes())
     namespace = f"test-{tmp_path.name.replace('_', '-').lower()[-40:].strip('-')}"
+    config = yaml.safe_load((folder / "admin.kubeconfig").read_text())
+    config["contexts"][0]["context"]["namespace"] = namespace
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    client = Kubectl(request.param, tmp_path / "kubeconfig", tmp_path)
     client("create", "namespace", namespace)
-    client("config", "set-context", "--current", f"--namespace={namespace}")
-    yield client
-    client("delete", "namespace", namespace)
-    assert "NotFound" in client.refused("get", "namespace", namespace)
+    return client
 
 
 def test_a_current_client_is_among_them() -> None:
@@ -82,6 +82,9 @@ def test_apply_get_describe_delete(kubectl: Kubectl) -> None:
     assert "https" in kubectl("get", "svc", "web", "-o", "yaml")
     assert "deleted" in kubectl("delete", "-f", "-", stdin=WEB)
     assert 'services "web" not found' in kubectl.refused("get", "svc", "web")
+    namespace = found["metadata"]["namespace"]
+    kubectl("delete", "namespace", namespace)
+    assert "NotFound" in kubectl.refused("get", "namespace", namespace)
 
 
 def test_apply_takes_out_what_a_manifest_does_not_say_any_more(kubectl: Kubectl) -> None:

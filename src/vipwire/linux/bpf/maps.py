@@ -13,7 +13,6 @@ from typing import Final, Self
 from vipwire.linux.bpf.elf import MapShape
 from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, information
 
-HASH: Final = 1
 ARRAY: Final = 2
 _SOCKET_STORAGE: Final = 24
 _READ_ONLY_FOR_PROGRAMS: Final = 1 << 7

@@ -28,8 +28,6 @@ _SOCKET, _SOCKET_ADDRESS = 9, 18
 _LOG: Final = 1 << 20
 _MOST: Final = 64
 """The most programs of a cgroup's hook."""
-MULTI: Final = 2
-"""BPF_F_ALLOW_MULTI: beside other programs. Links always attach so."""
 _EFFECTIVE: Final = 1
 _TCX_INGRESS: Final = 46
 

@@ -38,7 +38,6 @@ class BpfCommand(enum.IntEnum):
     MAP_FREEZE = 22
     LOOKUP_BATCH = 24
     UPDATE_BATCH = 26
-    DELETE_BATCH = 27
     LINK_CREATE = 28
     LINK_UPDATE = 29
     LINK_DETACH = 34

@@ -23,7 +23,6 @@ CT_DELETE = 0x0102
 GROUP_NEW, GROUP_DESTROY = 1, 3  # NFNLGRP_CONNTRACK_*: the groups of events
 
 STATUS_SEEN_REPLY = 1 << 1
-STATUS_DESTINATION_NAT = 1 << 5
 STATUS_OFFLOADED = 1 << 14  # IPS_OFFLOAD: a flowtable has it
 
 _HEADER = struct.Struct("=HH")

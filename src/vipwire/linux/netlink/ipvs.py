@@ -57,7 +57,6 @@ class Command(enum.IntEnum):
     GET_DEST = 8
     SET_CONFIG = 12
     GET_CONFIG = 13
-    GET_INFO = 15
 
 
 class ServiceFlag(enum.IntFlag):

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from vipwire.model.net import Family
 
 _GET_INFO, _GET_ENTRIES = 64, 65
-_NAME_SIZE: Final = 32
 _INFO: Final = struct.Struct("=32s I 5I 5I I I")
 _ASK: Final = struct.Struct("=32s I 4x")
 _CHAIN: Final = re.compile(rb"\x40\0ERROR\0{25}([^\0]{1,29})\0")

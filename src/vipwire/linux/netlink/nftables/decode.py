@@ -11,7 +11,7 @@ from typing import Final
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import TYPE_MASK, attributes, number_of, string, text_of, walk
 from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR
-from vipwire.linux.netlink.nftables import userdata, wire
+from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import POLICIES, NetfilterHook
 from vipwire.linux.netlink.nftables.wire import MessageType, SetFlag
 from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
@@ -29,7 +29,6 @@ class ListedTable(Value, frozen=True):
     family: int
     name: str
     handle: int
-    comment: str = ""
 
 
 class ListedChain(Value, frozen=True):
@@ -40,7 +39,6 @@ class ListedChain(Value, frozen=True):
     name: str
     handle: int
     hook: NetfilterHook | None = None
-    comment: str = ""
 
 
 class ListedRule(Value, frozen=True):
@@ -51,7 +49,6 @@ class ListedRule(Value, frozen=True):
     chain: str
     handle: int
     expressions: bytes
-    comment: str = ""
 
 
 class SetDeclaration(Value, frozen=True):
@@ -109,7 +106,6 @@ def table(payload: memoryview) -> ListedTable:
         family,
         text_of(found[wire.TABLE_NAME]),
         number_of(found.get(wire.TABLE_HANDLE, _NOTHING)),
-        userdata.comment_of(bytes(found.get(wire.TABLE_USERDATA, _NOTHING))),
     )
 
 
@@ -121,7 +117,6 @@ def chain(payload: memoryview) -> ListedChain:
         text_of(found[wire.CHAIN_NAME]),
         number_of(found.get(wire.CHAIN_HANDLE, _NOTHING)),
         _hook(found) if wire.CHAIN_HOOK in found else None,
-        userdata.comment_of(bytes(found.get(wire.CHAIN_USERDATA, _NOTHING))),
     )
 
 
@@ -152,7 +147,6 @@ def rule(payload: memoryview) -> ListedRule:
         text_of(found[wire.RULE_CHAIN]),
         number_of(found.get(wire.RULE_HANDLE, _NOTHING)),
         bytes(found.get(wire.RULE_EXPRESSIONS, _NOTHING)),
-        userdata.comment_of(bytes(found.get(wire.RULE_USERDATA, _NOTHING))),
     )
 
 

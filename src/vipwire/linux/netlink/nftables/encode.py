@@ -77,13 +77,11 @@ def refused(operations: Sequence[T], first: int, sequence: int) -> T | None:
     return operations[index] if 0 <= index < len(operations) else None
 
 
-def _note(kind: int, comment: str) -> bytes:
-    return attribute(kind, userdata.comment(comment)) if comment else b""
-
-
 def new_table(family: Family, name: str, comment: str = "") -> Operation:
     """Create a table unless it exists."""
-    body = string(wire.TABLE_NAME, name) + u32be(wire.TABLE_FLAGS, 0) + _note(wire.TABLE_USERDATA, comment)
+    body = string(wire.TABLE_NAME, name) + u32be(wire.TABLE_FLAGS, 0)
+    if comment:
+        body += attribute(wire.TABLE_USERDATA, userdata.comment(comment))
     return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, body)
 
 
@@ -96,9 +94,7 @@ def delete_table(family: Family, name: str) -> Operation:
     return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
 
 
-def new_chain(
-    family: Family, table: str, name: str, hook: NetfilterHook | None = None, comment: str = ""
-) -> Operation:
+def new_chain(family: Family, table: str, name: str, hook: NetfilterHook | None = None) -> Operation:
     """Create a chain; with `hook`, a base chain. An existing one keeps its rules and takes the policy."""
     body = string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
     if hook is not None:
@@ -106,7 +102,7 @@ def new_chain(
         body += u32be(wire.CHAIN_POLICY, POLICIES[hook.policy])
         number, priority = u32be(wire.HOOK_NUMBER, hook.hook), u32be(wire.HOOK_PRIORITY, hook.priority & 0xFFFFFFFF)
         body += nested(wire.CHAIN_HOOK, number, priority)
-    return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body + _note(wire.CHAIN_USERDATA, comment))
+    return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body)
 
 
 def fresh_chains(family: Family, table: str, names: Iterable[str]) -> list[Operation]:
@@ -123,10 +119,10 @@ def delete_chain(family: Family, table: str, name: str) -> Operation:
     )
 
 
-def new_rule(family: Family, table: str, chain: str, expressions: bytes, comment: str = "") -> Operation:
+def new_rule(family: Family, table: str, chain: str, expressions: bytes) -> Operation:
     """Append a rule; `expressions` comes from `compile_rule`."""
     body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
-    body += nested(wire.RULE_EXPRESSIONS, expressions) + _note(wire.RULE_USERDATA, comment)
+    body += nested(wire.RULE_EXPRESSIONS, expressions)
     return _operation(MessageType.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
 
 

@@ -12,7 +12,7 @@ MAXIMUM = 256
 
 COMMENT = 0  # of a table, chain, rule or element
 SET_KEY_BYTEORDER, SET_DATA_BYTEORDER, SET_KEY_TYPEOF, SET_DATA_TYPEOF = 0, 1, 3, 4
-SET_DATA_INTERVAL, SET_COMMENT = 6, 7
+SET_DATA_INTERVAL = 6
 ELEMENT_FLAGS = 1
 ELEMENT_OPEN_INTERVAL = 0x1  # the interval reaches to the last address, so no element marks its end
 
@@ -30,12 +30,12 @@ def number(kind: int, value: int) -> bytes:
     return struct.pack("=BBI", kind, 4, value)
 
 
-def comment(text: str, kind: int = COMMENT) -> bytes:
+def comment(text: str) -> bytes:
     """Encode a comment, cut to the 128 bytes that nft allows (never inside a character)."""
     value = text.encode()
     if len(value) > LONGEST_COMMENT:
         value = value[:LONGEST_COMMENT].decode(errors="ignore").encode()
-    return bytes((kind, len(value) + 1)) + value + b"\0"
+    return bytes((COMMENT, len(value) + 1)) + value + b"\0"
 
 
 def entries(data: bytes) -> dict[int, bytes]:
@@ -50,11 +50,11 @@ def entries(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def comment_of(data: bytes, kind: int = COMMENT) -> str:
+def comment_of(data: bytes) -> str:
     """Decode the comment; "" without one, or if another tool's userdata has another format."""
     if not data:
         return ""
     try:
-        return entries(data).get(kind, b"").rstrip(b"\0").decode(errors="replace")
+        return entries(data).get(COMMENT, b"").rstrip(b"\0").decode(errors="replace")
     except DecodeError:
         return ""
