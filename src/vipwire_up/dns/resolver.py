@@ -4,6 +4,7 @@
 inside the zone, and out of it if the client wants recursion and an upstream server is configured (RFC 1034 4.3.2).
 """
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from vipwire_up.dns.messages import names
@@ -97,6 +98,8 @@ class Resolver:
         ours = self.zone.reverse(query.name)
         if ours is not None:
             return ours if query.type in (PTR, ANY) else _EMPTY
+        if not self.zone.synced and query.name.endswith((names.REVERSE_4, names.REVERSE_6)):
+            return _FAILED  # an address may still be a Service's
         if self.forwarder is None or not self._asks(query):
             return _REFUSED
         known = self.forwarder.known(query)
@@ -140,4 +143,6 @@ class Resolver:
         answer = await self.forwarder.ask(further)
         if answer.rcode == SERVFAIL:
             return _FAILED
-        return Reply.of(answer.rcode, (*chain.records, *answer.records(self.forwarder.now())), authoritative=False)
+        records, authority = answer.records(self.forwarder.now())
+        reply = Reply.of(answer.rcode, (*chain.records, *records), authority, authoritative=False)
+        return replace(reply, is_cut=True) if answer.is_cut else reply

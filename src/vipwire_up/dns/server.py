@@ -19,7 +19,7 @@ from typing import Any, Final
 from vipwire.logging import log
 from vipwire.process_lifecycle.supervision import in_short
 from vipwire_up.dns.limits import ClientLimits
-from vipwire_up.dns.messages.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
+from vipwire_up.dns.messages.message import SERVFAIL, Query, Refusal, Reply, read_query, render
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.sockets import IP_PKTINFO, Pair
 from vipwire_up.dns.statistics import DnsStatistics
@@ -163,7 +163,8 @@ class DnsServer:
         reply = await self._slow(query, asker[0])
         self._statistics.answered("udp", query.type, reply.rcode)
         try:
-            answer = render(query, reply, query.limit, recursion=True)
+            self._turn += 1
+            answer = render(query, reply, query.limit, turn=self._turn, recursion=True)
         except Exception as error:  # noqa: BLE001  # as above
             self._survive(error)
             answer = render(query, _FAILED, recursion=True)
@@ -191,31 +192,58 @@ class DnsServer:
             writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str) -> None:
-        """Answer questions in order until the client is silent, slow, or sends an invalid message."""
-        while True:
-            async with asyncio.timeout(IDLE):
-                data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
-            if not self._limits.asks(client, time.monotonic()):
-                self._statistics.dropped["rate"] += 1
-                return
-            answer = await self._answer_stream(data, client)
-            if not answer:
-                return
-            writer.write(len(answer).to_bytes(2) + answer)
-            async with asyncio.timeout(IDLE):
-                await writer.drain()
+        """Answer questions until the client is silent, slow, or sends no question.
 
-    async def _answer_stream(self, data: bytes, client: str) -> bytes:
-        query = read_query(data)
-        if isinstance(query, Refusal):
-            self._statistics.refused("tcp", query.rcode)
-            return query.answer if query.rcode != FORMERR else b""
-        reply = self._quick(query)
-        if reply is None and (reply := self._too_many(client)) is None:
-            reply = await self._slow(query, client)
+        A question for upstream does not delay those behind it (RFC 7766 6.2.1.1).
+        """
+        pending = set[asyncio.Task[None]]()
+        try:
+            while True:
+                async with asyncio.timeout(IDLE):
+                    data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+                if not self._limits.asks(client, time.monotonic()):
+                    self._statistics.dropped["rate"] += 1
+                    return
+                query = read_query(data)
+                if isinstance(query, Refusal):
+                    self._statistics.refused("tcp", query.rcode)
+                    if not query.answer:
+                        return
+                    await _write(writer, query.answer)
+                    continue
+                reply = self._quick(query)
+                if reply is None and (reply := self._too_many(client)) is None:
+                    task = self._tasks.create_task(self._answer_stream_later(query, client, writer))
+                    for tasks in (pending, self._waiting):
+                        tasks.add(task)
+                        task.add_done_callback(tasks.discard)
+                else:
+                    await _write(writer, self._rendered(query, reply))
+        finally:
+            if pending:
+                await asyncio.wait(pending)
+
+    async def _answer_stream_later(self, query: Query, client: str, writer: asyncio.StreamWriter) -> None:
+        try:
+            await _write(writer, self._rendered(query, await self._slow(query, client)))
+        except (OSError, TimeoutError):
+            writer.transport.abort()
+        except Exception as error:  # noqa: BLE001  # as above
+            self._survive(error)
+            writer.transport.abort()
+
+    def _rendered(self, query: Query, reply: Reply) -> bytes:
+        """Encode an answer over TCP, where no answer is cut."""
+        reply = _FAILED if reply.is_cut else reply
         self._turn += 1
         self._statistics.answered("tcp", query.type, reply.rcode)
         return render(query, reply, turn=self._turn, recursion=self._resolver.forwarder is not None)
+
+
+async def _write(writer: asyncio.StreamWriter, answer: bytes) -> None:
+    writer.write(len(answer).to_bytes(2) + answer)
+    async with asyncio.timeout(IDLE):
+        await writer.drain()
 
 
 def _forget(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:

@@ -22,6 +22,7 @@ DO = 0x8000
 OWNER = b"\xc0\x0c"
 """A pointer to the question's name, which begins right after the header."""
 HEADER = struct.Struct("!HHHHHH")
+_LEADING = frozenset((5, 39, 46))  # CNAME, DNAME, RRSIG
 CLASSIC, OURS = 512, 1232
 """Bytes of a UDP answer without EDNS (RFC 1035 4.2.1), and the largest sent or accepted (DNS flag day 2020)."""
 
@@ -58,11 +59,24 @@ class Refusal(NamedTuple):
     answer: bytes
 
 
+class Run(NamedTuple):
+    """The answers from `first` to before `last`; `start` is their first byte, `size` that of each, 0 if unequal."""
+
+    first: int
+    last: int
+    start: int
+    size: int
+
+    def turned(self, answers: tuple[bytes, ...], turn: int) -> tuple[bytes, ...]:
+        cut = self.first + turn % (self.last - self.first)
+        return (*answers[: self.first], *answers[cut : self.last], *answers[self.first : cut], *answers[self.last :])
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The content of an answer: whole encoded records, in order; owners may point to the question's name.
 
-    `same_size` means that all answers have equal length, so that `render` may rotate them.
+    `run` are the answers that take turns at the beginning. `is_cut`: records are missing from the start on.
     """
 
     rcode: int = NOERROR
@@ -71,7 +85,8 @@ class Reply:
     additional: tuple[bytes, ...] = ()
     authoritative: bool = True
     body: bytes = b""
-    size: int = 0
+    run: Run | None = None
+    is_cut: bool = False
 
     @classmethod
     def of(
@@ -84,11 +99,22 @@ class Reply:
         authoritative: bool = True,
     ) -> "Reply":
         """Build a reply; join its records now, since most answers send them all in this order."""
-        lengths = {len(record) for record in answers}
-        size = lengths.pop() if len(lengths) == 1 and len(answers) > 1 else 0
-        return cls(
-            rcode, answers, authority, additional, authoritative, b"".join((*answers, *authority, *additional)), size
-        )
+        body = b"".join((*answers, *authority, *additional))
+        return cls(rcode, answers, authority, additional, authoritative, body, _run(answers))
+
+
+def _run(answers: tuple[bytes, ...]) -> Run | None:
+    """Return the records of one type behind the CNAMEs, if there are several."""
+    if len(answers) < 2:
+        return None
+    kinds = [int.from_bytes(each[(end := skip_name(each, 0)) : end + 2]) for each in answers]
+    first = next((place for place, kind in enumerate(kinds) if kind not in _LEADING), len(kinds))
+    last = next((place for place, kind in enumerate(kinds) if place > first and kind != kinds[first]), len(kinds))
+    if last - first < 2:
+        return None
+    lengths = {len(each) for each in answers[first:last]}
+    start = sum(map(len, answers[:first]))
+    return Run(first, last, start, lengths.pop() if len(lengths) == 1 else 0)
 
 
 def read_query(data: bytes) -> Query | Refusal:
@@ -163,7 +189,7 @@ def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns |
 
 
 def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:
-    """Encode the answer to a question, of at most `limit` bytes; `turn` rotates equal answers.
+    """Encode the answer to a question, of at most `limit` bytes; `turn` rotates answers.
 
     Records that do not fit are left out, from the end. TC is set unless only optional records are missing.
     """
@@ -174,22 +200,25 @@ def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, rec
     if recursion:
         flags |= RA
     counts = len(reply.answers), len(reply.authority), len(reply.additional)
-    body = reply.body
-    if reply.size:
-        cut = turn % counts[0] * reply.size
-        end = counts[0] * reply.size
-        body = body[cut:end] + body[:cut] + body[end:]
+    body, run = reply.body, reply.run
+    if run is not None and run.size:
+        count = run.last - run.first
+        cut, end = run.start + turn % count * run.size, run.start + count * run.size
+        body = body[: run.start] + body[cut:end] + body[run.start : cut] + body[end:]
+    elif run is not None:
+        body = b"".join((*run.turned(reply.answers, turn), *reply.authority, *reply.additional))
     if 12 + len(query.question) + len(body) + len(edns) > limit:
         body, counts, cut_short = _fit(reply, limit - 12 - len(query.question) - len(edns), turn)
         flags |= TC if cut_short else 0
+    if reply.is_cut:
+        flags |= TC
     header = HEADER.pack(query.id, flags, 1, counts[0], counts[1], counts[2] + (1 if edns else 0))
     return header + query.question + body + edns
 
 
 def _fit(reply: Reply, room: int, turn: int) -> tuple[bytes, tuple[int, int, int], bool]:
     """Return the records that fit, in order. Without additional records an answer is still complete."""
-    cut = turn % len(reply.answers) if reply.size else 0
-    answers = reply.answers[cut:] + reply.answers[:cut]
+    answers = reply.run.turned(reply.answers, turn) if reply.run else reply.answers
     taken: list[bytes] = []
     counts = [0, 0, 0]
     for section, records in enumerate((answers, reply.authority, reply.additional)):

@@ -58,8 +58,12 @@ def reverse_name(address: Address) -> bytes:
 
 
 def dashed(address: Address) -> str:
-    """Return the label of an endpoint without a hostname, as CoreDNS does: 10-0-0-1, fd00--1."""
-    return format_address(address).replace(".", "-").replace(":", "-")
+    """Return the label of an endpoint without a hostname, as CoreDNS does: 10-0-0-1, fd00--1.
+
+    A label neither begins nor ends with a hyphen (RFC 1123 2.1): `fd00:1::` is fd00-1--0.
+    """
+    label = format_address(address).replace(".", "-").replace(":", "-")
+    return ("0" if label.startswith("-") else "") + label + ("0" if label.endswith("-") else "")
 
 
 def undashed(label: bytes) -> Address | None:

@@ -1,14 +1,13 @@
 """Decodes an upstream server's answer and caches it. Pure; any bytes, or DecodeError.
 
-vipwire passes on only records that it understood. dnspython decodes the message; vipwire keeps the records that
-belong to the question (its name and the names that CNAMEs lead to, its type, class IN), and encodes them anew. So the
-answer to a client is well-formed, and unsolicited records do not reach the client.
+vipwire keeps the records that belong to the question (its name and the names that CNAMEs lead to, its type, class
+IN), and encodes them anew. So an answer is well-formed, and unsolicited records do not reach the client.
 """
 
 import io
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import dns.flags
@@ -20,18 +19,24 @@ import dns.rrset
 
 from vipwire.errors import DecodeError
 from vipwire_up.dns.messages.message import (
+    AA,
+    BADVERS,
     CD,
+    FORMERR,
     HEADER,
     NOERROR,
+    NOTIMP,
     NXDOMAIN,
     OPCODE,
     QR,
+    RA,
     SERVFAIL,
     TC,
     Query,
     Reply,
     skip_name,
 )
+from vipwire_up.dns.upstream.received import Received, receive
 
 LONGEST_TTL: Final = 3600
 """Seconds for which an answer is cached at most."""
@@ -52,7 +57,11 @@ _TARGETS: Final = ("target", "exchange")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An upstream answer. `sections` are its records; `lifetime` is in seconds from `stored`, 0 for no caching."""
+    """An upstream answer. `sections` are its records; `lifetime` is in seconds from `stored`, 0 for no caching.
+
+    `is_useful` is false if another server may answer better: this one fails, refuses, or is lame. `is_cut`: records
+    are missing. `refuses_edns`: ask without EDNS (RFC 6891 7).
+    """
 
     rcode: int
     sections: tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]]
@@ -60,6 +69,9 @@ class Answer:
     lifetime: float
     stored: float
     wire: bytes
+    is_useful: bool = False
+    is_cut: bool = False
+    refuses_edns: bool = False
 
     @property
     def size(self) -> int:
@@ -73,24 +85,28 @@ class Answer:
             tuple(_aged(record, place, age) for record, place in zip(records, places, strict=True))
             for records, places in zip(self.sections, self.places, strict=True)
         ]
-        body = b"".join(record for records in parts for record in records)
-        return Reply(self.rcode, parts[0], parts[1], parts[2], authoritative=False, body=body)
+        reply = Reply.of(self.rcode, parts[0], parts[1], parts[2], authoritative=False)
+        return replace(reply, is_cut=True) if self.is_cut else reply
 
-    def records(self, now: float) -> tuple[bytes, ...]:
-        """Return the answer section's records with uncompressed names, for use in another message."""
+    def records(self, now: float) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """Return the answer and authority records with uncompressed names, for use in another message."""
         if not self.wire:
-            return ()
-        age = max(0, int(now - self.stored))
-        found = []
-        for rrset in dns.message.from_wire(self.wire).answer:
-            rrset.update_ttl(max(0, rrset.ttl - age))
-            for single in rrset:
-                one = io.BytesIO()
-                alone = type(rrset)(rrset.name, rrset.rdclass, rrset.rdtype)
-                alone.add(single, rrset.ttl)
-                alone.to_wire(one)
-                found.append(one.getvalue())
-        return tuple(found)
+            return (), ()
+        age, received = max(0, int(now - self.stored)), receive(self.wire, 0)
+        return _alone(received.answer, age), _alone(received.authority, age)
+
+
+def _alone(rrsets: Iterable[dns.rrset.RRset], age: int) -> tuple[bytes, ...]:
+    """Encode each record by itself."""
+    found = []
+    for rrset in rrsets:
+        for single in rrset:
+            one = io.BytesIO()
+            alone = dns.rrset.RRset(rrset.name, rrset.rdclass, rrset.rdtype)
+            alone.add(single, max(0, rrset.ttl - age))
+            alone.to_wire(one)
+            found.append(one.getvalue())
+    return tuple(found)
 
 
 def failure(now: float) -> Answer:
@@ -122,8 +138,8 @@ def answers(data: bytes, number: int, question: bytes, *, any_case: bool = False
 def read_answer(data: bytes, query: Query, now: float) -> Answer:
     """Decode an answer that `answers` accepts with any case; raise DecodeError if it is malformed."""
     try:
-        message = dns.message.from_wire(data, ignore_trailing=True)
-        rcode = int(message.rcode())
+        message = receive(data, query.type)
+        rcode, is_cut = message.rcode, is_truncated(data)
         if rcode > 15 or (rcode not in (NOERROR, NXDOMAIN) and message.answer):
             rcode = SERVFAIL
         kept = _belonging(message, query)
@@ -131,13 +147,24 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
             kept.answer, kept.authority, kept.additional = [], [], []
         wire = kept.to_wire(max_size=65535)
         sections, places = _split(wire, 12 + len(query.question))
-        return Answer(rcode, sections, places, _lifetime(kept, rcode), now, wire)
+        is_lame = rcode == NOERROR and not message.answer and not message.flags & (AA | RA)
+        return Answer(
+            rcode,
+            sections,
+            places,
+            0 if is_cut or is_lame else _lifetime(kept, rcode, query.type),
+            now,
+            wire,
+            is_useful=rcode in (NOERROR, NXDOMAIN) and not is_lame and not is_cut,
+            is_cut=is_cut,
+            refuses_edns=(rcode in (FORMERR, NOTIMP) and not message.knows_edns) or message.rcode == BADVERS,
+        )
     except Exception as error:
         # dnspython also raises ValueError, IndexError and struct.error for malformed bytes.
         raise DecodeError(f"a malformed answer from upstream: {error or type(error).__name__}") from error
 
 
-def _belonging(message: dns.message.Message, query: Query) -> dns.message.QueryMessage:
+def _belonging(message: Received, query: Query) -> dns.message.QueryMessage:
     """Build a message of the records that belong to a question."""
     name, _ = dns.name.from_wire(query.name, 0)
     kind = dns.rdatatype.RdataType.make(query.type)
@@ -145,23 +172,17 @@ def _belonging(message: dns.message.Message, query: Query) -> dns.message.QueryM
     kept.flags = dns.flags.QR
     kept.find_rrset(kept.question, name, dns.rdataclass.RdataClass.make(query.klass), kind, create=True)
     chain = _chain(message.answer, name, kind)
-    wanted = (each for each in _internet(message.answer) if kind in (_ANY, each.rdtype) or each.rdtype in _LEADING)
+    wanted = (each for each in message.answer if kind in (_ANY, each.rdtype) or each.rdtype in _LEADING)
     kept.answer = [each for each in wanted if each.name in chain or _leads(each, chain)]
-    kept.authority = [each for each in _internet(message.authority) if _is_of_a_zone(each, chain)]
+    kept.authority = [each for each in message.authority if _is_of_a_zone(each, chain)]
     named = {target for each in (*kept.answer, *kept.authority) for target in _targets(each)}
-    kept.additional = [
-        each for each in _internet(message.additional) if each.rdtype in _ADDRESSES and each.name in named
-    ]
+    kept.additional = [each for each in message.additional if each.rdtype in _ADDRESSES and each.name in named]
     return kept
-
-
-def _internet(rrsets: Iterable[dns.rrset.RRset]) -> Iterator[dns.rrset.RRset]:
-    return (each for each in rrsets if each.rdclass == dns.rdataclass.IN and len(each))
 
 
 def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) -> set[dns.name.Name]:
     """Return the question's name and all names that its CNAMEs lead to."""
-    aliases = {each.name: each[0].target for each in _internet(rrsets) if each.rdtype == dns.rdatatype.CNAME}
+    aliases = {each.name: each[0].target for each in rrsets if each.rdtype == dns.rdatatype.CNAME}
     found = {name}
     while kind != dns.rdatatype.CNAME and name in aliases and aliases[name] not in found:
         name = aliases[name]
@@ -216,10 +237,11 @@ def _split(
     return (sections[0], sections[1], sections[2]), (places[0], places[1], places[2])
 
 
-def _lifetime(message: dns.message.Message, rcode: int) -> float:
+def _lifetime(message: dns.message.Message, rcode: int, kind: int) -> float:
     if rcode not in (NOERROR, NXDOMAIN):
         return BRIEF
-    denied = rcode == NXDOMAIN or not message.answer
+    # A CNAME that leads to nothing is a denial, too (RFC 2308 2.2).
+    denied = rcode == NXDOMAIN or not any(kind in (_ANY, each.rdtype) for each in message.answer)
     sets = [*message.answer, *message.authority]
     least = min((each.ttl for each in sets), default=0)
     if not denied:

@@ -5,6 +5,9 @@ random mixed case (draft-vixie-dnsext-dns0x20), which the answer must repeat. Af
 another case, or after too many wrong answers, vipwire asks over TCP. A server that changes the case over TCP, too,
 gets lower case for an hour.
 
+A server that refuses EDNS is asked without it, for an hour; one that is silent, in the second round, and for a minute
+if it answers then (RFC 6891 6.2.2, 7). The next server is asked if one fails, refuses, or is lame.
+
 Equal questions share one question upstream. All tries of a question together take `deadline`.
 """
 
@@ -16,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire_up.dns.messages.message import CD, DO, HEADER, OPT, OURS, RD, SERVFAIL, Query
+from vipwire_up.dns.messages.message import CD, DO, HEADER, OPT, OURS, RD, Query
 from vipwire_up.dns.upstream.answer import (
     Answer,
     Cache,
@@ -37,6 +40,10 @@ MOST_WRONG: Final = 20
 """Wrong datagrams after which the question goes over TCP."""
 SMALL_LETTERS: Final = 3600.0
 """Seconds for which a server that changes case is asked in lower case."""
+WITHOUT_EDNS: Final = 3600.0
+"""Seconds for which a server that refuses EDNS is asked without it."""
+WITHOUT_EDNS_BRIEFLY: Final = 60.0
+"""The same for a server that was silent: the question may just have been lost."""
 
 
 class UpstreamServer(NamedTuple):
@@ -88,6 +95,7 @@ class Forwarder:
         self._mixed = mixed
         self._failed: dict[UpstreamServer, float] = {}
         self._small: dict[UpstreamServer, float] = {}
+        self._plain: dict[UpstreamServer, float] = {}
         self._asking: dict[QuestionKey, asyncio.Future[Answer]] = {}
 
     def use(self, servers: Sequence[UpstreamServer]) -> None:
@@ -96,6 +104,7 @@ class Forwarder:
         self.cache.clear()
         self._failed.clear()
         self._small.clear()
+        self._plain.clear()
 
     def now(self) -> float:
         return self._clock()
@@ -132,64 +141,84 @@ class Forwarder:
             return failure(self._clock())
 
     async def _ask_all(self, query: Query) -> Answer:
-        refused: Answer | None = None
+        spare: Answer | None = None
+        silent = set[UpstreamServer]()
         for _ in range(ROUNDS):
             for server in sorted(self.servers, key=self._is_resting):
-                answer = await self._try(server, query)
+                answer = await self._try_edns(server, query, was_silent=server in silent)
                 if answer is None:
+                    silent.add(server)
                     self._failed[server] = self._clock()
-                elif answer.rcode == SERVFAIL:
-                    refused = refused or answer
-                else:
+                elif answer.is_useful:
                     self._failed.pop(server, None)
                     return answer
-            if refused is not None:
-                return refused
+                elif spare is None or answer.is_cut:
+                    spare = answer
+            if spare is not None:
+                return spare
         return failure(self._clock())
+
+    async def _try_edns(self, server: UpstreamServer, query: Query, *, was_silent: bool) -> Answer | None:
+        """Ask a server, without EDNS if it refuses that or was silent before."""
+        plain = was_silent or self._clock() < self._plain.get(server, float("-inf"))
+        answer = await self._try(server, query, edns=not plain)
+        if answer is not None and answer.refuses_edns and not plain:
+            answer = await self._try(server, query, edns=False)
+            if answer is not None and not answer.refuses_edns:
+                self._plain[server] = self._clock() + WITHOUT_EDNS
+        elif answer is not None and was_silent:
+            until = self._clock() + WITHOUT_EDNS_BRIEFLY
+            self._plain[server] = max(until, self._plain.get(server, until))
+        return answer
 
     def _is_resting(self, server: UpstreamServer) -> bool:
         failed = self._failed.get(server)
         return failed is not None and self._clock() - failed < PENALTY
 
-    async def _try(self, server: UpstreamServer, query: Query) -> Answer | None:
+    async def _try(self, server: UpstreamServer, query: Query, *, edns: bool) -> Answer | None:
+        cut: Answer | None = None
+        end = 12 + len(query.question)
         for protocol, exchange in (("udp", _over_udp), ("tcp", _over_tcp)):
             began = time.perf_counter()
-            message = question(query, secrets.randbelow(65536), mixed=not self._wants_small_letters(server))
+            number, mixed = secrets.randbelow(65536), not self._wants_small_letters(server)
+            message = question(query, number, mixed=mixed, edns=edns)
             result, answer = "failed", None
             try:
                 async with asyncio.timeout(self.patience):
-                    data = await exchange(server, message)
+                    data = await exchange(server, message, end)
                 if not data:
                     result = "suspect"
-                elif protocol == "udp" and is_truncated(data):
-                    continue
                 else:
                     answer = read_answer(data, query, self._clock())
+                    if answer.is_cut:
+                        cut = answer
+                        continue
                     result = "answered"
-                    self._note_letters(server, message, data)
+                    self._note_letters(server, message[12:end], data[12:end])
             except (OSError, TimeoutError, DecodeError, asyncio.IncompleteReadError):
                 pass
             self._witness(Attempt(str(server), protocol, result, time.perf_counter() - began))
             if result != "suspect":
-                return answer
-        return None
+                return answer or cut
+        return cut
 
     def _wants_small_letters(self, server: UpstreamServer) -> bool:
         return not self._mixed or self._clock() < self._small.get(server, float("-inf"))
 
-    def _note_letters(self, server: UpstreamServer, message: bytes, data: bytes) -> None:
+    def _note_letters(self, server: UpstreamServer, asked: bytes, answered: bytes) -> None:
         """Record a server that changes case; only over TCP is such an answer accepted."""
-        if message[12 : _question_end(message)] != data[12 : _question_end(message)]:
+        if asked != answered:
             self._small[server] = self._clock() + SMALL_LETTERS
 
 
-def question(query: Query, number: int, *, mixed: bool = False) -> bytes:
+def question(query: Query, number: int, *, mixed: bool = False, edns: bool = True) -> bytes:
     """Encode the question for upstream with an ID, in random case if `mixed`."""
     do = DO if query.edns is not None and query.edns.do else 0
-    header = HEADER.pack(number, RD | (query.flags & CD), 1, 0, 0, 1)
+    header = HEADER.pack(number, RD | (query.flags & CD), 1, 0, 0, int(edns))
     asked = query.question[:-4].lower()
     name = _mixed(asked) if mixed else asked
-    return header + name + query.question[-4:] + struct.pack("!BHHBBHH", 0, OPT, OURS, 0, 0, do, 0)
+    opt = struct.pack("!BHHBBHH", 0, OPT, OURS, 0, 0, do, 0) if edns else b""
+    return header + name + query.question[-4:] + opt
 
 
 def _mixed(name: bytes) -> bytes:
@@ -198,16 +227,11 @@ def _mixed(name: bytes) -> bytes:
     return bytes(byte - 32 if 97 <= byte <= 122 and bit & 1 else byte for byte, bit in zip(name, chance, strict=True))
 
 
-def _question_end(message: bytes) -> int:
-    """Return the end of the question in vipwire's own message: 11 bytes of EDNS follow."""
-    return len(message) - 11
-
-
 class _Exchange(asyncio.DatagramProtocol):
     """Waits for the datagram with the answer and ignores others. The result is None if the answer looks forged."""
 
-    def __init__(self, message: bytes) -> None:
-        self._number, self._asked = int.from_bytes(message[:2]), message[12 : _question_end(message)]
+    def __init__(self, message: bytes, end: int) -> None:
+        self._number, self._asked = int.from_bytes(message[:2]), message[12:end]
         self._wrong = 0
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -226,9 +250,10 @@ class _Exchange(asyncio.DatagramProtocol):
             self.answer.set_exception(error)
 
 
-async def _over_udp(server: UpstreamServer, message: bytes) -> bytes:
+async def _over_udp(server: UpstreamServer, message: bytes, end: int) -> bytes:
+    """Exchange datagrams; `end` is the end of the question in the message."""
     transport, exchange = await asyncio.get_running_loop().create_datagram_endpoint(
-        lambda: _Exchange(message), remote_addr=(server.host, server.port)
+        lambda: _Exchange(message, end), remote_addr=(server.host, server.port)
     )
     try:
         transport.sendto(message)
@@ -237,7 +262,7 @@ async def _over_udp(server: UpstreamServer, message: bytes) -> bytes:
         transport.close()
 
 
-async def _over_tcp(server: UpstreamServer, message: bytes) -> bytes:
+async def _over_tcp(server: UpstreamServer, message: bytes, end: int) -> bytes:
     reader, writer = await asyncio.open_connection(server.host, server.port)
     try:
         writer.write(len(message).to_bytes(2) + message)
@@ -245,7 +270,7 @@ async def _over_tcp(server: UpstreamServer, message: bytes) -> bytes:
         data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
     finally:
         writer.transport.abort()
-    if not answers(data, int.from_bytes(message[:2]), message[12 : _question_end(message)], any_case=True):
+    if not answers(data, int.from_bytes(message[:2]), message[12:end], any_case=True):
         raise DecodeError("an answer to another question")
     if is_truncated(data):
         raise DecodeError("an answer that is cut over TCP")
