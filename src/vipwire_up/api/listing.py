@@ -11,7 +11,7 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,8 @@ from vipwire_up.api.selectors import Selector
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, StoreError
 from vipwire_up.store.store import Store
 
+_AT_ONCE: Final = 1 << 20
+_NAME_BYTES: Final = 100  # to compare names takes as long as to decode so many
 _PATIENCE: Final = 3.0  # seconds that a request waits for a future revision
 
 
@@ -62,10 +64,24 @@ async def list_page(
         records = [record for record in records if record.key > after]
     if not damaged and store.damaged(resource.id):
         records = [record for record in records if not store.is_damaged(record)]
-    if not selector.everything:
-        records = [record for record in records if selector.matches(record)]
     shown = store.revision if revision is None else revision
+    if not selector.everything:
+        records = [record async for part in matching(records, selector) for record in part]
     return _page(list(records), shown, limit, exact=not (selector.labels or selector.fields))
+
+
+async def matching(records: Iterable[Record], selector: Selector) -> AsyncIterator[list[Record]]:
+    """Yield the records that match, in parts. Lets other requests go on after each megabyte that it decodes."""
+    found, read = list[Record](), 0
+    for record in records:
+        if selector.matches(record):
+            found.append(record)
+        read += len(record.value) if selector.decodes else _NAME_BYTES
+        if read > _AT_ONCE:
+            yield found
+            found, read = [], 0
+            await asyncio.sleep(0)
+    yield found
 
 
 async def wait_for_revision(store: Store, revision: int) -> None:

@@ -107,11 +107,13 @@ def check_metadata(resource: Resource, value: Object, old: Object | None) -> Ite
         listed = ", ".join(f'"{entry}"' for entry in added)
         why = "no new finalizers can be added if the object is being deleted"
         yield forbidden("metadata.finalizers", f"{why}, found new finalizers []string{{{listed}}}")
+    seen = set[str]()
     for index, entry in enumerate(finalizers):
         if problem := names.qualified(entry):
             yield invalid(f"metadata.finalizers[{index}]", entry, problem)
         elif "/" not in entry and entry not in _KNOWN_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             yield invalid(f"metadata.finalizers[{index}]", entry, why)
-        if entry in finalizers[:index]:
+        if entry in seen:
             yield duplicate(f"metadata.finalizers[{index}]", entry)
+        seen.add(entry)

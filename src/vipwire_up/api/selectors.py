@@ -6,7 +6,7 @@ metadata.name=web,spec.type!=ClusterIP                           fields, those t
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -32,9 +32,9 @@ class Requirement:
     values: frozenset[str | None]
     inverted: bool = False
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether labels match. A missing label differs from every value."""
-        return (labels.get(self.key) in self.values) != self.inverted
+    def matches(self, text: str | None) -> bool:
+        """Report whether a value matches. A missing label differs from every value."""
+        return (text in self.values) != self.inverted
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,46 @@ class Comparison:
     bound: int
     greater: bool
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether labels match. A label that is missing or not a number does not match."""
-        text = labels.get(self.key) or ""
-        if not _INTEGER.fullmatch(text):
+    def matches(self, text: str | None) -> bool:
+        """Report whether a value matches. A label that is missing or not a number does not match."""
+        if not _INTEGER.fullmatch(text or ""):
             return False
-        return int(text) > self.bound if self.greater else int(text) < self.bound
+        return int(text or "") > self.bound if self.greater else int(text or "") < self.bound
+
+
+class LabelConditions:
+    """The conditions of a label selector. The cost for an object grows with its labels, not with the conditions."""
+
+    def __init__(self, conditions: Iterable[Requirement | Comparison]) -> None:
+        allowed: dict[str, frozenset[str | None]] = {}
+        refused: dict[str, set[str | None]] = {}
+        bounds: dict[tuple[str, bool], Comparison] = {}
+        for each in conditions:
+            if isinstance(each, Comparison):
+                key = each.key, each.greater
+                bounds[key] = max(
+                    each, bounds.get(key, each), key=lambda one: one.bound if one.greater else -one.bound
+                )
+            elif each.inverted:
+                refused.setdefault(each.key, set()).update(each.values)
+            else:
+                allowed[each.key] = allowed.get(each.key, each.values) & each.values
+        self._by_key: dict[str, list[Requirement | Comparison]] = {}
+        joined: tuple[Requirement | Comparison, ...] = (
+            *(Requirement(key, values) for key, values in allowed.items()),
+            *(Requirement(key, frozenset(values), inverted=True) for key, values in refused.items()),
+            *bounds.values(),
+        )
+        for made in joined:
+            self._by_key.setdefault(made.key, []).append(made)
+        # The labels that an object must have.
+        self._needed = {key for key, found in self._by_key.items() if not all(each.matches(None) for each in found)}
+
+    def match(self, labels: Mapping[str, str]) -> bool:
+        """Report whether an object with these labels meets all conditions."""
+        return self._needed <= labels.keys() and all(
+            each.matches(text) for key, text in labels.items() for each in self._by_key.get(key, ())
+        )
 
 
 class _Meta(msgspec.Struct):
@@ -62,6 +96,19 @@ class _Labelled(msgspec.Struct):
 
 
 _LABELS: Final = msgspec.json.Decoder(_Labelled)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCondition:
+    """The conditions on one field: `values` has those that it must equal, `refused` those that it must not."""
+
+    read: Callable[[Object], str]
+    values: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+
+    def matches(self, value: Object) -> bool:
+        text = self.read(value)
+        return self.values <= {text} and text not in self.refused
 
 
 class KeySet(Protocol):
@@ -79,13 +126,18 @@ class Selector:
 
     namespace: str = ""
     name: str = ""
-    labels: tuple[Requirement | Comparison, ...] = ()
-    fields: tuple[tuple[Callable[[Object], str], str, bool], ...] = ()
+    labels: LabelConditions | None = None
+    fields: tuple[FieldCondition, ...] = ()
     allowed: KeySet | None = None
 
     @property
     def everything(self) -> bool:
         return not (self.namespace or self.name or self.labels or self.fields or self.allowed is not None)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a match depends on more than an object's name."""
+        return bool(self.labels or self.fields)
 
     def shows(self, key: Key) -> bool:
         """Report whether the caller may read an object."""
@@ -107,15 +159,15 @@ class Selector:
     def _holds(self, value: bytes) -> bool:
         if self.labels:
             labels = _LABELS.decode(value).metadata.labels or {}
-            if not all(requirement.matches(labels) for requirement in self.labels):
+            if not self.labels.match(labels):
                 return False
         if self.fields:
             found = msgspec.json.decode(value)
-            return all((read(found) == wanted) != inverted for read, wanted, inverted in self.fields)
+            return all(each.matches(found) for each in self.fields)
         return True
 
 
-def parse_labels(text: str) -> tuple[Requirement | Comparison, ...]:
+def parse_labels(text: str) -> LabelConditions | None:
     """Parse a label selector; raise ApiError 400."""
     found, position = list[Requirement | Comparison](), 0
     while position < len(text):
@@ -135,7 +187,7 @@ def parse_labels(text: str) -> tuple[Requirement | Comparison, ...]:
             if text[position] != "," or position + 1 == len(text):
                 raise _unreadable(text)
             position += 1
-    return tuple(found)
+    return LabelConditions(found) if found else None
 
 
 def _requirement(key: str, values: Iterable[str | None], *, inverted: bool) -> Requirement:
@@ -158,7 +210,7 @@ def _unreadable(text: str) -> Exception:
 
 def select(resource: Resource, namespace: str, labels: str, fields: str, allowed: KeySet | None = None) -> Selector:
     """Parse the selector of a request; raise ApiError 400 if it is invalid or unsupported."""
-    conditions = []
+    conditions: dict[str, FieldCondition] = {}
     name = ""
     for part in filter(None, fields.split(",")):
         match = _FIELD.fullmatch(part.strip())
@@ -168,8 +220,9 @@ def select(resource: Resource, namespace: str, labels: str, fields: str, allowed
         if key == "metadata.name" and not inverted and not name:
             name = wanted
             continue
-        conditions.append((_reader(resource, key), wanted, inverted))
-    return Selector(namespace, name, parse_labels(labels), tuple(conditions), allowed)
+        condition = conditions.setdefault(key, FieldCondition(_reader(resource, key)))
+        (condition.refused if inverted else condition.values).add(wanted)
+    return Selector(namespace, name, parse_labels(labels), tuple(conditions.values()), allowed)
 
 
 def _reader(resource: Resource, key: str) -> Callable[[Object], str]:

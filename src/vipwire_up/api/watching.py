@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.answers.form import Representation, RepresentationKind, bookmark, shower
+from vipwire_up.api.listing import matching
 from vipwire_up.api.objects.errors import bad_request, expired
 from vipwire_up.api.objects.object import decoded, encode
 from vipwire_up.api.objects.parameters import Parameters
@@ -83,7 +84,7 @@ async def follow(
         since = since or store.revision
         if request.initial:
             since = store.revision
-            for chunk in _initial(store, request, write):
+            async for chunk in _initial(store, request, write):
                 yield chunk
             if request.initial_end:
                 yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True)))
@@ -134,11 +135,14 @@ def error_line(error: ApiError) -> bytes:
     return b"".join(_line("ERROR", encode(error.status())))
 
 
-def _initial(store: Store, request: WatchRequest, write: Callable[[Record], bytes]) -> Iterator[bytes]:
+async def _initial(
+    store: Store, request: WatchRequest, write: Callable[[Record], bytes]
+) -> AsyncGenerator[bytes, None]:
     tables = request.form.view is RepresentationKind.TABLE  # tables show damaged objects, too
     records = (record for record in store.scan(request.resource.id) if tables or not store.is_damaged(record))
-    matching = (record for record in records if request.selector.matches(record))
-    return _joined(_line("ADDED", write(record)) for record in matching)
+    async for part in matching(records, request.selector):
+        for chunk in _joined(_line("ADDED", write(record)) for record in part):
+            yield chunk
 
 
 def _joined(lines: Iterator[Line]) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -75,10 +76,16 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
                 continue
             if (known.one_of or known.range or known.longest) and part != before.get(name):
                 _check_field(result[name], known, findings, f"{prefix}{name}")
-    for name, known in kind.fields.items():
+    for name, known in _filled(kind):
         if name not in result:
             _fill(result, known, findings, f"{prefix}{name}", needed=old is None or name in before)
     return result
+
+
+@cache
+def _filled(kind: Type) -> tuple[tuple[str, Field], ...]:
+    """Return the fields that an object cannot lack."""
+    return tuple(each for each in kind.fields.items() if each[1].default is not None or each[1].required)
 
 
 def _may_be_empty(known: Field) -> bool:

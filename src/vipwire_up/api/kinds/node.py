@@ -10,7 +10,7 @@ from vipwire_up.api.objects import names
 from vipwire_up.api.objects.addresses import family_of, network_problem, warn_of_network
 from vipwire_up.api.objects.columns import AGE, NAME, NONE, UNKNOWN, joined, path_cell
 from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import at, encode
 from vipwire_up.api.objects.quantity import check_node_amounts as check_resources
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
@@ -109,10 +109,11 @@ def _check_node(new: Object, old: Object | None) -> Iterator[Cause]:
     yield from _check_cidrs(at(new, "spec", "podCIDRs") or [])
     if old is None:
         return
-    addresses = at(new, "status", "addresses") or []
-    for index, address in enumerate(addresses):
-        if address in addresses[:index]:
+    addresses = set[bytes]()
+    for index, address in enumerate(at(new, "status", "addresses") or ()):
+        if (text := encode(address)) in addresses:
             yield duplicate(f"status.addresses[{index}]", address)
+        addresses.add(text)
     for field, word in _ONCE:
         before = at(old, "spec", field)
         if before and before != at(new, "spec", field):
@@ -122,11 +123,13 @@ def _check_node(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def _check_cidrs(cidrs: list[str]) -> Iterator[Cause]:
+    seen = set[str]()
     for index, text in enumerate(cidrs):
         if problem := network_problem(text):
             yield invalid(f"spec.podCIDRs[{index}]", text, problem)
-        if text in cidrs[:index]:
+        if text in seen:
             yield duplicate(f"spec.podCIDRs[{index}]", text)
+        seen.add(text)
     families = {family_of(text.partition("/")[0]) for text in cidrs}
     if len(cidrs) > 2 or len(families) < len(cidrs):
         yield invalid("spec.podCIDRs", cidrs, "may specify no more than one CIDR for each IP family")

@@ -38,15 +38,17 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
     spec = new["spec"]
     if not spec.get("containers"):
         yield required("spec.containers")
-    volumes = [volume.get("name") or "" for volume in spec.get("volumes") or ()]
-    for index, name in enumerate(volumes):
+    volumes = set[str]()
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        name = volume.get("name") or ""
         if problem := names.label(name):
             yield invalid(f"spec.volumes[{index}].name", name, problem)
-        elif name in volumes[:index]:
+        elif name in volumes:
             yield duplicate(f"spec.volumes[{index}].name", name)
+        volumes.add(name)
     seen = set[str]()
     for part in ("containers", "initContainers"):
-        yield from _check_containers(spec.get(part) or [], f"spec.{part}", seen, frozenset(volumes))
+        yield from _check_containers(spec.get(part) or [], f"spec.{part}", seen, volumes)
     for name in ("hostname", "subdomain"):
         if spec.get(name) and (problem := names.label(spec[name])):
             yield invalid(f"spec.{name}", spec[name], problem)
@@ -57,9 +59,7 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
         yield from _check_unchanged(spec, old.get("spec") or {})
 
 
-def _check_containers(
-    containers: list[Object], base: str, seen: set[str], volumes: frozenset[str]
-) -> Iterator[Cause]:
+def _check_containers(containers: list[Object], base: str, seen: set[str], volumes: set[str]) -> Iterator[Cause]:
     for index, container in enumerate(containers):
         path, name = f"{base}[{index}]", container.get("name") or ""
         if not name:
@@ -77,7 +77,7 @@ def _check_containers(
         yield from _check_mounts(container, path, volumes)
 
 
-def _check_mounts(container: Object, path: str, volumes: frozenset[str]) -> Iterator[Cause]:
+def _check_mounts(container: Object, path: str, volumes: set[str]) -> Iterator[Cause]:
     places = set[str]()
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         where, name, place = f"{path}.volumeMounts[{index}]", mount.get("name") or "", mount.get("mountPath") or ""

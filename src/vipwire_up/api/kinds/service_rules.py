@@ -174,11 +174,13 @@ def check_cluster_ips(spec: Object) -> Iterator[Cause]:
     elif addresses and not first:
         yield invalid("spec.clusterIPs", addresses, "must be empty when `clusterIP` is not specified")
     families = spec.get("ipFamilies") or []
+    seen = set[str]()
     for index, family in enumerate(families):
         if family not in _FAMILIES:
             yield unsupported(f"spec.ipFamilies[{index}]", family, _FAMILIES)
-        if family in families[:index]:
+        if family in seen:
             yield duplicate(f"spec.ipFamilies[{index}]", family)
+        seen.add(family)
     yield from _check_cluster_ip_list(addresses, families)
 
 

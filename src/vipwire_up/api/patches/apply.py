@@ -6,8 +6,9 @@ forced. All other writes own the fields that they change.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
@@ -18,12 +19,15 @@ from vipwire_up.api.objects.schema import Field, Shape, Type
 from vipwire_up.api.patches.field_paths import (
     Path,
     Paths,
+    Tree,
     compact,
     element_key,
     from_fields,
     members,
+    prefixes,
     spell,
     to_fields,
+    tree,
 )
 
 
@@ -144,17 +148,11 @@ def apply(
     }
     mine = [owned for other, owned in ownership.items() if other not in others]
     before: Paths = frozenset().union(*(owned.paths for owned in mine))
-    kept: Paths = frozenset().union(*(owned.paths for owned in others.values()))
+    kept = prefixes(chain(wants, *(owned.paths for owned in others.values())))
     merged = _merge(live, wanted, Field("", kind))
-    for path in sorted(before - wants.keys(), key=len):  # an element before its fields
-        if not any(held[: len(path)] == path for held in kept) and not _covers(wants, path):
-            merged = _without(merged, path, Field("", kind))
+    merged = _without(merged, tree(path for path in before if path not in kept), Field("", kind))
     same = bool(mine) and before == wants.keys() and merged == live
     return merged, others | {writer: Owned(frozenset(wants), mine[0].time if same else now)}
-
-
-def _covers(wants: Mapping[Path, Any], path: Path) -> bool:
-    return any(wanted[: len(path)] == path for wanted in wants)
 
 
 def _conflict(contested: Mapping[Writer, Iterable[Path]]) -> ApiError:
@@ -183,7 +181,8 @@ def _merge(live: Any, wanted: Any, known: Field) -> Any:
             result[name] = _merge(live.get(name), part, inner) if inner else part
         return result
     if isinstance(wanted, list) and known.is_set:
-        return [*live, *(part for part in wanted if part not in live)]
+        there = {compact(part) for part in live}
+        return [*live, *(part for part in wanted if compact(part) not in there)]
     if isinstance(wanted, list) and known.keys and kind.element:
         return _merge_elements(live, wanted, known, kind.element)
     return wanted
@@ -191,45 +190,48 @@ def _merge(live: Any, wanted: Any, known: Field) -> Any:
 
 def _merge_elements(live: list[Any], wanted: list[Any], known: Field, element: Type) -> list[Any]:
     """Join lists by keys. Wanted elements come in their order; those of other managers keep their place."""
-    rest = list(live)
+    rest: dict[str, list[Any]] = {}
+    for found in live:
+        rest.setdefault(compact(element_key(found, known)), []).append(found)
     result = []
     for part in wanted:
-        key = element_key(part, known)
-        same = [found for found in rest if element_key(found, known) == key]
-        rest = [found for found in rest if found not in same]
+        same = rest.pop(compact(element_key(part, known)), None)
         result.append(_merge(same[0], part, Field("", element)) if same else part)
-    return result + rest
+    return result + [found for found in live if compact(element_key(found, known)) in rest]
 
 
-def _without(value: Any, path: Path, known: Field) -> Any:
-    """Copy a value without the field at a path, and without maps that become empty."""
-    kind, (step, *rest) = known.type, path
-    if isinstance(value, dict) and step.startswith("f:"):
-        name = step[2:]
-        if name not in value:
-            return value
-        inner = Field(name, kind.element) if kind.element else kind.fields.get(name)
-        if rest and inner:
-            below = _without(value[name], tuple(rest), inner)
-            if below or below == value[name]:
-                return value | {name: below}
-        return {key: part for key, part in value.items() if key != name}
-    if isinstance(value, list) and kind.element:
-        return _without_element(value, step, tuple(rest), known, kind.element)
+def _without(value: Any, gone: Tree, known: Field) -> Any:
+    """Copy a value without the fields at the ends of a tree of paths, and without maps that become empty."""
+    if isinstance(value, dict):
+        return dict(_fields_without(value, gone, known.type))
+    if isinstance(value, list) and known.type.element:
+        return list(_elements_without(value, gone, known, known.type.element))
     return value
 
 
-def _without_element(value: list[Any], step: str, rest: Path, known: Field, element: Type) -> list[Any]:
-    """Remove an element, or the field at `rest` of it; key fields stay while their element does."""
-    result = []
+def _fields_without(value: dict[str, Any], gone: Tree, kind: Type) -> Iterator[tuple[str, Any]]:
+    for name, part in value.items():
+        below = gone.get(f"f:{name}")
+        inner = Field(name, kind.element) if kind.element else kind.fields.get(name)
+        if below is None:
+            yield name, part
+        elif below and inner:
+            left = _without(part, below, inner)
+            if left or left == part:
+                yield name, left
+
+
+def _elements_without(value: list[Any], gone: Tree, known: Field, element: Type) -> Iterator[Any]:
+    """Yield the elements that stay, without their fields that go; key fields stay while their element does."""
+    keys = {f"f:{key}" for key in known.keys}
     for part in value:
-        key = part if step.startswith("v:") else element_key(part, known)
-        if f"{step[:2]}{compact(key)}" != step:
-            result.append(part)
-        elif rest:
-            is_key = rest in {(f"f:{key}",) for key in known.keys}
-            result.append(part if is_key else _without(part, rest, Field("", element)))
-    return result
+        is_keyed = isinstance(part, dict) and not known.is_set
+        below = gone.get(f"k:{compact(element_key(part, known))}" if is_keyed else f"v:{compact(part)}")
+        if below is None:
+            yield part
+        elif below:
+            fields = {step: deeper for step, deeper in below.items() if step not in keys}
+            yield _without(part, fields, Field("", element))
 
 
 ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"

@@ -9,10 +9,13 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
+from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.schema import Field, Shape, Type
 
 Path: TypeAlias = tuple[str, ...]
 Paths: TypeAlias = frozenset[Path]
+Tree: TypeAlias = dict[str, "Tree"]
+"""Paths by their elements; one that ends has {}."""
 
 _UNOWNED_META: Final = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "selfLink", "managedFields",
@@ -33,39 +36,39 @@ def members(value: Any, kind: Type, *, whole: bool = False) -> dict[Path, Any]:
     for name, part in value.items():
         known = kind.fields.get(name)
         if known is not None and (f"f:{name}",) not in UNOWNED:
-            found.update(_members(part, known, (f"f:{name}",), whole))
+            _find_members(found, part, known, (f"f:{name}",), whole)
     return {path: part for path, part in found.items() if path[:2] not in UNOWNED and path != ("f:metadata",)}
 
 
-def _members(value: Any, known: Field, path: Path, whole: bool) -> Iterator[tuple[Path, Any]]:  # noqa: FBT001 - as its callers'
+def _find_members(found: dict[Path, Any], value: Any, known: Field, path: Path, whole: bool) -> None:  # noqa: FBT001 - as its callers'
     kind = known.type
     if known.default == value == {} and kind.shape is Shape.OBJECT:
         return  # every object of the kind has this part
     if known.atomic or not value or kind.shape in (Shape.ANY, Shape.SCALAR):
-        yield path, value
+        found[path] = value
         return
     if whole and kind.element:
-        yield path, None
+        found[path] = None
     if isinstance(value, dict):
+        each = Field("", kind.element) if kind.element else None
         for name, part in value.items():
-            inner = Field(name, kind.element) if kind.element else kind.fields.get(name)
+            inner = each or kind.fields.get(name)
             if inner is not None:
-                yield from _members(part, inner, (*path, f"f:{name}"), whole)
+                _find_members(found, part, inner, (*path, f"f:{name}"), whole)
     elif known.is_set:
-        yield from (((*path, f"v:{compact(part)}"), None) for part in value)
+        found.update(((*path, f"v:{compact(part)}"), None) for part in value)
     elif known.keys and kind.element is not None:
         for part in value:
-            key = (*path, f"k:{compact(element_key(part, known))}")
-            yield from _element_members(part, kind.element, key, whole)
+            _find_in_element(found, part, kind.element, (*path, f"k:{compact(element_key(part, known))}"), whole)
     else:
-        yield path, value
+        found[path] = value
 
 
-def _element_members(value: Any, kind: Type, path: Path, whole: bool) -> Iterator[tuple[Path, Any]]:  # noqa: FBT001
-    yield path, None
+def _find_in_element(found: dict[Path, Any], value: Any, kind: Type, path: Path, whole: bool) -> None:  # noqa: FBT001
+    found[path] = None
     for name, part in value.items():
         if name in kind.fields:
-            yield from _members(part, kind.fields[name], (*path, f"f:{name}"), whole)
+            _find_members(found, part, kind.fields[name], (*path, f"f:{name}"), whole)
 
 
 def element_key(value: Any, known: Field) -> dict[str, Any]:
@@ -76,19 +79,19 @@ def element_key(value: Any, known: Field) -> dict[str, Any]:
 
 def to_fields(paths: Iterable[Path]) -> dict[str, Any]:
     """Encode paths as fieldsV1."""
-    tree: dict[str, Any] = {}
-    listed = set(paths)
-    for path in sorted(listed):
-        node = tree
-        for step in path:
-            node = node.setdefault(step, {})
-    for path in listed:
-        node = tree
-        for step in path:
-            node = node[step]
-        if node:
-            node["."] = {}
-    return _sorted(tree)
+    found: dict[str, Any] = {}
+    for path in sorted(set(paths)):  # a path comes right before those that begin with it
+        node = found
+        for index, step in enumerate(path):
+            if step in node:
+                node = node[step]
+                continue
+            if index and not node:
+                node["."] = {}
+            for below in path[index:]:
+                node[below] = node = {}
+            break
+    return found
 
 
 def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
@@ -102,6 +105,23 @@ def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
             yield path
         else:
             yield from from_fields(below, (*path, step))
+
+
+def prefixes(paths: Iterable[Path]) -> set[Path]:
+    """Return all beginnings of paths, and the paths."""
+    return {path[:length] for path in paths for length in range(1, len(path) + 1)}
+
+
+def tree(paths: Iterable[Path]) -> Tree:
+    """Arrange paths by their elements, without those that begin with another one of them."""
+    found: Tree = {}
+    listed = set(paths)
+    for path in listed:
+        if all(path[:length] not in listed for length in range(1, len(path))):
+            node = found
+            for step in path:
+                node = node.setdefault(step, {})
+    return found
 
 
 def spell(path: Path) -> str:
@@ -118,10 +138,6 @@ def spell(path: Path) -> str:
     return text
 
 
-def _sorted(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: _sorted(tree[key]) for key in sorted(tree)}
-
-
 def compact(value: Any) -> str:
     """Encode a value as in elements of paths."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return encode(value).decode()

@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from vipwire_up.api.objects.errors import bad_request
+from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.schema import Field, Shape, Type
 
 _DELETE_VALUES: Final = "$deleteFromPrimitiveList/"
@@ -35,8 +36,9 @@ def strategic_patch(value: Any, patch: Any, kind: Type) -> Any:
     if directive not in (None, "merge"):
         raise bad_request(f"Unknown patch type found: {directive}")
     result = dict(value) if isinstance(value, dict) else {}
-    if _RETAIN in patch:
-        result = {key: part for key, part in result.items() if key in patch[_RETAIN]}
+    if isinstance(retained := patch.get(_RETAIN), list):
+        names = set(map(_identity, retained))
+        result = {key: part for key, part in result.items() if key in names}
     _delete_values(result, patch)
     for key, part in patch.items():
         if key.startswith("$"):
@@ -62,29 +64,39 @@ def _patch_part(value: Any, patch: Any, known: Field, order: Any) -> Any:
         return patch
     current = value if isinstance(value, list) else []
     if known.merge_key == "-":
-        joined = [*current, *(part for part in patch if part not in current)]
+        there = set(map(_identity, current))
+        joined = [*current, *(part for part in patch if _identity(part) not in there)]
         return _ordered(joined, order, lambda part: part)
     return _merge_list(current, patch, known, order)
 
 
 def _merge_list(current: list[Any], patch: list[Any], known: Field, order: Any) -> list[Any]:
     key, element = known.merge_key, known.type.element
-    result = list(current)
     if any(isinstance(part, dict) and part.get(_PATCH) == "replace" and len(part) == 1 for part in patch):
         return [part for part in patch if not (isinstance(part, dict) and _PATCH in part)]
-    for part in patch:
+    result: dict[int, Any] = dict(enumerate(current))
+    places: dict[Hashable, list[int]] = {}
+    for index, found in result.items():
+        if isinstance(found, dict):
+            places.setdefault(_identity(found.get(key)), []).append(index)
+    for index, part in enumerate(patch, len(current)):
         if not isinstance(part, dict) or key not in part:
             raise bad_request(f"map: {part!r} does not contain declared merge key: {key}")
-        same = [
-            index for index, found in enumerate(result) if isinstance(found, dict) and found.get(key) == part[key]
-        ]
+        same = places.get(_identity(part[key]))
         if part.get(_PATCH) == "delete":
-            result = [found for index, found in enumerate(result) if index not in same]
+            for place in places.pop(_identity(part[key]), ()):
+                del result[place]
         elif same and element is not None:
             result[same[0]] = strategic_patch(result[same[0]], part, element)
         else:
-            result.append({name: entry for name, entry in part.items() if not name.startswith("$")})
-    return _ordered(result, order, lambda part: part.get(key), wanted=lambda part: part.get(key))
+            result[index] = {name: entry for name, entry in part.items() if not name.startswith("$")}
+            places.setdefault(_identity(part[key]), []).append(index)
+    return _ordered(list(result.values()), order, lambda part: part.get(key), wanted=lambda part: part.get(key))
+
+
+def _identity(value: Any) -> Hashable:
+    """Return a value that can be looked up, equal for equal values."""
+    return encode(value) if isinstance(value, dict | list) else value
 
 
 def _ordered(values: list[Any], order: Any, key: Any, wanted: Any = lambda part: part) -> list[Any]:
@@ -101,8 +113,9 @@ def _delete_values(result: dict[str, Any], patch: dict[str, Any]) -> None:
     for key, values in patch.items():
         if key.startswith(_DELETE_VALUES):
             name = key.removeprefix(_DELETE_VALUES)
-            if isinstance(result.get(name), list):
-                result[name] = [part for part in result[name] if part not in values]
+            if isinstance(result.get(name), list) and isinstance(values, list):
+                gone = set(map(_identity, values))
+                result[name] = [part for part in result[name] if _identity(part) not in gone]
 
 
 def _order_rest(result: dict[str, Any], patch: dict[str, Any], kind: Type) -> None:

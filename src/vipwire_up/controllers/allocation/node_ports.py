@@ -22,6 +22,7 @@ Undo: TypeAlias = Callable[[], None]
 Owner: TypeAlias = tuple[str, str]
 Noted: TypeAlias = Callable[[int], Owner | None]
 """Return the Service that a port is noted for in the store."""
+_PROTOCOLS: Final = 3  # of a Service port: TCP, UDP and SCTP
 _TAKEN: Final = "provided port is already allocated"
 
 
@@ -97,17 +98,14 @@ class NodePorts:
             if port.get("nodePort"):
                 self._take(service, f"spec.ports[{index}].nodePort", port["nodePort"], owner, new)
                 chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
-        for index, port in enumerate(ports):
+        before: dict[object, list[int]] = {}
+        for port in ports:
+            same = before.setdefault(port.get("port"), [])
             if not port.get("nodePort") and allocates(spec):
-                port["nodePort"] = self._shared(ports[:index], port, chosen) or self._draw_port(
-                    "a nodePort", owner, new
-                )
+                port["nodePort"] = _shared(same, port, chosen) or self._draw_port("a nodePort", owner, new)
                 chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
-
-    def _shared(self, before: Iterable[Object], port: Object, chosen: dict[int, set[str]]) -> int:
-        """Return the node port of the same port of another protocol: DNS has one number for TCP and UDP."""
-        same = (other.get("nodePort", 0) for other in before if other.get("port") == port.get("port"))
-        return next((n for n in same if n and port.get("protocol", "TCP") not in chosen[n]), 0)
+            if port.get("nodePort") and len(same) < _PROTOCOLS:
+                same.append(port["nodePort"])
 
     def _fill_health_check(self, service: Object, owner: Owner, new: list[int]) -> None:
         spec = service["spec"]
@@ -140,6 +138,11 @@ class NodePorts:
         self._owners[port] = owner
         new.append(port)
         return port
+
+
+def _shared(same: Iterable[int], port: Object, chosen: dict[int, set[str]]) -> int:
+    """Return the node port of the same port of another protocol: DNS has one number for TCP and UDP."""
+    return next((number for number in same if port.get("protocol", "TCP") not in chosen[number]), 0)
 
 
 def owner_of(service: Object) -> Owner:
