@@ -18,8 +18,9 @@ from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire_l7.haproxy.backends import spare_names
 from vipwire_l7.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
+from vipwire_l7.haproxy.observed import correct, questions
 from vipwire_l7.haproxy.state import WHOLE, Delta, take_in
-from vipwire_l7.run.control import ControlError, command
+from vipwire_l7.run.control import ControlError, ask, command
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy, Refused
 from vipwire_l7.run.surroundings import Follower
@@ -30,7 +31,7 @@ START = "start"
 """The reason of the first configuration, and of that after HAProxy's death."""
 _ATTEMPTS = 50
 _LOOK = 60.0
-"""Seconds after which it is asked whether time alone has changed the plan: certificates expire."""
+"""Seconds between looks at what no event tells: certificates expire, and others change what HAProxy has."""
 _OF_A_RELOAD, _LONGEST_PAUSE, _MANY_WORKERS = 5.0, 30.0, 3
 _FILES = re.compile(r"Cannot raise FD limit to (\d+), limit is (\d+)")
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
@@ -41,12 +42,18 @@ _CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a sync and its duration. `reload` is why HAProxy was reloaded, `failure` what went wrong."""
+    """The result of a sync and its duration. `reload` is why HAProxy was reloaded, `failure` what went wrong.
+
+    `repaired` names what somebody else had changed in HAProxy.
+    """
 
     seconds: float
     commands: int = 0
     reload: str = ""
     failure: str = ""
+    repaired: tuple[str, ...] = ()
+    old_workers: int = 0
+    """Workers that have been replaced and still have connections."""
 
 
 class Controller:
@@ -146,6 +153,7 @@ class Controller:
         touched, began = self._snapshot.take(), time.monotonic()
         if began - self._looked >= _LOOK:
             self._looked = began
+            await self._look()
             touched = replace(touched, structure=touched.structure or self.desired.retries or self._pending.whole)
         self._pending = self._pending.then(self.desired.update(touched, time.time()))
         if self._follower is not None and self._follower.waits:
@@ -163,6 +171,20 @@ class Controller:
             take_in(live, change)
             self._pending = change.waiting
         return await self._reload_in_time(change.reasons[0], began) if change.reasons else None
+
+    async def _look(self) -> None:
+        """Read what HAProxy has; where somebody else has changed that, all is compared."""
+        live, began = self._live, time.monotonic()
+        if live is None or self._failed:
+            return
+        try:
+            answers = await ask(self._haproxy.socket, questions(live))
+        except ControlError as error:
+            self._failed = str(error)
+            return
+        if found := correct(live, answers):
+            self._pending = WHOLE
+            self._tell(Done(time.monotonic() - began, repaired=tuple(found)))
 
     async def _command(self, commands: Sequence[str], began: float) -> bool:
         """Send commands; report whether they have succeeded.
@@ -184,7 +206,7 @@ class Controller:
 
     async def _reload_in_time(self, reason: str, began: float) -> float | None:
         """Reload HAProxy, or return the seconds until then."""
-        wait = self._wait
+        wait = self._wait if self._haproxy.running else 0.0
         return wait if wait > 0 else await self._reload(reason, began)
 
     @property
@@ -207,13 +229,15 @@ class Controller:
             except Refused as refused:
                 if self._exclude(made, str(refused)):
                     continue
+                if refused.is_lost:
+                    self._failed = str(refused)
                 self._tell(Done(time.monotonic() - began, reload=reason, failure=str(refused)))
                 self._reloaded = time.monotonic()
                 return 5.0
             self._live, self._reloaded, self._pending = made, time.monotonic(), Delta()
             self._took, self._failed = self._reloaded - asked, ""
             self.old_workers = await self._haproxy.old_workers()
-            self._tell(Done(time.monotonic() - began, reload=reason))
+            self._tell(Done(time.monotonic() - began, reload=reason, old_workers=self.old_workers))
             return None
         return 5.0
 

@@ -29,7 +29,14 @@ _KEEP = 2
 
 
 class Refused(Exception):  # noqa: N818  # what HAProxy says, for the caller to act on
-    """HAProxy does not want a configuration. The text is what it says."""
+    """HAProxy does not want a configuration. The text is what it says.
+
+    With `is_lost` it has been told to take it, so that it may have either.
+    """
+
+    def __init__(self, said: str, *, is_lost: bool = False) -> None:
+        super().__init__(said)
+        self.is_lost = is_lost
 
 
 class Haproxy:
@@ -136,7 +143,7 @@ class Haproxy:
 
     def _refusal(self) -> Refused:
         said = self._messages.read_text(errors="replace") if self._messages.exists() else ""
-        return Refused(f"it does not start: {_alerts(said) or 'no answer at its socket'}")
+        return Refused(f"it does not start: {_alerts(said) or 'no answer at its socket'}", is_lost=True)
 
     async def ended(self) -> None:
         """Wait until the master has ended."""

@@ -1,5 +1,6 @@
 """Reports to the log, Events and metrics. Each problem is reported once, and again when it comes back."""
 
+import socket
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -13,6 +14,7 @@ from vipwire_l7.watch.objects import Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
 _API = "networking.k8s.io/v1"
+_EXAMPLES = 3
 
 
 class IngressReporter:
@@ -34,6 +36,16 @@ class IngressReporter:
             buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=self.registry,
         )
+        self._repairs = Counter(
+            "vipwire_ingress_drift_repairs_total",
+            "Repairs of changes that others made in HAProxy",
+            registry=self.registry,
+        )
+        self._old_workers = Gauge(
+            "vipwire_ingress_old_workers",
+            "Workers of HAProxy that a reload has replaced and that still have connections",
+            registry=self.registry,
+        )
         self._problems = Gauge(
             "vipwire_ingress_problems", "Parts of objects that are not served", ("kind",), registry=self.registry
         )
@@ -41,6 +53,9 @@ class IngressReporter:
 
     def synced(self, done: Done) -> None:
         """Log a change of HAProxy."""
+        if done.repaired:
+            self._repaired(done.repaired)
+            return
         how, result = ("reload" if done.reload else "commands"), ("failure" if done.failure else "success")
         self._syncs.labels(how=how, result=result).inc()
         self._seconds.labels(how=how).observe(done.seconds)
@@ -48,9 +63,19 @@ class IngressReporter:
             log.error("HAProxy refuses the configuration; the last good one stays", error=done.failure[:1000])
         elif done.reload:
             what = "HAProxy started" if done.reload == START else "HAProxy reloaded"
-            log.info(what, reason=done.reload, seconds=done.seconds)
+            self._old_workers.set(done.old_workers)
+            log.info(what, reason=done.reload, seconds=done.seconds, old_workers=done.old_workers)
         else:
             log.info("HAProxy changed", commands=done.commands, seconds=done.seconds)
+
+    def _repaired(self, names: tuple[str, ...]) -> None:
+        self._repairs.inc()
+        examples = ", ".join(names[:_EXAMPLES])
+        log.warning("repaired what somebody else changed in HAProxy", entries=len(names), examples=examples)
+        if self._recorder is not None:
+            node = socket.gethostname().lower()
+            message = f"{len(names)} entries of HAProxy had been changed: {examples}"
+            self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
     def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:
         """Report the problems and Ingresses that are new."""

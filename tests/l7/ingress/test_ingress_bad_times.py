@@ -1,0 +1,137 @@
+"""HAProxy and its socket in bad times: the believed state is never wrong for longer than the next look."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.l7.ingress.site import Site, in_site, ingress, play, rule
+
+from vipwire_l7.run.control import Process, ask, processes
+
+POD, OTHER = "127.0.0.21", "127.0.0.22"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that nobody tells of."""
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.02)
+
+
+async def found(here: Site) -> list[Process]:
+    """List HAProxy's processes: a master that has just started does not answer yet."""
+    async with asyncio.timeout(60):
+        while len(there := await processes(here.haproxy.folder / "master.sock")) < 2:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.02)
+    return there
+
+
+async def served(here: Site) -> None:
+    await here.pods("web", POD)
+    here.put(ingress("web", rule("a.example.com", "/", "/x"), rule("b.example.com", "/")))
+    await here.settled()
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["del map {folder}/prefixes.map a.example.com/"],
+        ["set map {folder}/prefixes.map a.example.com/ nowhere"],
+        ["add map {folder}/prefixes.map c.example.com/ {web}"],
+        ["set server {web}/s1 state maint"],
+        ["set server {web}/s1 addr 127.0.0.99 port 9"],
+        ["set server {web}/s1 weight 0"],
+        ["set server {web}/s1 state drain"],
+        ["set server {web}/s2 addr 127.0.0.99 port 9", "set server {web}/s2 state ready"],
+    ],
+)
+def test_what_others_change_in_haproxy_is_repaired_at_the_next_look(
+    commands: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vipwire_l7.run.controller._LOOK", 0.05)
+
+    async def scenario(here: Site) -> None:
+        await served(here)
+        await asyncio.sleep(0.2)
+        assert not [each.repaired for each in here.done if each.repaired]
+        folder = (here.haproxy.folder / "haproxy.cfg").resolve().parent
+        (web,) = here.controller.spares
+        await ask(here.haproxy.socket, [each.format(folder=folder, web=web) for each in commands])
+        await until(lambda: any(each.repaired for each in here.done))
+        await until(lambda: here.done[-1].commands > 0)
+        assert await here.codes_of("a", "b", "c") == {"a": 200, "b": 200, "c": 404}
+        told = len(here.done)
+        await asyncio.sleep(0.2)
+        assert len(here.done) == told, "nothing is left to repair"
+        assert here.reloads == ["start"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_reload_that_somebody_else_asks_for_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the files of our last reload, without what commands have changed since."""
+    monkeypatch.setattr("vipwire_l7.run.controller._LOOK", 0.05)
+
+    async def scenario(here: Site) -> None:
+        await served(here)
+        here.put(ingress("late", rule("c.example.com", "/")))
+        await here.settled()
+        os.kill(here.haproxy.pid, signal.SIGUSR2)
+        # The look may meet a worker that is just being replaced, which answers nobody: that is a reload of ours.
+        await until(
+            lambda: len(here.reloads) > 1 or (here.done[-1].commands > 0 and any(each.repaired for each in here.done))
+        )
+        await here.settled()
+        assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
+
+    play(tmp_path, scenario)
+
+
+@in_site()
+async def test_haproxy_killed_between_two_changes_has_all_when_it_is_back(here: Site) -> None:
+    await served(here)
+    for number in range(3):
+        before = len(here.reloads)
+        for process in await found(here):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        host = f"h{number}"
+        here.put(ingress(host, rule(f"{host}.example.com", "/")))
+        await until(lambda before=before: len(here.reloads) > before)  # type: ignore[misc]
+        await here.settled()
+        assert await here.codes_of("a", host) == {"a": 200, host: 200}
+
+
+@in_site()
+async def test_a_socket_that_is_not_there_for_a_while_is_made_good_by_a_reload(here: Site) -> None:
+    await served(here)
+    kept = here.haproxy.socket.with_name("kept.sock")
+    here.haproxy.socket.rename(kept)
+    here.put(ingress("late", rule("c.example.com", "/")))
+    number = here.haproxy.next_folder()
+    await until(lambda: here.haproxy.next_folder() != number)  # it is reloading
+    kept.rename(here.haproxy.socket)
+    await here.settled()
+    assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
+    assert "a command failed" in here.reloads[-1]
+
+
+def test_a_socket_that_answers_late_is_made_good_by_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vipwire_l7.run.control._SECONDS", 0.5)
+
+    async def scenario(here: Site) -> None:
+        await served(here)
+        (worker,) = [each.pid for each in await found(here) if each.type == "worker"]
+        number = here.haproxy.next_folder()
+        os.kill(worker, signal.SIGSTOP)
+        here.put(ingress("late", rule("c.example.com", "/")))
+        await until(lambda: here.haproxy.next_folder() != number)  # it is reloading
+        os.kill(worker, signal.SIGCONT)
+        await here.settled()
+        assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
+
+    play(tmp_path, scenario)
