@@ -94,7 +94,7 @@ class Proxy:
         self.changes_mode = False
         self._api_servers: frozenset[Place] = frozenset()
         self._replan: Callable[[], None] = lambda: None
-        self._handover = Handover(selected(config), modes, self.metrics)
+        self._handover = Handover(selected(config), modes, self.metrics, self._obstructed)
         self.files = FileWatch()
         path = drains_path(config.state_dir, self._node_name)
         self._drains = DrainFollower(path, self.files, self.metrics.drained_endpoints.set)
@@ -157,6 +157,9 @@ class Proxy:
     def _complete(self) -> bool:
         """Report whether all rules are in the kernel. Until then the old mode's rules serve the missing Services."""
         return self._engine.complete and not self._health.awaited_node_facts
+
+    def _obstructed(self, reason: str) -> None:
+        self._health.obstruction = reason
 
     def _node_problems(self) -> tuple[str, ...]:
         missing = (missing_node(self._node_name),) if self._health.node_missing else ()

@@ -86,8 +86,8 @@ def find_access(config: Config) -> Access | None:
 def run_cleanup(config: Config) -> int:
     """Remove everything of vipwire's, of every mode and family.
 
-    Raise AlreadyRunningError if a vipwire proxy runs. Objects under the names of a running kube-proxy stay, unless
-    the configuration asks to remove all.
+    Return 1 if something stays for lack of a program. Raise AlreadyRunningError if a vipwire proxy runs. Objects
+    under the names of a running kube-proxy stay, unless the configuration asks to remove all.
     """
     from vipwire.proxy_daemon.handover import cleanup, kube_proxy  # noqa: PLC0415
 
@@ -96,11 +96,13 @@ def run_cleanup(config: Config) -> int:
     require_none("vipwire cleanup")
     rules = "CAP_NET_ADMIN" in capabilities()
     beside = kube_proxy.find_kube_proxy() if rules and not config.cleanup_all else None
+    stuck = False
     for each in cleanup.clean_up(families(), rules=rules, beside=beside):
         told = {"mode": each.mode, "ip_family": each.family.value, "what": each.what}
         told = {name: value for name, value in told.items() if value}
         if each.left:
-            log.warning("left", **told, reason=each.left, remedy="`vipwire cleanup --all` removes it too")
+            log.warning("left", **told, reason=each.left, remedy=each.remedy)
+            stuck = stuck or beside is None
         else:
             log.info("removed", **told)
-    return 0
+    return int(stuck)

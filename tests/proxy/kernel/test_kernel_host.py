@@ -165,7 +165,7 @@ print(len(report.changed), *report.obstacles)
         check=True,
     )
     assert done.stdout.startswith("0 net.ipv4.ip_forward: cannot be changed from ")
-    assert "run the container privileged" in done.stdout
+    assert "mount the node's /proc/sys/net at /run/host/proc/sys/net" in done.stdout
 
 
 def bring_up(namespace: int, interface: str) -> None:

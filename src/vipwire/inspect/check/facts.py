@@ -19,7 +19,7 @@ from vipwire.inspect.earlier.look import EarlierChain, earlier_chains
 from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.linux.host.kernel import KernelRelease
 from vipwire.linux.host.rights import capabilities
-from vipwire.linux.host.settings import read_sysctl
+from vipwire.linux.host.settings import HOST_SETTINGS, read_sysctl
 from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
@@ -103,7 +103,9 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
         conntrack_losses=_losses(proc),
         sctp="SCTP" in _text(proc / "net/protocols"),
         ipv6=(proc / "net/if_inet6").exists(),
-        settings_writable=os.access(proc / "sys/net/ipv4/ip_forward", os.W_OK),
+        settings_writable=any(
+            os.access(root / "net/ipv4/ip_forward", os.W_OK) for root in (proc / "sys", HOST_SETTINGS)
+        ),
         proxy=read_record(config.state_dir),
         remarks=tuple(driver_of(selected(config)).remarks(config)),
         earlier=earlier_chains(config, families()),

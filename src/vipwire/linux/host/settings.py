@@ -1,7 +1,8 @@
 """This machine's settings that a proxy changes: /proc/sys, and the proxy's own OOM score.
 
-In a container /proc/sys is often read-only, or an administrator has already set everything. So vipwire writes only
-values that differ, and reports a failure with a remedy instead of stopping.
+In a container /proc/sys is read-only unless it is privileged: the Pod mounts the node's at HOST_SETTINGS. An
+administrator may have set everything. So vipwire writes only values that differ, and reports a failure with a remedy
+instead of stopping.
 """
 
 import errno
@@ -25,6 +26,8 @@ class Obstacle(NamedTuple):
 
 
 ROOT = Path("/proc/sys")
+HOST_SETTINGS = Path("/run/host/proc/sys")
+"""Where a Pod mounts the node's settings, writable."""
 
 
 class SysctlChange(NamedTuple):
@@ -67,12 +70,7 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
         if old == sysctl.value or (sysctl.want is Want.AT_LEAST and old > sysctl.value):
             return None
         verb = f"changed from {old} to {sysctl.value}"
-        # no O_CREAT or O_TRUNC: the kernel owns these files
-        file = os.open(root / sysctl.path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(file, b"%d\n" % sysctl.value)
-        finally:
-            os.close(file)
+        _write(sysctl, root)
     except OSError as error:
         if verb != "read" and sysctl.want is Want.EXACTLY_OR_MORE and old > sysctl.value:
             return None
@@ -81,6 +79,21 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
     except ValueError:
         return Obstacle(sysctl.name, "is not a number", f"look at /proc/sys/{sysctl.path}")
     return SysctlChange(sysctl.name, old, sysctl.value)
+
+
+def _write(sysctl: Sysctl, root: Path) -> None:
+    # no O_CREAT or O_TRUNC: the kernel owns these files
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    try:
+        file = os.open(root / sysctl.path, flags)
+    except OSError as error:
+        if error.errno != errno.EROFS or not (HOST_SETTINGS / sysctl.path).exists():
+            raise
+        file = os.open(HOST_SETTINGS / sysctl.path, flags)
+    try:
+        os.write(file, b"%d\n" % sysctl.value)
+    finally:
+        os.close(file)
 
 
 def remedy_of(sysctl: Sysctl, code: int) -> str:
@@ -92,7 +105,7 @@ def remedy_of(sysctl: Sysctl, code: int) -> str:
             return "IPv6 is off on this node: start it without ipv6.disable=1, or proxy IPv4 only"
         return "this kernel has no such setting"
     if code == errno.EROFS:
-        return f"run the container privileged, or set {setting} in /etc/sysctl.d of the node"
+        return f"mount the node's /proc/sys/net at {HOST_SETTINGS}/net, or set {setting} in /etc/sysctl.d of the node"
     if code in (errno.EACCES, errno.EPERM):
         return (
             f"run as root with CAP_NET_ADMIN in the node's own network namespace (hostNetwork), "

@@ -43,7 +43,8 @@ class LegacySocket:
     def __init__(self, family: Family) -> None:
         ipv4 = family is Family.IPV4
         self._level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
-        self._socket = socket.socket(socket.AF_INET if ipv4 else socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        # Any socket of the family does with CAP_NET_ADMIN; a raw one, as iptables opens, would need CAP_NET_RAW, too.
+        self._socket = socket.socket(socket.AF_INET if ipv4 else socket.AF_INET6, socket.SOCK_DGRAM)
         self._getsockopt = ctypes.CDLL(None, use_errno=True).getsockopt
 
     def close(self) -> None:

@@ -121,23 +121,11 @@ class IptablesTool:
 
         Raise OSError if the kernel refuses.
         """
-        if self.variant is Variant.LEGACY:
-            if table not in legacy_tables(self.family):  # reading the table would create it
-                return frozenset()
-            with closing(LegacySocket(self.family)) as opened:
-                return opened.census(table).chains
         return self.chains_by_table((table,))[table]
 
     def chains_by_table(self, tables: Iterable[str]) -> dict[str, frozenset[str]]:
-        """List the chains of several tables like `chains`; nf_tables lists all tables at once."""
-        if self.variant is Variant.LEGACY:
-            return {table: self.chains(table) for table in tables}
-        with NetlinkSocket(NETLINK_NETFILTER) as sock:
-            found = chain_names(sock, self.family)
-        return {
-            table: frozenset(chain for chain, is_base in found.get(table, {}).items() if not is_base)
-            for table in tables
-        }
+        """List the chains of several tables like `chains`."""
+        return chains_by_table(self.family, self.variant, tables)
 
     def _saved(self, table: str, *, counted: bool) -> str:
         done = self._run([self._save, *["-c"] * counted, *(["-t", table] if table else [])])
@@ -159,6 +147,23 @@ class IptablesTool:
         except (OSError, subprocess.SubprocessError) as error:
             transaction = "" if given is None else _again(given)
             raise CommitError(f"{self.name}: {error}", transaction=transaction) from error
+
+
+def chains_by_table(family: Family, variant: Variant, tables: Iterable[str]) -> dict[str, frozenset[str]]:
+    """List the user-defined chains of an engine's tables, without a program. Raise OSError if the kernel refuses."""
+    if variant is Variant.LEGACY:
+        there = legacy_tables(family)  # reading a table that is not there would create it
+        return {table: _legacy_chains(family, table) if table in there else frozenset() for table in tables}
+    with NetlinkSocket(NETLINK_NETFILTER) as sock:
+        found = chain_names(sock, family)
+    return {
+        table: frozenset(chain for chain, is_base in found.get(table, {}).items() if not is_base) for table in tables
+    }
+
+
+def _legacy_chains(family: Family, table: str) -> frozenset[str]:
+    with closing(LegacySocket(family)) as opened:
+        return opened.census(table).chains
 
 
 def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:

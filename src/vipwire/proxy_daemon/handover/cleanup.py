@@ -21,7 +21,7 @@ from vipwire.modes.xtables.ownership import Owners, Tables, VipwireOnlyOwner, al
 from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy
-from vipwire.proxy_daemon.handover.leftovers import engines, owners, read_engine
+from vipwire.proxy_daemon.handover.leftovers import engines, owners, read_engine, without_tool
 
 _UNKNOWN: Final = ("iptables", "ipvs")
 """Modes of kube-proxy whose chain names vipwire uses too."""
@@ -34,6 +34,7 @@ class Cleaned(NamedTuple):
     family: Family
     what: str = ""
     left: str = ""
+    remedy: str = "`vipwire cleanup --all` removes it too"
 
 
 def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | None = None) -> Iterator[Cleaned]:
@@ -44,6 +45,9 @@ def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | Non
     families = tuple(families)
     if beside is None or not rules:
         yield from _everything(families, every_spec(), rules=rules)
+        for family in families if rules else ():
+            for name, what in without_tool(family):
+                yield Cleaned(name, family, what, "no program removes it", "install the package iptables")
         return
     kept = frozenset((beside.mode,) if beside.mode else _UNKNOWN)
     free = [spec for spec in every_spec() if driver_of(spec).owner(Family.IPV4) is None]

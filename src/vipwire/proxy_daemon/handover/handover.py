@@ -33,10 +33,15 @@ _RETRY_SECONDS: Final = 30.0
 
 
 class Handover:
-    """Removes other modes' leftovers after the first sync of the running mode. `backends` are the running mode's."""
+    """Removes other modes' leftovers after the first sync of the running mode. `backends` are the running mode's.
 
-    def __init__(self, mode: ModeSpec, backends: Mapping[Family, object], metrics: Metrics) -> None:
-        self._mode, self._backends, self._metrics = mode, backends, metrics
+    Calls `obstructed` with the reason why rules of another mode stay in force, or "".
+    """
+
+    def __init__(
+        self, mode: ModeSpec, backends: Mapping[Family, object], metrics: Metrics, obstructed: Callable[[str], None]
+    ) -> None:
+        self._mode, self._backends, self._metrics, self._obstructed = mode, backends, metrics, obstructed
         self._told: set[Removed] = set()
 
     async def run(self, synced: Callable[[], bool]) -> None:
@@ -59,8 +64,12 @@ class Handover:
             result = await asyncio.to_thread(leftovers.sweep)
         except (VipwireError, OSError) as error:
             log.warning("cannot remove what another mode left; trying again", reason=error)
+            self._obstructed(str(error))
             return _RETRY_SECONDS
         self._report(result)
+        self._obstructed("; ".join(each.what for each in result.stuck))
+        if result.stuck:
+            return _RETRY_SECONDS
         return _WAIT_SECONDS if result.waiting else None
 
     def _report(self, result: "LeftoverRemovals") -> None:
@@ -69,7 +78,14 @@ class Handover:
             log.info("removed what another mode left", left_by=each.mode, **_fields(each))
         for each in _new(result.waiting, self._told):
             log.info("keeping what another mode left until it is idle", left_by=each.mode, **_fields(each))
-        self._told.update(result.waiting)
+        for each in _new(result.stuck, self._told):
+            log.warning(
+                "cannot remove what another mode left; trying again",
+                left_by=each.mode,
+                **_fields(each),
+                remedy="install it (package iptables), or run `vipwire cleanup` where it is installed",
+            )
+        self._told.update(result.waiting, result.stuck)
 
 
 class OtherModes:

@@ -21,12 +21,24 @@ from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
 from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, census, removals
 from vipwire.modes.xtables.save import ChainName, read_table
-from vipwire.modes.xtables.tool import IptablesTool, RuleTool, with_tables
+from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, RuleTool, chains_by_table, nft_engine, with_tables
+from vipwire.modes.xtables.variant import Variant
 
 
 def engines(family: Family) -> Iterator[IptablesTool]:
     """Yield the iptables tools of a family that can have rules on this machine."""
     return with_tables(family, "removing rules of other modes")
+
+
+def without_tool(family: Family) -> Iterator[tuple[str, str]]:
+    """Yield chains of modes in an engine whose program is not installed: mode and description. Raise OSError."""
+    there = {tool.variant for tool in engines(family)}
+    for variant in Variant:
+        if variant in there or (variant is Variant.NFT and not nft_engine()):
+            continue
+        for mode in census(owners(family), chains_by_table(family, variant, TABLES)):
+            program = f"{PROGRAM[family]}-{variant.value}"
+            yield mode, f"chains of {program} stay: this program is not installed"
 
 
 def owners(family: Family) -> Owners:
@@ -100,10 +112,11 @@ class Removed(NamedTuple):
 
 
 class LeftoverRemovals(Value, frozen=True):
-    """The removals of one look, and the leftovers that wait for their connections to end."""
+    """The removals of one look, the leftovers that wait for their connections to end, and those that cannot go."""
 
     removed: tuple[Removed, ...] = ()
     waiting: tuple[Removed, ...] = ()
+    stuck: tuple[Removed, ...] = ()
 
 
 class Leftovers:
@@ -124,6 +137,7 @@ class Leftovers:
         """Remove idle leftovers. Raise CommitError, OSError or UnsupportedError if the kernel refuses."""
         removed: list[Removed] = []
         waiting: list[Removed] = []
+        stuck: list[Removed] = []
 
         def note(mode: str, family: Family, result: RemovalResult) -> None:
             removed.extend(Removed(mode, family, what) for what in result.removed)
@@ -135,9 +149,10 @@ class Leftovers:
                 note(mode, family, each.before_rules())
             held = frozenset[ChainName]().union(*(each.held() for each in found.values()))
             removed += self._rules(family, held)
+            stuck += (Removed(mode, family, what) for mode, what in without_tool(family))
             for mode, each in found.items():
                 note(mode, family, each.after_rules())
-        return LeftoverRemovals(tuple(removed), tuple(waiting))
+        return LeftoverRemovals(tuple(removed), tuple(waiting), tuple(stuck))
 
     def _found(self, family: Family) -> dict[str, Remains]:
         """Return the leftovers' handlers by mode; a second look uses the same objects."""

@@ -3,7 +3,7 @@
 A family is unhealthy once its *oldest* uncommitted change has waited for twice the sync period. A family without a
 waiting change is healthy, also before its first sync (kube-proxy's rule, so /healthz is no readiness probe). /readyz
 answers 200 once the first lists are complete and the first sync of every family, with all Node fields that rules
-need, is in the kernel.
+need, is in the kernel, unless rules of another mode are still in force.
 
 Load balancers of `externalTrafficPolicy: Cluster` Services ask /healthz too (KEP-3836), so it fails on a node that is
 about to be removed; /livez, which restarts the Pod, does not. Bodies equal kube-proxy's byte for byte.
@@ -45,6 +45,8 @@ class ProxyHealth(Struct):
     sync_period: float
     node_missing: bool = False
     awaited_node_facts: tuple[str, ...] = ()
+    obstruction: str = ""
+    """Why rules of another mode are still in force."""
     _health: dict[Family, _FamilyHealth] = field(default_factory=dict)
     _awaited: list[str] = field(default_factory=list)
     _eligible: bool = True
@@ -87,7 +89,7 @@ class ProxyHealth(Struct):
         return all(self._family_healthy(health, now) for health in self._health.values())
 
     def ready(self) -> bool:
-        """Report whether the first lists, the Node's fields and the first sync of every family are complete."""
+        """Report whether lists, Node fields and first syncs are complete, and rules of other modes gone."""
         return not self._waiting()
 
     def livez(self, now: float) -> Reply:
@@ -119,7 +121,9 @@ class ProxyHealth(Struct):
     def _waiting(self) -> list[str]:
         lists = [f"lists: {', '.join(self._awaited)}"] if self._awaited else []
         facts = [f"Node: {', '.join(self.awaited_node_facts)}"] if self.awaited_node_facts else []
-        return lists + [f"first sync: {family.value}" for family in self.families if not self._synced(family)] + facts
+        others = [f"rules of another mode: {self.obstruction}"] if self.obstruction else []
+        syncs = [f"first sync: {family.value}" for family in self.families if not self._synced(family)]
+        return lists + syncs + facts + others
 
     def _synced(self, family: Family) -> bool:
         return self._health[family].updated is not None
