@@ -17,7 +17,7 @@ help:
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, and what it is installed with (CycloneDX), in dist/"
 	@echo "make deb     the Debian package, in dist/"
-	@echo "make image   the images, with podman or docker"
+	@echo "make image   the images for amd64 and arm64, in dist/; make image-test runs every Pod from them"
 	@echo "make release the wheel, sdist, Debian package, Helm chart and checksums, built twice and compared, in dist/"
 	@echo "make lock    pin the newest versions of all dependencies in requirements/"
 	@echo "make man     the manual pages, in build/man8/"
@@ -112,21 +112,15 @@ build: .venv/ready-for-test
 deb: build
 	@$(BIN)/python -m scripts.debian --wheel dist/vipwire-*.whl
 
-# One image for each need (docs/deploy.md): IMAGE=registry.of.yours/vipwire make image
-# For several kinds of machines: PLATFORMS=linux/amd64,linux/arm64. podman makes a list of images here, docker pushes it.
-IMAGE ?= registry.example/vipwire
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-BUILDER := $(shell command -v podman || command -v docker)
-PLATFORMS ?=
-NAMED = $(if $(PLATFORMS),$(if $(filter docker,$(notdir $(BUILDER))),--push -t,--manifest),-t)
-BUILD = $(BUILDER) $(if $(PLATFORMS),$(if $(filter docker,$(notdir $(BUILDER))),buildx )build --platform $(PLATFORMS),build)
-image:
-	@[ -n "$(BUILDER)" ] || { echo "make image needs podman or docker" >&2; exit 1; }
-	$(if $(filter --manifest,$(NAMED)),@for kind in "" -iptables -ipvs -ingress; do $(BUILDER) manifest rm $(IMAGE):$(VERSION)$$kind 2>/dev/null || true; done)
-	$(BUILD) -f deploy/Containerfile --target nftables $(NAMED) $(IMAGE):$(VERSION) .
-	$(BUILD) -f deploy/Containerfile --target iptables $(NAMED) $(IMAGE):$(VERSION)-iptables .
-	$(BUILD) -f deploy/Containerfile --target ipvs $(NAMED) $(IMAGE):$(VERSION)-ipvs .
-	$(BUILD) -f deploy/ingress/Containerfile --build-arg VIPWIRE=$(IMAGE):$(VERSION) $(NAMED) $(IMAGE):$(VERSION)-ingress .
+# The images as files, for amd64 and arm64 (docs/deploy.md): no engine, no registry, no emulator.
+image: .venv/ready-for-test
+	@$(BIN)/python -m scripts.images.build
+
+# Each Pod of deploy/ run from the images of this machine's kind.
+.PHONY: image-test
+image-test: .venv/ready-for-test
+	@$(SUDO) $(BIN)/python -m scripts.images
 
 # The same commit gives the same bytes: everything is built twice and compared.
 release: .venv/ready-for-test
@@ -143,6 +137,7 @@ LOCK = build/tools/bin/uv pip compile --quiet --universal --python-version 3.11 
 lock:
 	@python3 -m venv build/tools && build/tools/bin/python -m pip install --quiet --require-hashes -r requirements/tools.lock
 	@$(LOCK) pyproject.toml --extra all --output-file requirements/run.lock
+	@$(LOCK) pyproject.toml --constraint requirements/run.lock --output-file requirements/proxy.lock
 	@$(LOCK) pyproject.toml --extra etcd --constraint requirements/run.lock --output-file requirements/etcd.lock
 	@$(LOCK) pyproject.toml --extra all --group test --group lint --constraint requirements/etcd.lock --output-file requirements/test.lock
 	@$(LOCK) --group fuzz --constraint requirements/test.lock --output-file requirements/fuzz.lock

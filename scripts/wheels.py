@@ -14,11 +14,23 @@ from typing import Any, Final
 
 REQUIREMENTS: Final = Path(__file__).parents[1] / "requirements"
 PATH: Final = REQUIREMENTS / "wheels.txt"
-LOCKS: Final = ("run.lock", "etcd.lock", "build.lock")
+LOCKS: Final = ("proxy.lock", "run.lock", "etcd.lock")
 PLATFORMS: Final = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 """The platforms of the images, and their machine names in wheels."""
 _ABIS: Final = ("cp311", "abi3", "none")
 _TAGS: Final = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+
+
+def platform(machine: str) -> list[str]:
+    """Return the options by which pip takes wheels for the images' Python on a machine."""
+    tags = (f"--platform={tag}_{machine}" for tag in _TAGS)
+    return [
+        "--only-binary=:all:",
+        "--python-version=3.11",
+        "--implementation=cp",
+        *(f"--abi={abi}" for abi in _ABIS),
+        *tags,
+    ]
 
 
 def _taken(lock: str, machine: str) -> Iterator[tuple[str, str]]:
@@ -26,9 +38,15 @@ def _taken(lock: str, machine: str) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         asked = ["install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--require-hashes"]
-        asked += ["--only-binary=:all:", "--python-version=3.11", "--implementation=cp"]
-        asked += [*(f"--abi={abi}" for abi in _ABIS), *(f"--platform={tag}_{machine}" for tag in _TAGS)]
-        asked += ["--target", folder, "--report", str(report), "--requirement", str(REQUIREMENTS / lock)]
+        asked += [
+            *platform(machine),
+            "--target",
+            folder,
+            "--report",
+            str(report),
+            "--requirement",
+            str(REQUIREMENTS / lock),
+        ]
         subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
         found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
     for each in found["install"]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-TAG: Final = "registry.example/vipwire:0.1.0"
 _PROCESSES: Final = 32768
 """podman's own default."""
 

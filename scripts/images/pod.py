@@ -16,8 +16,9 @@ from pathlib import Path
 
 import click
 from scripts.images import podspec, world
-from scripts.images.engine import TAG, Engine, Running, started
-from scripts.images.trials import TRIALS, Trial, page
+from scripts.images.build import ALL
+from scripts.images.engine import Engine, Running, started
+from scripts.images.trials import DEPLOY, TRIALS, Trial, page, pod_of, rendered
 
 _PATIENCE = 60.0
 _SYS_RESOURCE = 1 << 24
@@ -58,7 +59,7 @@ class Look:
         """Start the Pod's containers, check them, and end them."""
         first, (container,) = podspec.containers(self.pod)
         for each in first:
-            self.prepared(each)
+            self.ended(self.pod, each)
         arguments = podspec.run_arguments(self.pod, container, self.place)
         with started(self.engine, container["name"], *arguments) as running:
             try:
@@ -72,9 +73,19 @@ class Look:
         said("afterwards it", "still answers" if answers else "does not answer")
         if answers != self.trial.stays:
             raise click.ClickException("that is not as it should be")
+        if answers:
+            self.cleaned()
 
-    def prepared(self, container: podspec.Object) -> None:
-        command = self.engine.container(container["name"], *podspec.run_arguments(self.pod, container, self.place))
+    def cleaned(self) -> None:
+        """Run deploy/cleanup as a node's only Pod, and check that the Service answers no more."""
+        pod = pod_of(rendered(DEPLOY / "cleanup"))
+        self.ended(pod, podspec.containers(pod)[0][0])
+        if self.trial.ask() == world.SECOND:
+            raise click.ClickException("it still answers after the cleanup")
+        said("after the cleanup it does not answer")
+
+    def ended(self, pod: podspec.Object, container: podspec.Object) -> None:
+        command = self.engine.container(container["name"], *podspec.run_arguments(pod, container, self.place))
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         said(f"init container {container['name']}: status {done.returncode}")
         if done.returncode:
@@ -131,18 +142,21 @@ def main(name: str, folder: Path) -> None:
     shutil.rmtree(here, ignore_errors=True)
     cluster.mkdir(parents=True)
     world.show_one_cgroup_tree()
+    world.mount_bpffs()
     world.make_network()
-    rendered = trial.objects()
-    (pod,) = (each["spec"]["template"]["spec"] for each in rendered if each["kind"] in {"DaemonSet", "Deployment"})
+    objects = rendered(trial.folder)
+    pod = pod_of(objects)
     up = ("up", "--no-proxy", "--no-dns", "--data-dir=/data", f"--node-name={world.NODE}")
     kubeconfig = cluster / "admin.kubeconfig"
     with (
         world.web_servers(here),
-        started(engine, "api", "--network=host", f"--volume={cluster}:/data", TAG, *up),
+        started(engine, "api", "--network=host", "--user=0", f"--volume={cluster}:/data", ALL, *up),
     ):
         until("the API server", lambda: world.ready(kubeconfig))
-        classes = [each for each in rendered if each["kind"] == "IngressClass"]
+        classes = [each for each in objects if each["kind"] in {"IngressClass", "GatewayClass"}]
         world.apply(kubeconfig, *world.objects(), *classes, *world.slices_of(world.FIRST))
+        for setting, value in podspec.sysctls(pod).items():
+            Path("/proc/sys", setting.replace(".", "/")).write_text(value)
         world.fill_volumes(here, pod, trial.mode, cluster, trial.user)
         place = podspec.Place(here, world.FIELDS, world.ENVIRON, withheld())
         for right in place.withheld:

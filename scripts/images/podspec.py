@@ -17,9 +17,10 @@ Object = dict[str, Any]
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 """The kubelet's mount of the token and ca.crt of a Pod's service account."""
 _NOT_HERE = {"name", "image", "imagePullPolicy", "resources", "ports", "livenessProbe", "readinessProbe"}
+_SECCOMP = Path("/usr/share/containers/seccomp.json")
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
 _KNOWN = {"command", "args", "env", "securityContext", "volumeMounts"}
-_POD = {"containers", "initContainers", "volumes", "hostNetwork", "shareProcessNamespace"}
+_POD = {"containers", "initContainers", "volumes", "hostNetwork", "shareProcessNamespace", "securityContext"}
 _POD_NOT_HERE = {
     "serviceAccountName",
     "priorityClassName",
@@ -28,9 +29,11 @@ _POD_NOT_HERE = {
     "topologySpreadConstraints",
     "terminationGracePeriodSeconds",
     "dnsPolicy",
+    "automountServiceAccountToken",
 }
 _CONTEXT = {
     "privileged",
+    "runAsNonRoot",
     "runAsUser",
     "allowPrivilegeEscalation",
     "readOnlyRootFilesystem",
@@ -57,6 +60,11 @@ class Place:
     withheld: frozenset[str] = frozenset()
 
 
+def sysctls(pod: Object) -> dict[str, str]:
+    """Return the kernel settings of a Pod's network namespace, which the caller sets."""
+    return {each["name"]: each["value"] for each in pod.get("securityContext", {}).get("sysctls", ())}
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A page that the kubelet requests; `host` is "" for the Pod's own address."""
@@ -69,6 +77,7 @@ class Probe:
 def containers(pod: Object) -> tuple[list[Object], list[Object]]:
     """Return the init containers and the others of a Pod's spec."""
     _refuse(pod, _POD | _POD_NOT_HERE, "spec")
+    _refuse(pod.get("securityContext", {}), {"sysctls"}, "spec.securityContext")
     return pod.get("initContainers", []), pod["containers"]
 
 
@@ -91,7 +100,7 @@ def run_arguments(pod: Object, container: Object, place: Place) -> list[str]:
         # Like a Pod's pause container: a first process that collects orphans.
         *(["--init"] if pod.get("shareProcessNamespace") else []),
         f"--volume={place.volumes / 'account'}:{ACCOUNT}:ro",
-        *_rights(container.get("securityContext", {}), place.withheld),
+        *_rights(container.get("securityContext", {}), place.withheld, place.volumes),
         *_mounts(pod, container, place.volumes),
         *(f"--env={name}={value}" for name, value in environ.items()),
         f"--entrypoint={json.dumps(command)}",
@@ -100,7 +109,17 @@ def run_arguments(pod: Object, container: Object, place: Place) -> list[str]:
     ]
 
 
-def _rights(context: Object, withheld: frozenset[str]) -> Iterator[str]:
+def _with_bpf(to: Path) -> Path:
+    """Write podman's seccomp profile with bpf(2), which containerd's profile of 1.7 admits with this right."""
+    profile = json.loads(_SECCOMP.read_text(encoding="utf-8"))
+    for each in profile["syscalls"]:
+        each["names"] = [name for name in each["names"] if name != "bpf"]
+    profile["syscalls"].append({"names": ["bpf"], "action": "SCMP_ACT_ALLOW", "args": []})
+    to.write_text(json.dumps(profile), encoding="utf-8")
+    return to
+
+
+def _rights(context: Object, withheld: frozenset[str], folder: Path) -> Iterator[str]:
     _refuse(context, _CONTEXT, "securityContext")
     if context.get("readOnlyRootFilesystem"):
         # podman would mount a tmpfs at /run and /tmp; the kubelet mounts only the Pod's volumes.
@@ -117,6 +136,8 @@ def _rights(context: Object, withheld: frozenset[str]) -> Iterator[str]:
     capabilities = context.get("capabilities", {})
     yield from (f"--cap-drop={each}" for each in capabilities.get("drop", ()))
     yield from (f"--cap-add={each}" for each in capabilities.get("add", ()) if each not in withheld)
+    if "BPF" in capabilities.get("add", ()):
+        yield f"--security-opt=seccomp={_with_bpf(folder / 'seccomp.json')}"
 
 
 def _mounts(pod: Object, container: Object, folder: Path) -> Iterator[str]:

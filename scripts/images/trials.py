@@ -1,4 +1,4 @@
-"""The trials of each image: its Pod of deploy/, the user, and the expected answer."""
+"""The trials of the images: a Pod of deploy/, the user, and the expected answer."""
 
 import subprocess
 import urllib.error
@@ -36,6 +36,10 @@ def _site() -> str:
     return page("http://127.0.0.1/")[1]
 
 
+def _gateway() -> str:
+    return page(f"http://{world.ADDRESS}:{world.GATEWAY_PORT}/")[1]
+
+
 def _name() -> str:
     asked = dns.resolver.Resolver(configure=False)
     asked.nameservers = [world.ADDRESS]
@@ -58,10 +62,16 @@ class Trial:
     killed: str = ""
     """Part of the command line of processes to kill, which others must restart."""
 
-    def objects(self) -> list[Any]:
-        command = ["kubectl", "kustomize", str(self.folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return list(yaml.safe_load_all(done.stdout))
+
+def rendered(folder: Path) -> list[Any]:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def pod_of(objects: list[Any]) -> Any:
+    """Return the only Pod's spec."""
+    (found,) = (each["spec"]["template"]["spec"] for each in objects if each["kind"] in {"DaemonSet", "Deployment"})
+    return found
 
 
 def _proxy(mode: str, *, stays: bool = True, killed: str = "") -> Trial:
@@ -72,8 +82,10 @@ TRIALS: Final = {
     "nftables": _proxy("nftables"),
     "iptables": _proxy("iptables"),
     "ipvs": _proxy("ipvs"),
-    "userspace": _proxy("userspace", stays=False, killed="vipwire.modes.userspace"),
+    "ebpf": _proxy("ebpf"),
+    "userspace": _proxy("userspace", stays=False, killed="vipwire.relay"),
     "dns": Trial(DEPLOY / "dns", _name, user="viewer"),
     # `vipwire up` has no user for an Ingress controller.
     "ingress": Trial(DEPLOY / "ingress", _site, user="kubernetes-admin", killed="/haproxy "),
+    "gateway": Trial(DEPLOY / "gateway", _gateway, user="kubernetes-admin", killed="/haproxy "),
 }

@@ -20,6 +20,7 @@ VIP: Final = "10.96.0.80"
 HOST: Final = "web.example.com"
 SERVER: Final = ("127.0.0.1", 6443)
 FIRST, SECOND = "10.244.0.1", "10.244.0.2"
+GATEWAY_PORT: Final = 8000
 _PORT: Final = 8080
 FIELDS: Final = {
     "spec.nodeName": NODE,
@@ -28,24 +29,33 @@ FIELDS: Final = {
 }
 """Values of a Pod's field references."""
 ENVIRON: Final = {"KUBERNETES_SERVICE_HOST": SERVER[0], "KUBERNETES_SERVICE_PORT": str(SERVER[1])}
-_NETWORK = f"""
+_NODES = f"""
 link set lo up
 link add node type veth peer name wire
 link set node up
-link set wire up
 address add {ADDRESS}/24 dev node
 route add default dev node
-address add {FIRST}/32 dev lo
-address add {SECOND}/32 dev lo
+"""
+_PODS = f"""
+link set lo up
+link set wire up
+address add {FIRST}/32 dev wire
+address add {SECOND}/32 dev wire
+route add default dev wire
 """
 
 
 def make_network() -> None:
-    """Give this network namespace an address, a default route, and the Pods' addresses."""
-    subprocess.run(["ip", "-batch", "-"], input=_NETWORK, text=True, check=True)
+    """Give this network namespace an address and a default route."""
+    subprocess.run(["ip", "-batch", "-"], input=_NODES, text=True, check=True)
     # A new namespace copies the machine's value, and the Pod must show that it sets it.
     for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
         Path("/proc/sys/net", name).write_text("0\n")
+
+
+def mount_bpffs() -> None:
+    """Give this mount namespace a bpffs of its own, as systemd mounts one on a node."""
+    subprocess.run(["mount", "-t", "bpf", "bpffs", "/sys/fs/bpf"], check=True)
 
 
 def show_one_cgroup_tree() -> None:
@@ -60,22 +70,33 @@ def show_one_cgroup_tree() -> None:
 
 @contextlib.contextmanager
 def web_servers(folder: Path) -> Iterator[None]:
-    """Answer at both Pods' addresses with the address."""
+    """Answer at both Pods' addresses with the address, in a network namespace behind `wire`."""
     with contextlib.ExitStack() as stack:
+        first = _kept(stack, ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"], subprocess.PIPE)
+        if first.stdout is not None:
+            first.stdout.readline()
+        subprocess.run(["ip", "link", "set", "wire", "netns", str(first.pid)], check=True)
+        within = ["nsenter", f"--net=/proc/{first.pid}/ns/net"]
+        subprocess.run([*within, "ip", "-batch", "-"], input=_PODS, text=True, check=True)
         for address in (FIRST, SECOND):
             pages = folder / address
             pages.mkdir()
             (pages / "index.html").write_text(address)
             command = [sys.executable, "-m", "http.server", "--bind", address, "--directory", str(pages), str(_PORT)]
-            process = stack.enter_context(
-                subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-            )
-            stack.callback(process.kill)
+            _kept(stack, [*within, *command])
         yield
 
 
+def _kept(
+    stack: contextlib.ExitStack, command: list[str], output: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=output))
+    stack.callback(process.kill)
+    return process
+
+
 def objects() -> list[Object]:
-    """Build a Service with a fixed VIP, one without, and an Ingress."""
+    """Build a Service with a fixed VIP, one without, an Ingress, and a Gateway with an HTTPRoute."""
     metadata = {"name": "web", "namespace": "default"}
     ports = [{"name": "http", "port": 80, "targetPort": _PORT}]
     backend = {"service": {"name": "web", "port": {"number": 80}}}
@@ -93,6 +114,21 @@ def objects() -> list[Object]:
             "kind": "Ingress",
             "metadata": metadata,
             "spec": {"ingressClassName": "vipwire", "rules": [rule]},
+        },
+        {
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": metadata,
+            "spec": {
+                "gatewayClassName": "vipwire",
+                "listeners": [{"name": "http", "port": GATEWAY_PORT, "protocol": "HTTP"}],
+            },
+        },
+        {
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "HTTPRoute",
+            "metadata": metadata,
+            "spec": {"parentRefs": [{"name": "web"}], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]},
         },
     ]
 

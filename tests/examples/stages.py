@@ -38,6 +38,9 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "docs/deploy.md": (
         "podman ",
+        "ctr ",
+        "skopeo ",
+        "kubectl delete -k",
         "make image",
         "helm install",
         "helm upgrade",

@@ -1,4 +1,4 @@
-"""The Pod's containers as the overlays have them: their rights, a read-only root, a read-only /proc/sys; and traffic.
+"""The Pod's container as the overlays have it: its rights, mounts, a read-only root and /proc/sys; and traffic.
 
 What is missing of a container runtime here: seccomp, SELinux and AppArmor, and the image.
 """
@@ -17,13 +17,15 @@ VIP = "10.96.0.1"
 _ENTER = """
 mount --make-rprivate /
 mkdir -p /run/vipwire && mount -t tmpfs host /run/vipwire  # the node's, which the Pod mounts
+mkdir -p /run/host && mount -t tmpfs settings /run/host && mkdir -p /run/host/proc/sys/net
 for path in / /tmp /run; do mountpoint -q $path && mount -o remount,bind,ro $path; done
+mount --bind /proc/sys/net /run/host/proc/sys/net
 mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys
 exec "$@"
 """
 
 
-def within(container: Object) -> tuple[str, ...]:
+def within(container: Object, before: str = "") -> tuple[str, ...]:
     """Make a command that runs another as a container runtime would: privileged, or with capabilities."""
     context = container["securityContext"]
     if context.get("privileged"):
@@ -31,7 +33,7 @@ def within(container: Object) -> tuple[str, ...]:
     # A machine that does not have a right itself cannot give it.
     added = [f"+{name.lower()}" for name in context["capabilities"]["add"] if name != "SYS_RESOURCE"]
     rights = ("setpriv", f"--bounding-set={','.join(['-all', *added])}", "--inh-caps=-all", "--no-new-privs")
-    return ("unshare", "--mount", "sh", "-ec", _ENTER, "enter", *rights)
+    return ("unshare", "--mount", "sh", "-ec", _ENTER.replace("exec", f"{before}exec"), "enter", *rights)
 
 
 def configured(folder: Path, server: str, mode: str) -> Path:
@@ -59,8 +61,25 @@ def flags(container: Object, config: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
-def test_the_containers_of_an_overlay_serve_a_vip(mode: str, tmp_path: Path) -> None:
-    first, proxy = (each for each in containers(pod_of(recorded(mode))) if each["command"] == ["vipwire", "proxy"])
+def test_the_container_of_an_overlay_sets_what_the_node_needs_and_serves_a_vip(mode: str, tmp_path: Path) -> None:
+    (proxy,) = containers(pod_of(recorded(mode)))
+    records = served(proxy, mode, tmp_path)
+    assert [
+        each for each in records if each["msg"] == "kernel setting changed" and each["name"] == "net.ipv4.ip_forward"
+    ]
+    assert {each["what"] for each in records if each["msg"] == "cannot set"} <= {"oom_score_adj -999"}
+
+
+def test_without_the_nodes_settings_the_proxy_says_what_it_cannot_set_and_serves(tmp_path: Path) -> None:
+    (proxy,) = containers(pod_of(recorded("nftables")))
+    records = served(proxy, "nftables", tmp_path, "umount /run/host/proc/sys/net\n")
+    (record,) = (each for each in records if each["msg"] == "cannot set" and each["what"] == "net.ipv4.ip_forward")
+    assert "Read-only file system" in record["reason"]
+    assert "/run/host/proc/sys/net" in record["remedy"]
+
+
+def served(proxy: Object, mode: str, folder: Path, before: str = "") -> list[Record]:
+    """Run the container until a client reaches a VIP and it has ended; return its log."""
     server = FakeApiServer()
     prepare(server)
     server.store.put("services", service_of("web", VIP))
@@ -68,38 +87,12 @@ def test_the_containers_of_an_overlay_serve_a_vip(mode: str, tmp_path: Path) -> 
 
     async def story() -> list[Record]:
         async with server, echo():
-            config = configured(tmp_path, server.url, mode)
-            async with Daemon(*flags(first, config), within=within(first)) as prepared:
-                assert await prepared.ended() == 0
-            assert prepared.said("kernel setting changed", name="net.ipv4.ip_forward")
-            async with Daemon(*flags(proxy, config), within=within(proxy)) as daemon:
+            config = configured(folder, server.url, mode)
+            async with Daemon(*flags(proxy, config), within=within(proxy, before)) as daemon:
                 await daemon.heard("synced", ip_family="IPv4")
                 assert await reached(VIP) == "10.244.0.1"
                 assert await daemon.terminate() == 0
             return daemon.records
 
     with stage():
-        records = asyncio.run(story())
-    assert not [each for each in records if each["msg"] == "kernel setting changed"], "/proc/sys is read-only"
-    assert {each["what"] for each in records if each["msg"] == "cannot set"} <= {"oom_score_adj -999"}
-
-
-def test_without_the_first_container_the_proxy_says_what_it_cannot_set_and_serves(tmp_path: Path) -> None:
-    (proxy,) = pod_of(recorded("nftables"))["containers"]
-    server = FakeApiServer()
-    prepare(server)
-    server.store.put("services", service_of("web", VIP))
-    server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
-
-    async def story() -> Record:
-        async with server, echo():
-            config = configured(tmp_path, server.url, "nftables")
-            async with Daemon(*flags(proxy, config), within=within(proxy)) as daemon:
-                await daemon.heard("synced", ip_family="IPv4")
-                assert await reached(VIP) == "10.244.0.1"
-                return await daemon.heard("cannot set", what="net.ipv4.ip_forward")
-
-    with stage():
-        record = asyncio.run(story())
-    assert "Read-only file system" in record["reason"]
-    assert "run the container privileged" in record["remedy"]
+        return asyncio.run(story())

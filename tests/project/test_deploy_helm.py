@@ -16,6 +16,7 @@ from vipwire.config.file import read_config
 HELM = ROOT / ".venv/tools/helm"
 CHART = DEPLOY / "helm/vipwire"
 HELMS_LABELS = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"}
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "GatewayClass", "IngressClass"}
 OURS = {"app.kubernetes.io/name", "app.kubernetes.io/component"}
 
 pytestmark = [
@@ -44,7 +45,10 @@ def bare(found: Object) -> Object:
     for metadata in (found["metadata"], found.get("spec", {}).get("template", {}).get("metadata", {})):
         kept = {name: value for name, value in metadata.get("labels", {}).items() if name not in HELMS_LABELS | OURS}
         metadata["labels"] = kept
-        if found["kind"] in ("ClusterRole", "ClusterRoleBinding", "IngressClass"):
+        metadata.get("annotations", {}).pop("helm.sh/resource-policy", None)
+        if not metadata.get("annotations", True):
+            del metadata["annotations"]
+        if found["kind"] in CLUSTER_WIDE:
             metadata.pop("namespace", None)
     return found
 
@@ -59,12 +63,12 @@ def files(folder: str) -> list[Object]:
     (image,) = kustomization["images"]
     found: list[Object] = []
     for name in kustomization["resources"]:
-        found += yaml.safe_load_all((DEPLOY / folder / name).read_text(encoding="utf-8"))
+        found += filter(None, yaml.safe_load_all((DEPLOY / folder / name).read_text(encoding="utf-8")))
     for each in found:
         if each["kind"] in ("Deployment", "DaemonSet"):
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["image"] = f"{image['newName']}:{image['newTag']}"
-        if each["kind"] not in ("ClusterRole", "ClusterRoleBinding", "IngressClass"):
+        if each["kind"] not in CLUSTER_WIDE:
             each["metadata"].setdefault("namespace", kustomization.get("namespace"))
     return found
 
@@ -74,7 +78,7 @@ def test_a_modes_objects_are_those_of_its_overlay(mode: str) -> None:
     assert by_name(rendered(mode=mode)) == by_name(recorded(mode))
 
 
-@pytest.mark.parametrize("part", ["dns", "ingress"])
+@pytest.mark.parametrize("part", ["dns", "ingress", "gateway"])
 def test_a_parts_objects_are_those_of_its_folder(part: str) -> None:
     added = by_name(rendered(**{f"{part}__enabled": True}))
     for name in by_name(rendered()):
@@ -84,7 +88,14 @@ def test_a_parts_objects_are_those_of_its_folder(part: str) -> None:
 
 @pytest.mark.parametrize("mode", OVERLAYS)
 def test_the_chart_is_sound(mode: str) -> None:
-    on = ["dns.enabled", "ingress.enabled", "monitoring.alerts", "monitoring.podMonitor", "privileged"]
+    on = [
+        "dns.enabled",
+        "ingress.enabled",
+        "gateway.enabled",
+        "monitoring.alerts",
+        "monitoring.podMonitor",
+        "privileged",
+    ]
     said = helm("lint", "--strict", CHART, f"--set=mode={mode}", *(f"--set={name}=true" for name in on))
     assert "0 chart(s) failed" in said
 
@@ -147,7 +158,7 @@ def test_values_end_up_where_they_belong() -> None:
     assert daemonset["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 3
 
 
-def test_a_privileged_pod_needs_nobody_to_prepare_the_node() -> None:
+def test_a_privileged_pod_has_one_privileged_container() -> None:
     pod = pod_of(rendered(privileged=True))
     assert "initContainers" not in pod
     assert pod["containers"][0]["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}

@@ -1,84 +1,66 @@
-"""The Containerfile, as far as it can be read without an engine: its stages, what it copies, what runs."""
+"""The images: what is in them without a build, equal bytes of a file, and each Pod of deploy/ run from them."""
 
-import fnmatch
-import re
-import shlex
-from dataclasses import dataclass, field
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
 
 import pytest
-from tests.project.deployed import DEPLOY, OVERLAYS, ROOT
+from scripts.images import oci, packages
+from scripts.images.build import ALL, KINDS, REPOSITORY
+from tests.project.deployed import OVERLAYS, ROOT, containers, pod_of, recorded
 
-TEXT = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
-INSTRUCTIONS = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
-TARGETS = dict.fromkeys(("nftables", "ebpf"), "nftables") | {
-    "iptables": "iptables",
-    "ipvs": "ipvs",
-    "userspace": "iptables",
-}
-PROGRAMS = {"nftables": set(), "iptables": {"iptables"}, "ipvs": {"iptables", "ipset", "ipvsadm", "kmod"}}
+from vipwire import __version__
+from vipwire.modes.registry import every_spec
 
-
-@dataclass
-class Stage:
-    name: str
-    parent: str
-    lines: list[tuple[str, str]] = field(default_factory=list)
+IMAGE = oci.Image("registry.example/vipwire:7", "arm64", {"User": "1"}, {"title": "vipwire"}, 86400)
+PACKAGES = {"iptables-restore": "iptables", "nft": "nftables", "ipvsadm": "ipvsadm"}
 
 
-def stages() -> dict[str, Stage]:
-    """Part the file into its stages; an instruction goes on after a backslash."""
-    found: dict[str, Stage] = {}
-    text = re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE).replace("\\\n", " ")
-    for line in filter(None, map(str.strip, text.splitlines())):
-        word, _, rest = line.partition(" ")
-        assert word in INSTRUCTIONS, line
-        if word == "FROM":
-            parent, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()  # type: ignore[union-attr]  # or it fails
-            found[name] = stage = Stage(name, parent)
-        elif word == "ARG":
-            assert not found, "what stands before the first stage counts for all"
-        else:
-            stage.lines.append((word, " ".join(rest.split())))
-    return found
-
-
-def ancestry(name: str) -> list[Stage]:
-    """List a stage and those that it is made from."""
-    found, every = [], stages()
-    while name in every:
-        found.append(every[name])
-        name = every[name].parent
-    return found
-
-
-def test_what_is_copied_is_there_and_not_left_out_of_the_context() -> None:
-    ignored = (DEPLOY / "Containerfile.dockerignore").read_text(encoding="utf-8").split("\n")
-    kept = {line[1:] for line in ignored if line.startswith("!")}
-    sources = []
-    for stage in stages().values():
-        for word, rest in stage.lines:
-            if word == "COPY" and "--from=" not in rest:
-                sources += shlex.split(rest)[:-1]
-            elif word == "COPY":
-                assert re.match(r"--from=(\S+) ", rest)[1] in stages()  # type: ignore[index]  # or it fails
-    assert set(sources) == kept
-    assert all((ROOT / source).exists() for source in sources)
-
-
-def test_what_the_package_is_built_from_is_copied() -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    copied = " ".join(rest for word, rest in stages()["build"].lines if word == "COPY").split()
-    named = re.findall(r'^(?:readme|license-files|packages) = \[?"([^"]+)"', project, re.MULTILINE)
-    assert len(named) == 3
-    assert all(any(fnmatch.fnmatch(path, f"{source}*") for source in copied) for path in named)
+def test_the_proxys_image_has_the_programs_of_every_mode() -> None:
+    """So whichever mode runs can remove what another left."""
+    tools = {tool.name for spec in every_spec() for tool in spec.tools if tool.name != "bpftool"}
+    assert {PACKAGES[name] for name in tools} <= set(packages.PROXY)
+    assert [kind.suffix for kind in KINDS] == ["", "-all"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_an_image_has_the_programs_of_its_mode_and_starts_vipwire(overlay: str) -> None:
-    lines = [line for stage in ancestry(TARGETS[overlay]) for line in stage.lines]
-    installed = re.findall(r"--no-install-recommends ([a-z ]+?) &&", " ".join(rest for _, rest in lines))
-    assert {name for names in installed for name in names.split()} == PROGRAMS[TARGETS[overlay]]
-    assert ("ENTRYPOINT", '["vipwire"]') in lines
-    (path,) = (re.match(r"PATH=(\S+)", rest)[1] for word, rest in lines if word == "ENV")  # type: ignore[index]
-    assert path.split(":")[0] == "/opt/vipwire/bin", "the Pods say `vipwire` without a path"
-    assert {"/usr/sbin", "/sbin"} <= set(path.split(":")), "where iptables is"
+def test_every_mode_runs_from_the_proxys_image(overlay: str) -> None:
+    pod = pod_of(recorded(overlay))
+    assert {each["image"] for each in containers(pod)} == {f"{REPOSITORY}:{__version__}"}
+    assert all(each["securityContext"]["runAsUser"] == 0 for each in containers(pod)), "the image's user is another"
+
+
+def test_an_image_is_the_same_bytes_whatever_the_umask_and_the_clock(tmp_path: Path) -> None:
+    for number, name in enumerate(("first", "second")):
+        root = tmp_path / name / "root"
+        root.mkdir(parents=True)
+        (root / "program").write_text("#!/bin/sh\n")
+        (root / "program").chmod(0o4755)
+        (root / "link").symlink_to("program")
+        oci.write(tmp_path / f"{number}.tar", IMAGE, [oci.layer(root, 86400)])
+    assert (tmp_path / "0.tar").read_bytes() == (tmp_path / "1.tar").read_bytes()
+    with tarfile.open(tmp_path / "0.tar") as file:
+        index = json.load(file.extractfile("index.json") or io.BytesIO())
+        (named,) = index["manifests"]
+        manifest = json.load(file.extractfile(f"blobs/{named['digest'].replace(':', '/')}") or io.BytesIO())
+        layer = file.extractfile(f"blobs/{manifest['layers'][0]['digest'].replace(':', '/')}")
+        assert layer is not None
+        with tarfile.open(fileobj=gzip.open(layer)) as packed:
+            modes = {entry.name: (entry.mode, entry.uid, entry.mtime) for entry in packed}
+    assert named["platform"] == {"architecture": "arm64", "os": "linux"}
+    assert modes == {"program": (0o755, 0, 86400), "link": (0o777, 0, 86400)}, "nothing with setuid"
+
+
+@pytest.mark.slow
+@pytest.mark.kernel
+@pytest.mark.timeout(1200)
+def test_every_pod_runs_from_the_images_that_are_built_here() -> None:
+    """Not ipvs, which this kernel need not have."""
+    command = [sys.executable, "-m", "scripts.images"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{ALL}: " in done.stdout

@@ -24,7 +24,13 @@ GROUPS = PROJECT["dependency-groups"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RUN = [*PROJECT["project"]["dependencies"], *EXTRAS["l7"], *EXTRAS["up"]]
 ETCD = [*RUN, *(line for line in EXTRAS["etcd"] if not line.startswith("vipwire["))]
-WANTED = {"run": RUN, "etcd": ETCD, "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]], "build": BUILD}
+WANTED = {
+    "proxy": PROJECT["project"]["dependencies"],
+    "run": RUN,
+    "etcd": ETCD,
+    "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]],
+    "build": BUILD,
+}
 AROUND = {"tools": TOOLS, "fuzz": GROUPS["fuzz"], "plot": GROUPS["plot"]}
 """Locks of what is not installed for tests."""
 _PINNED = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; ([^\\]+?))? \\((?: --hash=sha256:[0-9a-f]{64}(?: \\)?)+)")
@@ -76,12 +82,12 @@ def _counts(requirement: Requirement, extras: set[str]) -> bool:
 
 
 def test_nothing_is_pinned_twice_at_two_versions() -> None:
-    run, etcd, test, build = map(pins, ("run", "etcd", "test", "build"))
-    assert run.items() <= etcd.items() <= test.items()
+    proxy, run, etcd, test, build = map(pins, ("proxy", "run", "etcd", "test", "build"))
+    assert proxy.items() <= run.items() <= etcd.items() <= test.items()
     assert {name: test.get(name, version) for name, version in build.items()} == build
 
 
-@pytest.mark.parametrize("name", ["scripts/setup", "Makefile", "deploy/Containerfile"])
+@pytest.mark.parametrize("name", ["scripts/setup", "Makefile"])
 def test_nothing_is_taken_from_an_index_without_a_hash(name: str) -> None:
     """What is built is built with what is installed: in an environment of its own pip would fetch the backend."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")

@@ -9,7 +9,7 @@ from scripts.images.world import ENVIRON, FIELDS
 from tests.project.deployed import DEPLOY, OVERLAYS, Object, pod_of, recorded
 
 PLACE = Place(Path("/volumes"), FIELDS, ENVIRON)
-ORPHANS = {"userspace", "ingress"}
+ORPHANS = {"userspace", "ingress", "gateway"}
 """Pods with processes whose parents may go before them: somebody else has to collect them."""
 
 
@@ -37,30 +37,31 @@ def test_the_proxys_container_as_podman_is_to_run_it() -> None:
         "--cap-add=NET_RAW",
         "--volume=/volumes/kube-proxy:/var/lib/kube-proxy:ro",
         "--volume=/run/vipwire:/run/vipwire",
+        "--volume=/proc/sys/net:/run/host/proc/sys/net",
         "--volume=/run/xtables.lock:/run/xtables.lock",
         "--env=KUBERNETES_SERVICE_HOST=127.0.0.1",
         "--env=KUBERNETES_SERVICE_PORT=6443",
         "--env=NODE_NAME=node-0",
         "--env=VIPWIRE_FLAGS=--config=/var/lib/kube-proxy/config.conf --hostname-override=node-0",
         '--entrypoint=["vipwire", "proxy"]',
-        "registry.example/vipwire:0.1.0-iptables",
+        "registry.example/vipwire:0.1.0",
         "--config=/var/lib/kube-proxy/config.conf",
         "--hostname-override=node-0",
     ]
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, "ingress", "dns"])
-def test_every_container_is_understood(name: str) -> None:
+@pytest.mark.parametrize("name", [*OVERLAYS, "ingress", "gateway", "dns"])
+def test_every_container_is_understood(name: str, tmp_path: Path) -> None:
     pod = pod_named(name)
     first, others = containers(pod)
     for container in (*first, *others):
-        arguments = run_arguments(pod, container, PLACE)
+        arguments = run_arguments(pod, container, Place(tmp_path, FIELDS, ENVIRON))
         assert container["image"] in arguments
         added = container["securityContext"].get("capabilities", {}).get("add", [])
         assert [each for each in arguments if "cap-add" in each] == [f"--cap-add={right}" for right in added]
         assert "--read-only" in arguments
         assert "$(" not in " ".join(arguments)
-        assert ("--privileged" in arguments) == (container["name"] == "prepare")
+        assert "--privileged" not in arguments
         assert ("--init" in arguments) == (name in ORPHANS)
 
 

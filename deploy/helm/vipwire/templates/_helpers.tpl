@@ -7,10 +7,14 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 
-{{/* The proxy's image: the programs that a mode needs are in an image of its own. */}}
+{{/* The proxy's image. */}}
 {{- define "vipwire.image" -}}
-{{- $suffix := get (dict "iptables" "-iptables" "userspace" "-iptables" "ipvs" "-ipvs") .Values.mode -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s%s" .Chart.AppVersion $suffix) }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* The image of DNS, Ingress and Gateway API. */}}
+{{- define "vipwire.all" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}-all
 {{- end }}
 
 {{- define "vipwire.config" -}}
