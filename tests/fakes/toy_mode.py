@@ -18,7 +18,7 @@ from vipwire.config.modes import ModeSettings, registering
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
-from vipwire.modes.spec import Difference, Driver, Mode, ModeSpec, NatPriorities, Tool, clean_by
+from vipwire.modes.spec import Difference, Driver, Inspection, Mode, ModeSpec, NatPriorities, Tool, clean_by
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -28,6 +28,7 @@ FOLDER: Final = "TOY_FOLDER"
 MODE: Final = ModeSpec(
     name="toy",
     driver="tests.fakes.toy_mode",
+    inspection="tests.fakes.toy_mode",
     settings=ModeSettings(periods="nftables", masquerading="iptables"),
     for_whom="a test",
     page="toy.md",
@@ -90,9 +91,6 @@ DRIVER: Final = Driver(
     attempt=lambda _config, _families: None,
     sysctls=lambda _: (Sysctl("net/ipv4/conf/all/log_martians", 1),),  # a new namespace has another value
     priorities=NatPriorities(),
-    explainer=lambda _family, _mode: None,
-    remarks=lambda _: (),
-    standing=lambda _: (),
     kernel_counters={},
     cleaners=clean_by(_build),
     owner=lambda _: None,
@@ -100,6 +98,8 @@ DRIVER: Final = Driver(
     translates=lambda _: False,
     before_first_commit=lambda backend, _others: backend,
 )
+
+INSPECTION: Final = Inspection(lambda _family, _mode: None)
 
 
 def main() -> Any:

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names, registered
-from vipwire.modes.spec import Driver, ModeSpec
+from vipwire.modes.spec import Driver, Inspection, ModeSpec
 
 
 def spec_of(name: str) -> ModeSpec:
@@ -25,13 +25,17 @@ def every_spec() -> tuple[ModeSpec, ...]:
     return tuple(map(spec_of, mode_names()))
 
 
+@cache
 def driver_of(spec: ModeSpec) -> Driver:
-    return _driver(spec.driver)
+    found = import_module(spec.driver).DRIVER
+    if not isinstance(found, Driver):
+        raise TypeError(f"DRIVER of {spec.driver} is no Driver")
+    return found
 
 
 @cache
-def _driver(module: str) -> Driver:
-    found = import_module(module).DRIVER
-    if not isinstance(found, Driver):
-        raise TypeError(f"DRIVER of {module} is no Driver")
+def inspection_of(spec: ModeSpec) -> Inspection:
+    found = import_module(spec.inspection).INSPECTION
+    if not isinstance(found, Inspection):
+        raise TypeError(f"INSPECTION of {spec.inspection} is no Inspection")
     return found

@@ -152,11 +152,11 @@ class Remains(Protocol):
 class ModeSpec(Value, frozen=True):
     """The description of a mode.
 
-    `driver` names the module with its DRIVER. `fallback` lists the modes to try instead, in order. `for_whom` and
-    `page` are for the page that compares modes. `differences` lists sentences of docs/semantics.md that do not hold,
-    `lacks` unsupported annotations, `metrics` those that not every mode has, `tools` programs of people or the mode.
-    Addresses of `vip_devices` are VIPs, not the machine's own. `includes` names modes whose rules are part of this
-    one.
+    `driver` names the module with its DRIVER, `inspection` that with its INSPECTION. `fallback` lists the modes
+    to try instead, in order. `for_whom` and `page` are for the page that compares modes. `differences` lists
+    sentences of docs/semantics.md that do not hold, `lacks` unsupported annotations, `metrics` those that not
+    every mode has, `tools` programs of people or the mode. Addresses of `vip_devices` are VIPs, not the machine's
+    own. `includes` names modes whose rules are part of this one.
 
     `direct`: local clients may connect to endpoints directly, unseen by connection tracking. `port_ranges`: the mode
     supports the annotation port-range. `per_address`: the mode has objects for each node address. `relays`: the proxy
@@ -167,6 +167,7 @@ class ModeSpec(Value, frozen=True):
 
     name: str
     driver: str
+    inspection: str
     settings: ModeSettings
     for_whom: str
     page: str
@@ -218,12 +219,6 @@ class Driver(Value, frozen=True):
     """Lists the sysctls of the mode."""
     priorities: NatPriorities
     """The hooks' priorities at which the mode decides about a connection, if it writes rules."""
-    explainer: "Callable[[Family, Any], Explainer[Any, Any, Any] | None]"
-    """Builds the explainer of a Mode's objects."""
-    remarks: Callable[[Config], Iterable[Remark]]
-    """Lists facts about this machine for an operator, beside whether the mode can be built."""
-    standing: Callable[[Config], Iterable[Remark]]
-    """Describes the mode's state beside rules for `vipwire status`; reads only."""
     kernel_counters: Mapping[str, Callable[[], float | None]]
     """Reads the kernel's counters for the mode, by the name of the metric."""
     cleaners: Cleaners
@@ -235,6 +230,17 @@ class Driver(Value, frozen=True):
     """Reports whether an object of the mode beside iptables rules translates now. Raises OSError if unknown."""
     before_first_commit: "Callable[[Backend[Any, Any], Others], Backend[Any, Any]]"
     """Returns the backend for the first commit: the given one, or one that leaves no gap beside the others."""
+
+
+class Inspection(Value, frozen=True):
+    """The part of a mode for the commands that look; a running proxy does not load its module."""
+
+    explainer: "Callable[[Family, Any], Explainer[Any, Any, Any] | None]"
+    """Builds the explainer of a Mode's objects."""
+    remarks: Callable[[Config], Iterable[Remark]] = lambda _: ()
+    """Lists facts about this machine for an operator, beside whether the mode can be built."""
+    standing: Callable[[Config], Iterable[Remark]] = lambda _: ()
+    """Describes the mode's state beside rules for `vipwire status`; reads only."""
 
 
 def clean_by(build: ModeBuilder) -> Cleaners:

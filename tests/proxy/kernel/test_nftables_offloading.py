@@ -15,6 +15,7 @@ from vipwire.linux.host.route_watch import LinkWatch
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.nftables.driver import DRIVER
+from vipwire.modes.nftables.explain.explainer import INSPECTION
 from vipwire.modes.nftables.flowtable import find_flowtable
 from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.modes.nftables.table import fastpath
@@ -43,7 +44,7 @@ def test_what_is_missing_is_told_exactly_where_nft_fails_too() -> None:
     obstacle = obstacle_to_offloading(Family)
     assert bool(obstacle) is not nft_can()
     assert not obstacle or "CONFIG_NF_FLOW_TABLE_INET" in obstacle
-    (first, *_) = DRIVER.remarks(ASKED)
+    (first, *_) = INSPECTION.remarks(ASKED)
     assert first.bad is bool(obstacle)
     assert first.said in (obstacle.partition("; ")[0], "this kernel can offload connections")
 

@@ -4,9 +4,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, UnsupportedError
@@ -24,9 +23,8 @@ from vipwire.modes.ebpf.pinned import NodePins, remove_gone
 from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.nftables.driver import DRIVER as RULES
-from vipwire.modes.spec import Driver, Mode, ModeSpec, Remark, RemovalResult, clean_by
+from vipwire.modes.spec import Driver, Mode, ModeSpec, RemovalResult, clean_by
 from vipwire.modes.xtables.save import ChainName
-from vipwire.reconcile.explainer import Explainer
 
 _ALL: Final = "all"
 _NODE: Final = "node"
@@ -60,25 +58,6 @@ def _attempt(config: Config, families: Iterable[Family]) -> None:
     RULES.attempt(config, families)
     require_mounted(may_mount=False, could_mount="CAP_SYS_ADMIN" in capabilities())
     probe(find_cgroup(config.ebpf.cgroup), affinity=config.ebpf.affinity)
-
-
-def _explainer(family: Family, mode: Any) -> Explainer[Any, Any, Any] | None:
-    from vipwire.modes.ebpf.explain import EbpfExplainer  # noqa: PLC0415  # not to run
-
-    rules = RULES.explainer(family, mode.rules)
-    return None if rules is None else EbpfExplainer(family, rules, pods=mode.wanted.knows_pods)
-
-
-def _remarks(config: Config) -> Iterable[Remark]:
-    from vipwire.modes.ebpf.remarks import remarks  # noqa: PLC0415  # not to run
-
-    return chain(remarks(config, folder()), RULES.remarks(config))
-
-
-def _standing(config: Config) -> Iterable[Remark]:
-    from vipwire.modes.ebpf.remarks import standing  # noqa: PLC0415  # not to run
-
-    return chain(standing(config, folder()), RULES.standing(config))
 
 
 class ProgramRemains:
@@ -194,9 +173,6 @@ DRIVER: Final = Driver(
     attempt=_attempt,
     sysctls=lambda _: (),
     priorities=RULES.priorities,  # the programs decide before a packet exists
-    explainer=_explainer,
-    remarks=_remarks,
-    standing=_standing,
     kernel_counters={},
     cleaners=clean_by(_build),
     owner=lambda _: None,

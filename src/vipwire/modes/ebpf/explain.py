@@ -7,9 +7,11 @@ socket that a program translates sends no packet to the Service's address.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
+from vipwire.modes.ebpf.driver import folder
 from vipwire.modes.ebpf.layout import (
     FRONTENDS,
     HEAD,
@@ -27,6 +29,9 @@ from vipwire.modes.ebpf.layout import (
     split,
     version,
 )
+from vipwire.modes.ebpf.remarks import remarks, standing
+from vipwire.modes.nftables.explain.explainer import INSPECTION as RULES
+from vipwire.modes.spec import Inspection
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Direct, Explainer, Walk
@@ -131,3 +136,15 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         rest = "those bound to an address, and all others" if flags & Flag.AS_NODE else "all others"
         stay = f", those of one network namespace to one, which is remembered for {seconds} s" if seconds else ""
         return f"{which} of {for_whom(flags & self._led)} go to {shown} directly{stay}; {rest}, by the rules below"
+
+
+def _explainer(family: Family, mode: Any) -> EbpfExplainer | None:
+    rules = RULES.explainer(family, mode.rules)
+    return None if rules is None else EbpfExplainer(family, rules, pods=mode.wanted.knows_pods)
+
+
+INSPECTION: Final = Inspection(
+    _explainer,
+    remarks=lambda config: chain(remarks(config, folder()), RULES.remarks(config)),
+    standing=lambda config: chain(standing(config, folder()), RULES.standing(config)),
+)

@@ -9,6 +9,7 @@ from vipwire.modes.spec import ModeSpec, Tool
 MODE: Final = ModeSpec(
     name="ebpf",
     driver="vipwire.modes.ebpf.driver",
+    inspection="vipwire.modes.ebpf.explain",
     settings=ModeSettings(
         periods="nftables",
         masquerading="nftables",

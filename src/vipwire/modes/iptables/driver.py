@@ -1,7 +1,7 @@
 """The Driver of iptables mode."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.logging import log
@@ -12,7 +12,6 @@ from vipwire.modes.iptables.rules.names import INVALID_COUNTER, LOCALHOST_COUNTE
 from vipwire.modes.iptables.rules.ownership import IptablesOwner
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.spec import Driver, Mode, NatPriorities
-from vipwire.reconcile.explainer import Explainer
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
@@ -30,12 +29,6 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
     return built
 
 
-def _explainer(_family: Family, mode: Any) -> Explainer[Any, Any, Any]:
-    from vipwire.modes.iptables.explain import IptablesExplainer  # noqa: PLC0415  # not to run
-
-    return IptablesExplainer(mode)
-
-
 def _cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
     return [(each.family, each) for each in iptables.leftovers(families)] if rules else []
 
@@ -46,9 +39,6 @@ DRIVER: Final = Driver(
     attempt=lambda _config, _families: None,
     sysctls=lambda config: iptables.LOOPBACK_SYSCTLS if config.iptables.localhost_node_ports else (),
     priorities=NatPriorities(),
-    explainer=_explainer,
-    remarks=lambda _: (),
-    standing=lambda _: (),
     kernel_counters={
         "iptables_ct_state_invalid_dropped_packets_total": lambda: read_counter(INVALID_COUNTER),
         "iptables_localhost_nodeports_accepted_packets_total": lambda: read_counter(LOCALHOST_COUNTER),

@@ -22,6 +22,7 @@ from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, decode, encode
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, ROOT, ROOTS, Key, Rules
 from vipwire.modes.iptables.rules.read import last_port
 from vipwire.modes.iptables.rules.skeleton import jump_keys
+from vipwire.modes.spec import Inspection
 from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN
 from vipwire.modes.xtables.traversal import Traversal
@@ -235,3 +236,6 @@ class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
         """Follow a packet, with the affinity that the kernel remembers for its source."""
         recent = Recent()
         return walk(objects, packet, lambda name: recent.seen(name, packet.source))
+
+
+INSPECTION: Final = Inspection(lambda _family, mode: IptablesExplainer(mode))

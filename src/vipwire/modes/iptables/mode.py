@@ -53,6 +53,7 @@ def shortcomings(settings: RuleSettings, plan: ServicePlan) -> Iterator[Problem]
 MODE: Final = ModeSpec(
     name="iptables",
     driver="vipwire.modes.iptables.driver",
+    inspection="vipwire.modes.iptables.explain",
     settings=ModeSettings(periods="iptables", masquerading="iptables"),
     for_whom="kernels, tools and runbooks that speak iptables: kube-proxy's chains and names, "
     r"`iptables-save \| grep KUBE-SVC`",

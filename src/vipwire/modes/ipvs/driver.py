@@ -22,7 +22,6 @@ from vipwire.modes.ipvs.ownership import IpvsOwner
 from vipwire.modes.ipvs.render import IpvsSettings, Writing
 from vipwire.modes.spec import BEHIND_ALL, Driver, Mode, ModeSpec, NatPriorities, Others, clean_by
 from vipwire.reconcile.backend import Backend
-from vipwire.reconcile.explainer import Explainer
 
 _TRIAL = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8::"}  # documentation addresses: no host has them
 _REUSE_REPAIRED = (5, 9)
@@ -106,12 +105,6 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
     return build_backends(families, _settings(config), timeouts if prepare else None)
 
 
-def _explainer(family: Family, mode: Any) -> Explainer[Any, Any, Any]:
-    from vipwire.modes.ipvs.explain.explainer import IpvsExplainer  # noqa: PLC0415  # not to run
-
-    return IpvsExplainer(family, lambda: mode.resting)
-
-
 def _remains(family: Family, running: ModeSpec) -> IpvsRemains | None:
     return None if running is MODE else IpvsRemains(family, to_sockets=running.relays)
 
@@ -141,9 +134,6 @@ DRIVER: Final = Driver(
     sysctls=lambda config: ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp),
     # net/netfilter/ipvs/ip_vs_core.c: at input, and for packets that this node sends at NF_IP_PRI_NAT_DST + 2.
     priorities=NatPriorities(BEHIND_ALL, -98),
-    explainer=_explainer,
-    remarks=lambda _: (),
-    standing=lambda _: (),
     kernel_counters={},
     cleaners=clean_by(_build),
     owner=IpvsOwner,

@@ -17,6 +17,7 @@ LACKS: Final = (
 MODE: Final = ModeSpec(
     name="ipvs",
     driver="vipwire.modes.ipvs.driver",
+    inspection="vipwire.modes.ipvs.explain.explainer",
     settings=ModeSettings(periods="ipvs", masquerading="iptables"),
     for_whom="IPVS schedulers, direct return, `ipvsadm -Ln`. kube-proxy gives this mode up",
     lacks=LACKS,

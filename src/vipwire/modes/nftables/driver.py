@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError
@@ -17,11 +17,10 @@ from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
 from vipwire.modes.nftables.table.names import DSTNAT, SRCNAT, TABLE
-from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remark, RemovalResult, clean_by
+from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, RemovalResult, clean_by
 
 if TYPE_CHECKING:
     from vipwire.modes.xtables.save import ChainName
-    from vipwire.reconcile.explainer import Explainer
 
 _KUBE_PROXYS: Final = "kube-proxy"
 _KUBE_PROXYS_CHAIN: Final = "nat-prerouting"
@@ -48,24 +47,6 @@ def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> i
             log.warning("connections are not offloaded, and all packets meet the rules", reason=obstacle)
         return 0
     return packets
-
-
-def _explainer(family: Family, _mode: Any) -> "Explainer[Any, Any, Any]":
-    from vipwire.modes.nftables.explain.explainer import NftablesExplainer  # noqa: PLC0415  # not to run
-
-    return NftablesExplainer(family)
-
-
-def _remarks(config: Config) -> Iterable[Remark]:
-    from vipwire.modes.nftables.flowtable import remarks  # noqa: PLC0415  # not to run
-
-    return remarks(config)
-
-
-def _standing(config: Config) -> Iterable[Remark]:
-    from vipwire.modes.nftables.flowtable import standing  # noqa: PLC0415  # not to run
-
-    return standing(config)
 
 
 class TableRemains:
@@ -135,9 +116,6 @@ DRIVER: Final = Driver(
     attempt=lambda _, families: probe(families),
     sysctls=lambda _: (),
     priorities=NatPriorities(DSTNAT, DSTNAT, TABLE, SRCNAT),
-    explainer=_explainer,
-    remarks=_remarks,
-    standing=_standing,
     kernel_counters={},
     cleaners=clean_by(_build),
     owner=lambda _: None,

@@ -22,6 +22,7 @@ LACKS: Final = (
 MODE: Final = ModeSpec(
     name="nftables",
     driver="vipwire.modes.nftables.driver",
+    inspection="vipwire.modes.nftables.explain.explainer",
     settings=ModeSettings(periods="nftables", masquerading="nftables", primary_node_ports=True),
     for_whom="all other cases, the default, with Linux 5.10 or newer. The number of rules is constant",
     lacks=LACKS,

@@ -1,7 +1,7 @@
 """The Driver of userspace mode: chooses the variant of iptables, checks it, and builds the backends."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.config.schema import port_range
@@ -16,7 +16,6 @@ from vipwire.modes.userspace.ownership import UserspaceOwner
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.xtables.refusal import LockedError
 from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, in_use
-from vipwire.reconcile.explainer import Explainer
 
 _PROBE: Final = (
     "*nat\n:KUBE-PORTALS-PROBE - [0:0]\n"
@@ -88,12 +87,6 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
     return build_backends(families, choices, prepare=prepare)
 
 
-def _explainer(family: Family, mode: Any) -> Explainer[Any, Any, Any]:
-    from vipwire.modes.userspace.explain import UserspaceExplainer  # noqa: PLC0415  # not to run
-
-    return UserspaceExplainer(family, mode.port_of)
-
-
 def _cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
     """Build the backends that retire the relay, which needs no privilege, and with `rules` remove these."""
     return [(left.family, left) for left in leftovers(families, rules=rules)]
@@ -109,9 +102,6 @@ DRIVER: Final = Driver(
     attempt=lambda _config, _families: None,
     sysctls=lambda _: SYSCTLS,
     priorities=NatPriorities(source=MASQUERADES_NOTHING),
-    explainer=_explainer,
-    remarks=lambda _: (),
-    standing=lambda _: (),
     kernel_counters={},
     cleaners=_cleaners,
     owner=lambda _: UserspaceOwner(),

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Final
 
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address, format_endpoint
+from vipwire.modes.spec import Inspection
 from vipwire.modes.userspace.names import PORT, Front, Key, Rule, Value
 from vipwire.modes.userspace.script import script
 from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules, goes_here
@@ -209,3 +210,6 @@ def _listening(listener: Listener) -> str:
 def _place(place: Place, any_port: str) -> str:
     address = Address(place.address)
     return format_endpoint(address, place.port) if place.port else f"{format_address(address)} ({any_port})"
+
+
+INSPECTION: Final = Inspection(lambda family, mode: UserspaceExplainer(family, mode.port_of))

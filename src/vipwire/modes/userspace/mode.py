@@ -40,6 +40,7 @@ def _without_rules(config: Config) -> bool:
 MODE: Final = ModeSpec(
     name="userspace",
     driver="vipwire.modes.userspace.driver",
+    inspection="vipwire.modes.userspace.explain",
     settings=ModeSettings(periods="iptables", masquerading="iptables"),
     for_whom="machines with NAT redirection only, or without any rules; "
     "the relay tries another endpoint when one does not answer",

@@ -15,7 +15,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.linux.host.rights import require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, selected
+from vipwire.modes.registry import driver_of, every_spec, inspection_of, selected
 from vipwire.modes.spec import Mode, Supposed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def needs_net_admin(config: Config) -> bool:
 
 def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any, Any] | None":
     """Build the explainer of the selected mode's objects; None if the mode has none."""
-    return driver_of(selected(config)).explainer(family, mode)
+    return inspection_of(selected(config)).explainer(family, mode)
 
 
 def vip_devices() -> frozenset[str]:

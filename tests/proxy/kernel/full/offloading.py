@@ -31,6 +31,7 @@ from vipwire.linux.netlink.conntrack import STATUS_OFFLOADED, Flow
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
 from vipwire.modes.nftables.driver import DRIVER
+from vipwire.modes.nftables.explain.explainer import INSPECTION
 from vipwire.modes.nftables.table import fastpath
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.counts import AdoptsSettings, Measure
@@ -271,7 +272,7 @@ def test_connections_are_counted_once_whoever_carries_them(node: Node, family: F
     with node.connected(family) as talk:
         talk.carried()
         assert counted() == before + 1
-    said = [each.said for each in DRIVER.standing(Config()) if family.value in each.said]
+    said = [each.said for each in INSPECTION.standing(Config()) if family.value in each.said]
     assert said == [f"{family.value}: {places()}, 0 connections now"], "a reset has ended it"
 
 
@@ -279,9 +280,9 @@ def test_status_says_how_many_are_carried(node: Node) -> None:
     with node.connected(Family.IPV4) as one, node.connected(Family.IPV4) as other:
         one.carried()
         other.carried()
-        said = [each.said for each in DRIVER.standing(Config())]
+        said = [each.said for each in INSPECTION.standing(Config())]
         assert f"IPv4: {places()}, 2 connections now" in said
-    assert "this kernel can offload connections" in [each.said for each in DRIVER.remarks(ASKED)]
+    assert "this kernel can offload connections" in [each.said for each in INSPECTION.remarks(ASKED)]
 
 
 def test_a_connection_stays_with_its_endpoint_and_new_ones_go_elsewhere(node: Node) -> None:
@@ -372,7 +373,7 @@ def test_what_looks_knows_what_the_proxy_does() -> None:
         rendered = looking.render_node(node_plan())
         assert rendered.items() <= looking.observe().items(), "no difference"
         assert fastpath.KEY in rendered
-        explainer = DRIVER.explainer(Family.IPV4, looking)
+        explainer = INSPECTION.explainer(Family.IPV4, looking)
         assert explainer is not None
         delta = "\n".join(explainer.script(Delta(added=dict(rendered))))
     assert "add flowtable ip vipwire fastpath { hook ingress priority 0; counter; }" in delta
@@ -396,7 +397,7 @@ def test_cleanup_leaves_nothing(node: Node) -> None:
     for family, line in node.lines.items():
         assert line.backend.delete(), family
     assert "vipwire" not in run("nft list ruleset")
-    assert not [each.said for each in DRIVER.standing(Config())]
+    assert not [each.said for each in INSPECTION.standing(Config())]
     node.program(ASKED)
 
 

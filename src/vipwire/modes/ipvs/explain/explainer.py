@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from vipwire.linux.netlink.ipvs import Forwarding, RealServer, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
@@ -9,6 +10,7 @@ from vipwire.modes.ipvs.explain.objects import IpvsNode, KernelObjects
 from vipwire.modes.ipvs.explain.walk import follow
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import DEVICE, Object, ObjectKey
+from vipwire.modes.spec import Inspection
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Explainer, Walk, merge
@@ -103,3 +105,6 @@ def _connections() -> Iterable[str]:
             yield from lines
     except OSError:  # the file changed during the read: assume no template
         return
+
+
+INSPECTION: Final = Inspection(lambda family, mode: IpvsExplainer(family, lambda: mode.resting))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Final
 
 from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.elements import Element, decode_elements
@@ -15,10 +16,12 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.explain.walk import run
+from vipwire.modes.nftables.flowtable import remarks, standing
 from vipwire.modes.nftables.table import text
 from vipwire.modes.nftables.table.fastpath import ENTRY, FASTPATH, KEY, packets_of
 from vipwire.modes.nftables.table.names import TABLE, Chain, Object, ObjectKey, handle_bytes
 from vipwire.modes.nftables.table.read import has_table
+from vipwire.modes.spec import Inspection
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Explainer, Walk, merge
@@ -124,3 +127,6 @@ def offloading(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
 def _packets(objects: Mapping[ObjectKey, Object]) -> int:
     entry = objects.get(ENTRY) if KEY in objects else None
     return packets_of(entry) if isinstance(entry, Chain) else 0
+
+
+INSPECTION: Final = Inspection(lambda family, _mode: NftablesExplainer(family), remarks, standing)
