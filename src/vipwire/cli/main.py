@@ -68,6 +68,11 @@ _ELSEWHERE: Final = {
     ),
     "dns": ("vipwire_up.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
     "store": ("vipwire_up.cli", "store", "Back up and restore the objects of `vipwire up`."),
+    "connectivity": (
+        "vipwire_lab.connectivity.cli",
+        "connectivity",
+        "Ask Services of every kind on this Node, and tell which fail, and where.",
+    ),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
 }
 """Commands that are imported at their first use: module, attribute, and summary."""
@@ -87,7 +92,7 @@ fish:  vipwire completion fish > ~/.config/fish/completions/vipwire.fish
 """
 _TASKS: Final = {
     "Serve Services": ("proxy", "up", "join", "leave", "token", "ingress", "gateway", "dns", "cleanup"),
-    "Look": ("status", "view", "explain", "plan", "diff", "top", "trace", "check"),
+    "Look": ("status", "view", "explain", "plan", "diff", "top", "trace", "check", "connectivity"),
     "Change": ("drain", "expose", "store"),
     "Learn": ("lab",),
 }

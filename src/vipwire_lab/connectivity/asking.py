@@ -1,0 +1,136 @@
+"""Asks until all checks pass or the time is over, then finds the causes of those that failed."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from vipwire.config.configuration import Config
+from vipwire.errors import VipwireError
+from vipwire.inspect.node.situation import opened, take
+from vipwire.inspect.node.source import read_objects
+from vipwire.kube.objects import Object
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Protocol, format_address
+from vipwire_lab.cluster.outcome import Target
+from vipwire_lab.connectivity.cause import DNS, ask, causes
+from vipwire_lab.connectivity.checks import Check, Expected, checks_of, judge
+from vipwire_lab.connectivity.names import NameCheck, judge_name, name_checks
+from vipwire_lab.connectivity.objects import Echo
+
+Document = dict[str, Any]
+Question = Check | NameCheck
+_PAUSE: Final = 0.2
+_DNS_SERVICE: Final = ObjectName("kube-system", "kube-dns")
+_NO_DNS: Final = f"there is no Service {_DNS_SERVICE}"
+
+
+class Asking:
+    """The checks from this Node, and what became of them."""
+
+    def __init__(
+        self, config: Config, node: Sequence[str], families: Sequence[str], echoes: Sequence[Echo], domain: str
+    ) -> None:
+        self._config, self._node, self._families = config, node, families
+        self._echoes, self._domain = echoes, domain
+        self._passed: set[Question] = set()
+        self._failing: dict[Question, str] = {}
+        self._questions: list[Question] = []
+        service = read_objects(config).services.get(_DNS_SERVICE)
+        self._servers = [format_address(each) for each in service.cluster_ips] if service is not None else []
+
+    def until(
+        self,
+        read: Callable[[], Coroutine[Any, Any, list[Object]]],
+        services: list[Object],
+        wait: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Ask all; ask those that fail again, with the Services as they are then, for `wait` seconds."""
+        ends, round_ = time.monotonic() + wait, 0
+        while True:
+            round_ += 1
+            self._questions = self._all(services)
+            self._failing = {}
+            for number, each in enumerate(self._questions, 1):
+                if each not in self._passed and not getattr(each, "skip", ""):
+                    tell(f"asking {number} of {len(self._questions)}" + (f", round {round_}" if round_ > 1 else ""))
+                    self._put(each)
+            if not self._failing or time.monotonic() >= ends:
+                return
+            time.sleep(_PAUSE)
+            services = asyncio.run(read())
+
+    def _all(self, services: Sequence[Object]) -> list[Question]:
+        made: list[Question] = [*checks_of(services, self._node, self._families)]
+        return [*made, *name_checks(services, self._echoes, self._servers, self._domain)]
+
+    def _put(self, question: Question) -> None:
+        if isinstance(question, NameCheck):
+            why = judge_name(question)
+        else:
+            assert question.target is not None  # noqa: S101  # else it is skipped
+            why = judge(question, ask(question.target, question.options), self._echoes)
+        if why:
+            self._failing[question] = why
+        else:
+            self._passed.add(question)
+
+    def told(self, refused: dict[str, str]) -> Document:
+        """Describe all checks. `refused` are Services that could not be made, and why."""
+        found = self._causes()
+        results = [_document(each, self._failing.get(each, ""), found.get(each, [])) for each in self._questions]
+        results += [_skipped(name, why) for name, why in refused.items()]
+        if not self._servers:
+            results.append(_skipped("headless", _NO_DNS))
+        counts = {state: sum(each["state"] == state for each in results) for state in ("passed", "failed", "skipped")}
+        return {**counts, "checks": results}
+
+    def _causes(self) -> dict[Question, list[str]]:
+        if not self._failing:
+            return {}
+        with opened(self._config) as kernel:
+            try:
+                situation = take(self._config, read_objects(self._config), kernel)
+            except VipwireError as error:
+                return {each: [f"the objects cannot be read: {error}"] for each in self._failing}
+        found: dict[Question, list[str]] = {}
+        for each in self._failing:
+            if isinstance(each, NameCheck):
+                target, refused = _server(each), False
+            else:
+                assert each.target is not None  # noqa: S101  # else it is skipped
+                target, refused = each.target, each.expected is Expected.REFUSAL
+            found[each] = causes(situation, target, refused=refused)
+        return found
+
+
+def _server(check: NameCheck) -> Target:
+    return Target(check.server, DNS, Protocol[check.protocol.upper()])
+
+
+def _document(question: Question, why: str, cause: Sequence[str]) -> Document:
+    at: Target | None
+    if isinstance(question, NameCheck):
+        at, what, expected = _server(question), f"DNS {question.type}", "addresses"
+    else:
+        at, what, expected = question.target, question.what, question.expected.value
+        if question.skip:
+            return _skipped(question.service, question.skip) | {"what": what}
+    assert at is not None  # noqa: S101  # else it is skipped
+    return {
+        "service": question.service,
+        "what": what,
+        "family": "IPv6" if ":" in at.address else "IPv4",
+        "protocol": at.protocol.label,
+        "target": str(at),
+        "expected": expected,
+        "state": "failed" if why else "passed",
+        "why": why,
+        "cause": list(cause),
+    }
+
+
+def _skipped(service: str, why: str) -> Document:
+    nothing = dict.fromkeys(("family", "protocol", "target", "expected"))
+    return {"service": service, "what": "-", **nothing, "state": "skipped", "why": why, "cause": []}

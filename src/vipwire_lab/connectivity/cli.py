@@ -1,0 +1,81 @@
+"""`vipwire connectivity test`."""
+
+import sys
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from vipwire.config.configuration import Config
+from vipwire.inspect.command import show
+from vipwire.inspect.command.options import CompareCommand
+from vipwire.inspect.node.source import api_access
+from vipwire.linux.host.rights import require_net_admin
+from vipwire.terminal.output import note
+from vipwire_lab.connectivity.run import Test
+
+Document = dict[str, Any]
+
+
+@click.group()
+def connectivity() -> None:
+    """Ask Services of every kind on this Node, and tell which fail, and where."""
+
+
+@connectivity.command(cls=CompareCommand)
+@click.option(
+    "--wait", type=click.FloatRange(0, 3600), default=15.0, show_default=True, help="Seconds for all checks."
+)
+@click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def test(config: Config, wait: float, cluster_domain: str, output: str) -> None:
+    """Make Services of every kind, ask each address from this Node, and remove them.
+
+    In a namespace of its own it makes Services of type ClusterIP, NodePort and LoadBalancer, with external IPs,
+    policies Local, session affinity, without endpoints, and a headless one, over TCP, UDP and SCTP and both families.
+    Echo processes at this Node's address are the endpoints. Of each failed check it says what explain and the
+    endpoints say. The exit status is 0 if all checks passed, 1 if one failed, 2 if the test could not run. All
+    objects are removed at the end, also after Ctrl-C.
+    """
+    require_net_admin("vipwire connectivity test")
+    document = Test(config, api_access(config), _progress, wait, cluster_domain).run()
+    show.print_view(document, output, view)
+    sys.exit(int(document["failed"] > 0))
+
+
+def _progress(text: str) -> None:
+    if not sys.stderr.isatty():
+        if not text.startswith("asking"):
+            note(text)
+        return
+    sys.stderr.write(f"\r\x1b[K{text}" + ("" if text.startswith("asking") else "\n"))
+    sys.stderr.flush()
+
+
+_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+def view(document: Document) -> RenderableType:
+    """Lay out a line for each kind of question, then the failed ones in full."""
+    rows: dict[tuple[str, str], list[Document]] = {}
+    for each in document["checks"]:
+        rows.setdefault((each["service"], each["what"]), []).append(each)
+    lines = [[service, what, *_summary(found)] for (service, what), found in rows.items()]
+    parts: list[RenderableType] = [show.table(["service", "asked at", "passed", "result"], lines)]
+    for each in document["checks"]:
+        if each["state"] == "failed":
+            head = f"{each['service']}: {each['what']} {each['target']}: {each['why']}"
+            parts.append(Text(f"\n{head}", style="bold red"))
+            parts.extend(Text(f"  {line}") for line in each["cause"])
+    told = ", ".join(f"{document[state]} {state}" for state in ("passed", "failed", "skipped"))
+    parts.append(Text(f"\nfrom node {document['node']}: {told}"))
+    return Group(*parts)
+
+
+def _summary(found: list[Document]) -> list[str | Text]:
+    passed = sum(each["state"] == "passed" for each in found)
+    states = [each["state"] for each in found]
+    worst = next(state for state in ("failed", "skipped", "passed") if state in states)
+    why = next((each["why"] for each in found if each["state"] == worst == "skipped"), "")
+    return [f"{passed}/{len(found)}", Text(f"{worst}: {why}" if why else worst, style=_STYLES[worst])]
