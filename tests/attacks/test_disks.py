@@ -1,9 +1,10 @@
-"""Full and read-only disks under join, proxy and ingress: what cannot be written is told, and all goes on later."""
+"""Disks and files that take no more bytes: each command names the file, and goes on once it can write."""
 
 import asyncio
 import contextlib
 import http.client
 import json
+import resource
 import subprocess
 import tempfile
 import time
@@ -16,13 +17,16 @@ from tests.fakes.daemon import leads_to, scene, service_of, slice_for, stage
 from tests.fakes.own_network import own_network
 from tests.fakes.ports import free_port
 from tests.l7.ingress.site import ingress, rule, service
-from tests.up.unit.cluster_process import PATIENCE, VIPWIRE, up
+from tests.up.unit.cluster_process import ALONE, CLIENTS, PATIENCE, VIPWIRE, Kubectl, up
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.slow]
 
 
+SPOILED = ("full", "read-only", "immutable")
+
+
 class Disk:
-    """A disk of four megabytes, mounted at `path`, that becomes full or read-only."""
+    """A disk of four megabytes, mounted at `path`, that becomes full, read-only or immutable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,14 +34,20 @@ class Disk:
     def spoil(self, how: str) -> None:
         if how == "read-only":
             self._mount("remount,ro")
+        elif how == "immutable":
+            self._mark("+i")
         else:
             with contextlib.suppress(OSError), (self.path / "fill").open("wb", buffering=0) as opened:
                 while True:
                     opened.write(bytes(4096))
 
     def mend(self) -> None:
+        self._mark("-i")
         self._mount("remount,rw")
         (self.path / "fill").unlink(missing_ok=True)
+
+    def _mark(self, flag: str) -> None:
+        subprocess.run(["chattr", "-fR", flag, str(self.path)], check=False)  # sockets have no flags
 
     def _mount(self, options: str) -> None:
         subprocess.run(["mount", "-o", options, str(self.path)], check=True)
@@ -60,9 +70,9 @@ def until(holds: Callable[[], object], log: Path) -> None:
         time.sleep(0.1)
 
 
-def ended(*words: str) -> str:
+def ended(*words: str, program: tuple[str, ...] = VIPWIRE) -> str:
     """Run a command that must end with one line; return it."""
-    done = subprocess.run([*VIPWIRE, *words], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     (said,) = (line for line in done.stderr.splitlines() if line.startswith("error:"))
@@ -82,7 +92,7 @@ def running(log: Path, *words: str) -> Iterator[None]:
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize("how", ["full", "read-only"])
+@pytest.mark.parametrize("how", SPOILED)
 def test_a_first_join_names_the_file_and_succeeds_later(how: str, disk: Disk, tmp_path: Path) -> None:
     data, log = tmp_path / "up", tmp_path / "log"
     with own_network(), up(data):
@@ -97,6 +107,38 @@ def test_a_first_join_names_the_file_and_succeeds_later(how: str, disk: Disk, tm
             until(lambda: "joined as Node m1" in log.read_text(), log)
 
 
+def test_up_on_immutable_files_ends_with_a_line_and_has_all_objects_later(disk: Disk) -> None:
+    data = disk.path / "data"
+    with up(data):
+        kubectl(data, "create", "configmap", "kept")
+    disk.spoil("immutable")
+    assert f"{data}/store." in ended("up", *ALONE, "--secure-port", "0", "--data-dir", str(data))
+    disk.mend()
+    with up(data):
+        kubectl(data, "get", "configmap", "kept")
+
+
+def test_up_under_a_limit_of_file_sizes_refuses_writes_until_the_limit_is_raised(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with up(data) as process:
+        kubectl(data, "create", "configmap", "kept")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
+        with pytest.raises(
+            AssertionError, match=f"{data}/store.db: the disk fails or is full: the change was not made"
+        ):
+            kubectl(data, "create", "configmap", "refused")
+        assert "configmap/kept" in kubectl(data, "get", "configmaps", "--output", "name")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        kubectl(data, "create", "configmap", "new")
+    limited = ("prlimit", "--fsize=1000", *VIPWIRE)
+    first = ("up", *ALONE, "--secure-port", "0", "--data-dir", str(tmp_path / "other"))
+    assert f"{tmp_path}/other/store.db" in ended(*first, program=limited)
+
+
+def kubectl(data: Path, *words: str) -> str:
+    return Kubectl(CLIENTS[0], data / "admin.kubeconfig", data)(*words)
+
+
 def answer(port: int, host: str) -> int:
     """Return the status of HAProxy's answer; 0 if there is none."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as client:
@@ -107,7 +149,7 @@ def answer(port: int, host: str) -> int:
             return 0
 
 
-@pytest.mark.parametrize("how", ["full", "read-only"])
+@pytest.mark.parametrize("how", SPOILED)
 def test_a_first_ingress_names_the_file_and_starts_once_there_is_space(how: str, disk: Disk, tmp_path: Path) -> None:
     objects, log, port, folder = tmp_path / "objects", tmp_path / "log", free_port(), disk.path / "ingress"
     objects.mkdir()
@@ -123,7 +165,7 @@ def test_a_first_ingress_names_the_file_and_starts_once_there_is_space(how: str,
         until(lambda: answer(port, "a.org") == 503, log)  # its Service has no endpoints
 
 
-@pytest.mark.parametrize("how", ["full", "read-only"])
+@pytest.mark.parametrize("how", SPOILED)
 def test_a_proxy_serves_changes_and_writes_its_record_again_afterwards(how: str, disk: Disk) -> None:
     state = disk.path / "state"
 

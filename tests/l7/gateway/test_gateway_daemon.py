@@ -68,9 +68,9 @@ def running(folder: Path, *flags: str) -> Iterator["subprocess.Popen[bytes]"]:
             process.send_signal(signal.SIGTERM)
 
 
-def until(found: Callable[[], bool], folder: Path) -> None:
+def until(found: Callable[[], bool], folder: Path, patience: float = PATIENCE) -> None:
     """Wait for a condition."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while not found():
         assert time.monotonic() < end, (folder / "log").read_text()[-3000:]
         time.sleep(0.1)
