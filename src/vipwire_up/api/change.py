@@ -1,5 +1,6 @@
 """The steps of a change: from the stored object and the client's body to the next state of the object. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,7 @@ from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.store.record import Key, Record
 
+_PART: Final = re.compile(r"[^.\[]+")
 DEFAULT_MANAGER: Final = "vipwire"
 
 
@@ -40,11 +42,18 @@ class Remarks:
 
 
 def decode_sent(
-    resource: Resource, value: Object, options: Options, remarks: Remarks, old: Object | None = None
+    resource: Resource,
+    value: Object,
+    options: Options,
+    remarks: Remarks,
+    old: Object | None = None,
+    *,
+    subresource: str = "",
 ) -> Object:
     """Decode a body as its kind, with defaults; note invalid values in `remarks`. Raise ApiError 400 for wrong types.
 
-    `old` is the stored object: invalid values that it already has are allowed.
+    `old` is the stored object: invalid values that it already has are allowed. So are those of the parts that a write
+    of this object or `subresource` does not change.
     """
     findings = Findings()
     try:
@@ -53,8 +62,20 @@ def decode_sent(
         what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{what}: {error.message}") from None
     remarks.warnings.extend(unknown_warnings(resource, findings.unknown, options))
-    remarks.causes.extend(findings.causes)
+    is_new = old is None
+    remarks.causes.extend(
+        each for each in findings.causes if not is_dropped(resource, each.field, subresource, is_new=is_new)
+    )
     return decoded_value
+
+
+def is_dropped(resource: Resource, field: str, subresource: str, *, is_new: bool) -> bool:
+    """Report whether a write does not take a field from the body."""
+    part = _PART.match(field)
+    name = part[0] if part else ""
+    if subresource:
+        return name != {"status": "status", "finalize": "spec"}.get(subresource)
+    return name == "status" and resource.has_status and not (is_new and resource.declares_status)
 
 
 def check_version(resource: Resource, name: str, value: Object, record: Record) -> None:

@@ -188,7 +188,7 @@ class Registry:
         check_name(value, name)
         check_version(resource, name, value, record)
         remarks = Remarks()
-        new = decode_sent(resource, value, options, remarks, old)
+        new = decode_sent(resource, value, options, remarks, old, subresource=subresource)
         keep_metadata(new, old)
         if resource.has_status or subresource:
             new = split(new, old, subresource)
@@ -232,7 +232,7 @@ class Registry:
             return await self._store_new(resource, namespace, merged, options, owned)
         check_version(resource, name, wanted, record)
         remarks = Remarks()
-        new = decode_sent(resource, merged, options, remarks, old)
+        new = decode_sent(resource, merged, options, remarks, old, subresource=subresource)
         keep_metadata(new, old)
         new = split(new, old, subresource) if resource.has_status or subresource else new
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)

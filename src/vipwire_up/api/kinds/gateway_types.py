@@ -54,8 +54,8 @@ HTTPRequestMirrorFilter | A copy of requests.
   fraction Fraction | How many of them.
 HTTPPathModifier | A change of a path.
   type string required one=ReplaceFullPath,ReplacePrefixMatch | What is changed.
-  replaceFullPath string pointer max=1024 | The new path.
-  replacePrefixMatch string pointer max=1024 | The new prefix.
+  replaceFullPath string max=1024 | The new path.
+  replacePrefixMatch string max=1024 | The new prefix.
 HTTPRequestRedirectFilter | A redirect.
   scheme string one=http,https | The scheme.
   hostname string | The host.
@@ -205,7 +205,7 @@ kind GatewayClass | Who serves Gateways of this class.
 GatewayClassSpec | Who serves a class.
   controllerName string required max=253 | The controller.
   parametersRef SecretObjectReference | Its parameters.
-  description string pointer max=64 | What it is for.
+  description string max=64 | What it is for.
 GatewayClassStatus | What is the case about a class.
   conditions []Condition key=type | What is the case.
   supportedFeatures []SupportedFeature key=name | What it can do.
@@ -227,7 +227,7 @@ GatewayInfrastructure | What is made for a Gateway.
   annotations {}string | Annotations of all that is made.
   parametersRef LocalParametersReference | More about how.
 LocalParametersReference | An object of the same namespace that says more.
-  group string required pointer max=253 | Its group.
+  group string required max=253 | Its group.
   kind string required max=63 | Its kind.
   name string required max=253 | Its name.
 GatewayTLS | How TLS is spoken.
@@ -247,7 +247,7 @@ FrontendTLSValidation | How certificates of clients are checked.
   caCertificateRefs []ObjectReference required atomic | Who signs them.
   mode string default=AllowValidOnly one=AllowValidOnly,AllowInsecureFallback | Who else is let in.
 ObjectReference | An object of any namespace.
-  group string required pointer max=253 | Its group.
+  group string required max=253 | Its group.
   kind string required max=63 | Its kind.
   name string required max=253 | Its name.
   namespace string | Its namespace.
@@ -299,11 +299,11 @@ ReferenceGrantSpec | Who may refer to what.
   from []ReferenceGrantFrom required atomic | Who.
   to []ReferenceGrantTo required atomic | To what.
 ReferenceGrantFrom | Who may refer.
-  group string required pointer | Of which group.
+  group string required | Of which group.
   kind string required | Of which kind.
   namespace string required | Of which namespace.
 ReferenceGrantTo | What may be referred to.
-  group string required pointer | Of which group.
+  group string required | Of which group.
   kind string required | Of which kind.
   name string | Which one; all if not given.
 kind BackendTLSPolicy | How endpoints' certificates are checked.
@@ -314,7 +314,7 @@ BackendTLSPolicySpec | How certificates are checked.
   validation BackendTLSPolicyValidation required | How.
   options {}string | More.
 PolicyTarget | What a policy is for.
-  group string required pointer | Its group.
+  group string required | Its group.
   kind string required | Its kind.
   name string required | Its name.
   sectionName string | A part of it.
@@ -335,7 +335,7 @@ PolicyStatus | What controllers say about a policy.
   ancestors []PolicyAncestorStatus atomic | By what they are about.
 """
 _PREFIX: Final = "io.k8s.networking.gateway.v1"
-_PARTS: Final = read_types(_SHARED, _PREFIX, META)
-GATEWAY_TYPES: Final[dict[str, Type]] = read_types(_ROUTES, _PREFIX, META | _PARTS) | read_types(
-    _GATEWAYS, _PREFIX, META | _PARTS
+_PARTS: Final = read_types(_SHARED, _PREFIX, META, custom=True)
+GATEWAY_TYPES: Final[dict[str, Type]] = read_types(_ROUTES, _PREFIX, META | _PARTS, custom=True) | read_types(
+    _GATEWAYS, _PREFIX, META | _PARTS, custom=True
 )

@@ -64,7 +64,7 @@ BackendCookie | The attributes of a cookie.
   secure bool | Secure.
   changeOnFailure bool | Whether a client gets another endpoint when its own refuses.
 """
-_TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.vipwire.v1", META | GATEWAY_TYPES)
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.vipwire.v1", META | GATEWAY_TYPES, custom=True)
 
 
 MOST_TARGETS: Final = 16

@@ -16,8 +16,10 @@ from vipwire_up.api.kinds.service_rules import (
     TOPOLOGY_MODE,
     check_service,
     is_reached_from_outside,
+    moves,
     settle_status,
     wants_health_check,
+    wants_ports,
 )
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.addresses import warn_of_address, warn_of_network
@@ -145,7 +147,7 @@ def _ignored_by_headless(spec: Object) -> Iterator[str]:
 
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
-_WITH_PORTS: Final = ("NodePort", "LoadBalancer")
+_ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 
 def _default(new: Object) -> None:
@@ -178,7 +180,10 @@ def _prepare(new: Object, old: Object | None) -> None:
     if not spec.get("clusterIP"):
         spec.pop("clusterIP", None)
     if old is not None:
-        _keep_allocated(spec, old.get("spec") or {})
+        before = old.get("spec") or {}
+        _keep_allocated(spec, before)
+        if not moves(spec, before):  # else the validation refuses it
+            _drop_unused(spec, before)
     _join_addresses(spec, (old or {}).get("spec"))
     settle_status(new, old)
 
@@ -209,7 +214,7 @@ def _keep_allocated(spec: Object, old: Object) -> None:
         for name in ("ipFamilies", "ipFamilyPolicy"):
             if not spec.get(name) and old.get(name):
                 spec[name] = old[name]
-    if spec.get("type") in _WITH_PORTS and old.get("type") in _WITH_PORTS:
+    if wants_ports(spec) and wants_ports(old):
         _keep_node_ports(spec.get("ports") or [], old.get("ports") or [])
     if wants_health_check(spec) and wants_health_check(old) and not spec.get("healthCheckNodePort"):
         kept = old.get("healthCheckNodePort")
@@ -224,6 +229,34 @@ def _keep_node_ports(ports: list[Object], old: list[Object]) -> None:
         kept = before.get(port.get("name"))
         if kept and not port.get("nodePort") and kept not in given:
             port["nodePort"] = kept
+
+
+def _drop_unused(spec: Object, old: Object) -> None:
+    """Drop fields of the old type that the new type does not have, unless the update changed them.
+
+    See dropTypeDependentFields (pkg/registry/core/service/strategy.go).
+    """
+    if old.get("type") in _VIRTUAL and spec.get("type") == "ExternalName":
+        _drop_same(spec, old, _ADDRESS_FIELDS)
+    if is_reached_from_outside(old) and not is_reached_from_outside(spec):
+        _drop_same(spec, old, ("externalTrafficPolicy",))
+    if wants_ports(old) and not wants_ports(spec) and _node_ports(spec) == _node_ports(old):
+        for port in spec.get("ports") or ():
+            port.pop("nodePort", None)
+    if old.get("type") == "LoadBalancer" and spec.get("type") != "LoadBalancer":
+        _drop_same(spec, old, ("allocateLoadBalancerNodePorts", "loadBalancerClass"))
+    if wants_health_check(old) and not wants_health_check(spec):
+        _drop_same(spec, old, ("healthCheckNodePort",))
+
+
+def _node_ports(spec: Object) -> set[int]:
+    return {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
+
+
+def _drop_same(spec: Object, old: Object, names: tuple[str, ...]) -> None:
+    for name in names:
+        if spec.get(name) == old.get(name):
+            spec.pop(name, None)
 
 
 def _external(value: Object, _now: datetime) -> str:

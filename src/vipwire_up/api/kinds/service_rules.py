@@ -31,6 +31,10 @@ def wants_health_check(spec: Object) -> bool:
     return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
 
 
+def wants_ports(spec: Object) -> bool:
+    return spec.get("type") in ("NodePort", "LoadBalancer")
+
+
 def check_service(new: Object, old: Object | None) -> Iterator[Cause]:
     spec = new["spec"]
     if old is not None:

@@ -82,8 +82,11 @@ class Field:
 _SCALAR_TYPES: Final = {name: Type(Shape.SCALAR, name) for name in SCALARS} | {"any": Type(Shape.ANY, "any")}
 
 
-def read_types(text: str, prefix: str, known: Mapping[str, Type]) -> dict[str, Type]:
-    """Parse a table into types by their short names. `known` are types of other tables that it may use."""
+def read_types(text: str, prefix: str, known: Mapping[str, Type], *, custom: bool = False) -> dict[str, Type]:
+    """Parse a table into types by their short names. `known` are types of other tables that it may use.
+
+    In a custom resource the empty string is a value everywhere.
+    """
     types: dict[str, Type] = {}
     lines: list[tuple[str, str]] = []
     current, meta = "", known.get("ObjectMeta")
@@ -97,7 +100,7 @@ def read_types(text: str, prefix: str, known: Mapping[str, Type]) -> dict[str, T
         if head.startswith("kind ") and meta is not None:
             types[current].fields.update(_header(meta))
     for owner, line in lines:
-        found = _read_field(line, {**known, **types})
+        found = _read_field(line, {**known, **types}, custom=custom)
         types[owner].fields[found.name] = found
     return types
 
@@ -111,7 +114,7 @@ def _header(meta: Type) -> dict[str, Field]:
     }
 
 
-def _read_field(line: str, types: Mapping[str, Type]) -> Field:
+def _read_field(line: str, types: Mapping[str, Type], *, custom: bool) -> Field:
     head, _, description = line.partition(" | ")
     name, type_name, *marks = head.split()
     values = dict(mark.partition("=")[::2] for mark in marks)
@@ -133,7 +136,7 @@ def _read_field(line: str, types: Mapping[str, Type]) -> Field:
         atomic="atomic" in values,
         merge_key=values.get("merge", ""),
         retain_keys="retain" in values,
-        is_pointer="pointer" in values,
+        is_pointer=custom or "pointer" in values,
         is_named="named" in values,
     )
 

@@ -1,8 +1,7 @@
 """Admission hook: allocates addresses and ports when a Service is created or changed, and frees them at its end.
 
     create   families, ClusterIPs, node ports, health check node port
-    update   the same for new fields; fields that the new type does not have are dropped, as in Kubernetes
-             (pkg/registry/core/service/strategy.go, dropTypeDependentFields)
+    update   the same for new fields
     delete   everything is freed
 
 Addresses are recorded in the store. Ports are recorded in memory, with an undo for writes that fail, and also in the
@@ -19,21 +18,18 @@ from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_rules import (
     NONE,
     check_cluster_ips,
-    is_reached_from_outside,
     moves,
-    wants_health_check,
 )
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.errors import internal, not_valid
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.addresses import Addresses
 from vipwire_up.controllers.allocation.families import settle_families
-from vipwire_up.controllers.allocation.node_ports import NodePorts, owner_of, ports_of, wants_ports
+from vipwire_up.controllers.allocation.node_ports import NodePorts, owner_of, ports_of
 from vipwire_up.controllers.allocation.port_notes import PortNotes
 from vipwire_up.store.record import Step
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
-_ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 
 class ServiceAllocation:
@@ -57,11 +53,8 @@ class ServiceAllocation:
         new, before = attempt.new or {}, attempt.old or {"spec": {}, "metadata": {}}
         if moves(new["spec"], before["spec"]):
             return None  # the validation that follows refuses it
-        drop_unused(new["spec"], before["spec"])
         if wrong := tuple(check_cluster_ips(new["spec"])):
             raise not_valid("Service", "", attempt.name, wrong)
-        if before["spec"].get("type") == "LoadBalancer" != new["spec"].get("type"):
-            new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}  # no other controller clears it
         return self._settle(new, before)
 
     def _settle(self, new: Object, old: Object) -> Admitted:
@@ -89,31 +82,6 @@ class ServiceAllocation:
         causes = settle_families(new["spec"], available, old)
         if causes:
             raise not_valid("Service", "", new["metadata"]["name"], causes)
-
-
-def drop_unused(spec: Object, old: Object) -> None:
-    """Drop fields of the old type that the new type does not have, unless the update changed them."""
-    if old.get("type") in _VIRTUAL and spec.get("type") == "ExternalName":
-        _drop_same(spec, old, _ADDRESS_FIELDS)
-    if is_reached_from_outside(old) and not is_reached_from_outside(spec):
-        _drop_same(spec, old, ("externalTrafficPolicy",))
-    if wants_ports(old) and not wants_ports(spec) and _node_ports(spec) == _node_ports(old):
-        for port in spec.get("ports") or ():
-            port.pop("nodePort", None)
-    if old.get("type") == "LoadBalancer" and spec.get("type") != "LoadBalancer":
-        _drop_same(spec, old, ("allocateLoadBalancerNodePorts", "loadBalancerClass"))
-    if wants_health_check(old) and not wants_health_check(spec):
-        _drop_same(spec, old, ("healthCheckNodePort",))
-
-
-def _node_ports(spec: Object) -> set[int]:
-    return {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
-
-
-def _drop_same(spec: Object, old: Object, names: tuple[str, ...]) -> None:
-    for name in names:
-        if spec.get(name) == old.get(name):
-            spec.pop(name, None)
 
 
 def _addresses(service: Object) -> tuple[str, ...]:

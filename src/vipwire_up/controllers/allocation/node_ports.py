@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.kinds.service_rules import wants_health_check
+from vipwire_up.api.kinds.service_rules import wants_health_check, wants_ports
 from vipwire_up.api.objects.errors import internal, invalid, not_valid
 from vipwire_up.api.objects.object import at, readable
 from vipwire_up.api.objects.resource import Object
@@ -147,10 +147,6 @@ def _shared(same: Iterable[int], port: Object, chosen: dict[int, set[str]]) -> i
 
 def owner_of(service: Object) -> Owner:
     return service["metadata"]["namespace"], service["metadata"]["name"]
-
-
-def wants_ports(spec: Object) -> bool:
-    return spec.get("type") in ("NodePort", "LoadBalancer")
 
 
 def allocates(spec: Object) -> bool:

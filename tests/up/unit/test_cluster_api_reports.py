@@ -1,0 +1,106 @@
+"""What people report of API servers: what is dropped is not judged; empty is not absent in custom kinds."""
+
+from typing import Any
+
+import pytest
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
+from tests.up.unit.controllers_here import allocating
+
+WEB = f"{SERVICES}/web"
+GATEWAY = "/apis/gateway.networking.k8s.io/v1/namespaces/default"
+CONDITION = {"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": None}
+ROUTE_STATUS = {"parents": [{"parentRef": {"name": "gw"}, "controllerName": "a.test/x", "conditions": [CONDITION]}]}
+
+
+def custom(kind: str, name: str = "x", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def causes(answer: Any) -> list[str]:
+    return [each["field"] for each in answer.get("details", {}).get("causes", ())]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (SERVICES, service("web"), {"conditions": [{"type": "A"}]}),
+        (SERVICES, service("web"), {"loadBalancer": {"ingress": [{"ip": "x"}]}}),
+        (f"{GATEWAY}/httproutes", custom("HTTPRoute"), ROUTE_STATUS),
+        (f"{GATEWAY}/grpcroutes", custom("GRPCRoute"), ROUTE_STATUS),
+        ("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}, {"phase": "No"}),
+    ],
+)
+@in_cluster()
+async def test_a_status_that_is_dropped_is_not_judged(here: Here, path: str, body: Any, status: Any) -> None:
+    made = await here.post(path, body | {"status": status})
+    assert made.get("status", {}).get("conditions") is None
+    assert made.get("status", {}).get("parents", []) == []
+    place = f"{path}/{body['metadata']['name']}"
+    code, answer = await here.send("PUT", place, made | {"status": status})
+    assert (code, causes(answer)) == (200, [])
+    code, answer = await here.send("PATCH", place, {"status": status}, patch="merge-patch+json")
+    assert (code, causes(answer)) == (200, [])
+
+
+@in_cluster()
+async def test_an_object_beside_a_status_is_not_judged(here: Here) -> None:
+    made = await here.post(SERVICES, service("web"))
+    made["spec"] |= {"sessionAffinity": "X", "ports": [{"port": 99999}]}
+    made["status"] = {"conditions": [CONDITION | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    code, answer = await here.send("PUT", f"{WEB}/status", made)
+    assert (code, causes(answer)) == (200, [])
+    assert answer["spec"]["sessionAffinity"] == "None"
+    made["metadata"].pop("resourceVersion")
+    made["status"] = {"conditions": [{"type": "A"}]}
+    code, answer = await here.send("PUT", f"{WEB}/status", made)
+    assert code == 422
+    assert all(field.startswith("status.") for field in causes(answer))
+
+
+@pytest.mark.parametrize("before", ["NodePort", "LoadBalancer"])
+@pytest.mark.parametrize("after", ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"])
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"sessionAffinity": "X"}, "spec.sessionAffinity"),
+        ({"internalTrafficPolicy": "X"}, "spec.internalTrafficPolicy"),
+    ],
+)
+@allocating()
+async def test_what_a_new_type_clears_is_not_judged(
+    here: Here, before: str, after: str, wrong: dict[str, Any], field: str
+) -> None:
+    await here.post(SERVICES, service("web", type=before))
+    spec = {"type": after, **({"externalName": "a.test"} if after == "ExternalName" else {})}
+    for sent in (spec | wrong, spec):
+        code, answer = await here.send("PATCH", WEB, {"spec": sent}, patch="merge-patch+json")
+        assert (code, causes(answer)) == ((422, [field]) if sent != spec else (200, []))
+
+
+@pytest.mark.parametrize("kind", ["HTTPRoute", "GRPCRoute", "TCPRoute", "UDPRoute", "TLSRoute"])
+@in_cluster()
+async def test_the_core_group_is_not_a_default(here: Here, kind: str) -> None:
+    backend = {"rules": [{"backendRefs": [{"name": "web", "port": 80}]}]}
+    parents = [{"group": "", "kind": "Service", "name": "web", "port": 80}, {"name": "gw"}]
+    names: dict[str, Any] = {"hostnames": ["a.test"]} if kind == "TLSRoute" else {}
+    made = await here.post(f"{GATEWAY}/{kind.lower()}s", custom(kind, **{"parentRefs": parents} | backend | names))
+    assert [each["group"] for each in made["spec"]["parentRefs"]] == ["", "gateway.networking.k8s.io"]
+
+
+@in_cluster()
+async def test_an_empty_word_is_no_default(here: Here) -> None:
+    listener = {"name": "a", "port": 80, "protocol": "HTTP", "allowedRoutes": {"kinds": [{"group": "", "kind": "X"}]}}
+    made = await here.post(f"{GATEWAY}/gateways", custom("Gateway", gatewayClassName="c", listeners=[listener]))
+    assert made["spec"]["listeners"][0]["allowedRoutes"]["kinds"] == [{"group": "", "kind": "X"}]
+    for path, rule in {
+        "matches[0].path.type": {"matches": [{"path": {"type": "", "value": "/"}}]},
+        "matches[0].method": {"matches": [{"method": ""}]},
+    }.items():
+        code, answer = await here.send("POST", f"{GATEWAY}/httproutes", custom("HTTPRoute", rules=[rule]))
+        assert code == 422, path
+        assert f"spec.rules[0].{path}" in causes(answer)
