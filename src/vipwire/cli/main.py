@@ -73,6 +73,11 @@ _ELSEWHERE: Final = {
         "connectivity",
         "Ask Services of every kind on this Node, and tell which fail, and where.",
     ),
+    "sysdump": (
+        "vipwire.inspect.sysdump.command",
+        "sysdump",
+        "Collect what a bug report needs in one archive, without secrets.",
+    ),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
 }
 """Commands that are imported at their first use: module, attribute, and summary."""
@@ -92,7 +97,7 @@ fish:  vipwire completion fish > ~/.config/fish/completions/vipwire.fish
 """
 _TASKS: Final = {
     "Serve Services": ("proxy", "up", "join", "leave", "token", "ingress", "gateway", "dns", "cleanup"),
-    "Look": ("status", "view", "explain", "plan", "diff", "top", "trace", "check", "connectivity"),
+    "Look": ("status", "view", "explain", "plan", "diff", "top", "trace", "check", "connectivity", "sysdump"),
     "Change": ("drain", "expose", "store"),
     "Learn": ("lab",),
 }

@@ -1,0 +1,70 @@
+"""`vipwire sysdump`: the command, and the archive that it writes."""
+
+import io
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from vipwire.config.configuration import Config
+from vipwire.errors import VipwireError
+from vipwire.inspect.command.options import LookCommand
+from vipwire.inspect.node.source import node_name
+from vipwire.inspect.sysdump.facts import machine_parts, situation_parts
+from vipwire.inspect.sysdump.objects import object_files
+from vipwire.inspect.sysdump.redact import redact_text
+from vipwire.inspect.sysdump.secrets_here import secrets_here
+from vipwire.terminal.output import note, say
+
+_DATA_DIRS = (Path("/var/lib/vipwire"),)
+
+
+@click.command(cls=LookCommand)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="The archive; in this folder if not given.")
+def sysdump(config: Config, output: Path | None) -> None:
+    """Collect what a bug report needs in one archive: configuration, check, status, rules, metrics, logs, objects.
+
+    Secrets are not asked for. Private keys, tokens, passwords, other parties' annotations, values of headers, and
+    what looks like one of these, are left out. Read the archive before you send it: it has names and addresses of
+    Services and Nodes. A part that cannot be read is named in errors.txt. Only its owner can read the archive.
+    """
+    node = node_name(config)
+    folder = f"vipwire-{node}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = output or Path(f"{folder}.tar.gz")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise VipwireError(f"{path}: cannot be written: {error.strerror}") from error
+    known, errors = secrets_here(config, _DATA_DIRS), list[str]()
+    with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, text in _files(config, errors):
+            _add(archive, f"{folder}/{name}", redact_text(text, known))
+        _add(archive, f"{folder}/errors.txt", redact_text("".join(f"{each}\n" for each in errors), known))
+    for each in errors:
+        note(f"left out: {each}")
+    say(f"{path}: {path.stat().st_size} bytes; read it before you send it")
+
+
+def _files(config: Config, errors: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of each file; add what cannot be read to `errors`."""
+    for name, part in machine_parts(config):
+        try:
+            yield name, part()
+        except (VipwireError, OSError, ValueError, subprocess.SubprocessError) as error:
+            errors.append(f"{name}: {error}")
+    for what, files in (("status, rules", situation_parts), ("objects", object_files)):
+        try:
+            yield from files(config)
+        except (VipwireError, OSError) as error:
+            errors.append(f"{what}: {error}")
+
+
+def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
+    content = text.encode()
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600
+    archive.addfile(member, io.BytesIO(content))

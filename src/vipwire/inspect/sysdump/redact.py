@@ -1,0 +1,74 @@
+"""Leaves secrets out of text and of objects. Pure.
+
+Three nets: names that hold secrets (`password`, `token`, …), forms of secrets (PEM keys, bearer and bootstrap tokens,
+long random words), and the secrets of this machine, wherever they stand.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+LEFT_OUT: Final = "<left out>"
+_WORDS: Final = (
+    r"(?:[\w.-]*(?:password|passwd|passphrase|token|secret|api[_-]?key|access[_-]?key|private[_-]?key|key[_-]data|"
+    r"cookie[_-]?key|credential|authorization|auth[_-]?pass)[\w-]*)"
+)
+_NAMED: Final = re.compile(_WORDS, re.IGNORECASE)
+_NOT_SECRET: Final = re.compile(
+    r"(?:token|key|password|secret|credential)s?[_-]?(?:file|name|ref|refs|path)$|secretnames?$", re.IGNORECASE
+)
+_FORMS: Final = (
+    (re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL), LEFT_OUT),
+    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {LEFT_OUT}"),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w.-]+"), LEFT_OUT),
+    (re.compile(r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b"), LEFT_OUT),
+    (re.compile(r"(://)[^\s/@\"']+@"), rf"\1{LEFT_OUT}@"),
+    (re.compile(r"\b(insecure-password|password|dynamic-cookie-key)\s+[^\s\"']+"), rf"\1 {LEFT_OUT}"),
+    (re.compile(r"\b[0-9a-fA-F]{32,}\b"), LEFT_OUT),
+    (re.compile(r"(?<![\w/.-])(?=[\w+-]*[0-9])(?=[\w+-]*[A-Z])(?=[\w+-]*[a-z])[\w+-]{40,}={0,2}"), LEFT_OUT),
+)
+_VALUE: Final = r"(?P<quote>\\?[\"']?)(?P<value>(?<=[\"'])[^\"'\\]*|(?<![\"'])[^\s,;\"'}\]\\]+)"
+_QUOTE: Final = r"(?:\\?[\"'])?"
+_PAIRS: Final = (
+    re.compile(rf"(?<![\w.-])(?P<name>-{{0,2}}(?P<word>{_WORDS}){_QUOTE})(?P<sep>\s*[=:]\s*){_VALUE}", re.IGNORECASE),
+    re.compile(rf"(?<![\w-])(?P<name>--(?P<word>{_WORDS}))(?P<sep>\s+)(?!-){_VALUE}", re.IGNORECASE),
+)
+_KEPT_ANNOTATIONS: Final = ("vipwire.io/", "kube-router.io/", "service.kubernetes.io/", "endpoints.kubernetes.io/")
+_SHORTEST: Final = 6
+
+
+def redact_text(text: str, known: Iterable[str] = ()) -> str:
+    """Leave out what looks like a secret, and every `known` one."""
+    for secret in sorted(known, key=len, reverse=True):
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, LEFT_OUT)
+    for form, instead in _FORMS:
+        text = form.sub(instead, text)
+    for pair in _PAIRS:
+        text = pair.sub(_redact_pair, text)
+    return text
+
+
+def _redact_pair(found: re.Match[str]) -> str:
+    if _NOT_SECRET.search(found["word"]):
+        return found[0]
+    return f"{found['name']}{found['sep']}{found['quote']}{LEFT_OUT}"
+
+
+def redact_object(value: Any) -> Any:
+    """Leave secrets out of an object: values with such names, of headers and variables, and of other annotations."""
+    if isinstance(value, list):
+        return [redact_object(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) >= {"name", "value"}:
+        return {name: LEFT_OUT if name == "value" else redact_object(each) for name, each in value.items()}
+    return {name: _field(name, each) for name, each in value.items() if name != "managedFields"}
+
+
+def _field(name: str, value: Any) -> Any:
+    if name == "annotations" and isinstance(value, dict):
+        return {key: text if key.startswith(_KEPT_ANNOTATIONS) else LEFT_OUT for key, text in value.items()}
+    if isinstance(value, str) and _NAMED.fullmatch(name) and not _NOT_SECRET.search(name):
+        return LEFT_OUT
+    return redact_object(value)
