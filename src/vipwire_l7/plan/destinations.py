@@ -30,6 +30,7 @@ from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSli
 from vipwire_l7.watch.snapshot import Refusal, Snapshot
 
 REASON: Final = "TargetNotPermitted"
+_NO_PODS: Final = frozenset[ObjectName]()
 """The reason of an Event, and of a Route's condition ResolvedRefs."""
 API_SERVER: Final = ObjectName("default", "kubernetes")
 MOST_PODS: Final = 64
@@ -111,7 +112,7 @@ class Reviewed:
     refusal: Refusal | None = None
     external: Address | None = None
     name: str = ""
-    pods: frozenset[ObjectName] = frozenset()
+    pods: frozenset[ObjectName] = _NO_PODS
 
 
 @dataclass(slots=True)
@@ -284,7 +285,7 @@ class Destinations:
             some = some or bool(good)
             kept.append(each if len(good) == len(each.endpoints) else replace(each, endpoints=tuple(good)))
         refusal = Refusal(f"{first}; {_WAY_OUT}", whole=not some) if first else None
-        return Reviewed(tuple(kept), refusal, pods=frozenset(pods))
+        return Reviewed(tuple(kept), refusal, pods=frozenset(pods) if pods else _NO_PODS)
 
     def _with_pod(self, pod: ObjectName, address: Address, text: str, pods: set[ObjectName]) -> str | None:
         """Return the objection unless the Pod has the address; None until the Pod has been read."""

@@ -6,6 +6,7 @@ Times are in milliseconds, sizes in bytes.
 
 import enum
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 
 from vipwire.model.net import Prefix
 
@@ -265,6 +266,24 @@ class Policy:
         """Return what keeps some requests away; empty where nothing does."""
         found = (self.allow, self.deny, self.login, self.limit, self.external_auth)
         return found if any(found) else ()
+
+
+@lru_cache(maxsize=4096)
+def spoken(policy: Policy, protocol: BackendProtocol) -> Policy:
+    """Return the policy with another protocol: one object for all pools, made once."""
+    return replace(policy, protocol=protocol)
+
+
+@lru_cache(maxsize=4096)
+def shown(policy: Policy, certificate: str) -> Policy:
+    """Return the policy with another client certificate: one object for all pools, made once."""
+    return replace(policy, client_certificate=certificate)
+
+
+@lru_cache(maxsize=4096)
+def interned(policy: Policy) -> Policy:
+    """Return the one object of all equal policies."""
+    return policy
 
 
 def inherited(own: Policy, main: Policy) -> Policy:

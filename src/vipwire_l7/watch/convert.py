@@ -18,6 +18,7 @@ from vipwire.model.net import Address, Family, family_of, parse_address
 from vipwire.model.problem import Problem
 from vipwire_l7.watch import wire
 from vipwire_l7.watch.objects import (
+    NOTHING,
     BackendEndpoint,
     BackendPort,
     BackendService,
@@ -65,7 +66,7 @@ def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem
         tuple(_rules(spec.rules or (), namespace, found)),
         default or None,
         tuple(_tls(spec.tls or (), namespace, found)),
-        MappingProxyType(dict(annotations)),
+        MappingProxyType(annotations) if annotations else NOTHING,
         meta.creation_timestamp or "",
         meta.uid or "",
         _published(source.status),
@@ -156,7 +157,7 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
             found.note("spec.externalName", f"{external[:80]!r} is no DNS name")
             return None, found.problems()
     families = [family for family in Family if family.value in (spec.ip_families or ())[:1]]
-    annotations = MappingProxyType(dict(meta.annotations or {}))
+    annotations = MappingProxyType(meta.annotations) if meta.annotations else NOTHING
     ports = tuple(_service_ports(spec.ports or (), found))
     plain = tuple(each for each in ports if not each.udp)
     udp = tuple(each for each in ports if each.udp)

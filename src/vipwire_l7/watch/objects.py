@@ -15,6 +15,9 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.watched_objects.event import EventOf
 
+NOTHING: Final = MappingProxyType[str, str]({})
+"""The annotations and labels of objects that have none: one object for all."""
+
 
 class IngressKind(enum.Enum):
     """The kinds that say what HAProxy shall serve; the value is the kind in a manifest.
@@ -99,7 +102,7 @@ class Ingress:
     rules: tuple[PathRule, ...] = ()
     default_backend: ServiceRef | None = None
     tls: tuple[Tls, ...] = ()
-    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    annotations: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     created: str = ""
     uid: str = ""
     addresses: tuple[str, ...] = field(default=(), compare=False)
@@ -140,7 +143,7 @@ class BackendService:
     ports: tuple[BackendPort, ...] = ()
     external: str = ""
     family: Family | None = None
-    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    annotations: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     published: tuple[str, ...] = ()
     """Where it is reached from outside: what `status.loadBalancer` says, and external IPs."""
     udp_ports: tuple[BackendPort, ...] = ()
@@ -229,7 +232,7 @@ class Declared(Generic[SpecT_co]):
     created: str = ""
     """RFC 3339."""
     generation: int = 0
-    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """Of a Namespace."""
     identity: tuple[str, str] = ("", "")
     """Its UID and API version."""

@@ -150,7 +150,7 @@ def _read(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
             brought += _brought(attachment, entries, place, frame, world)
     made.brought, made.datagrams = tuple(brought), datagrams
     leading = {entry.target for found in brought for entry in found.entries}
-    made.guarded = frozenset(filter(targets.is_guarded, leading))
+    made.guarded = _once(frozenset(filter(targets.is_guarded, leading)))
 
 
 def _brought(

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.expressions import is_costly, literal_prefix
-from vipwire_l7.plan.policy import BackendProtocol, Policy
+from vipwire_l7.plan.policy import BackendProtocol, Policy, shown
 from vipwire_l7.plan.sites import CLOSED, Match
 
 
@@ -151,6 +151,6 @@ def _target(
     completed = targets.traffic(route, rule, attachment.listener, filters.policy)
     if completed is None:
         return CLOSED, yes("ResolvedRefs")
-    filters.policy = replace(completed, client_certificate=certificate)
+    filters.policy = shown(completed, certificate)
     protocol = None if isinstance(rule, rule_wire.HttpRule) else BackendProtocol.H2
     return targets.rule(route, rule.backend_refs, filters, protocol)

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.plan.sessions import bound_steps, with_mark
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.canaries import shared
 from vipwire_l7.plan.destinations import REASON
-from vipwire_l7.plan.policy import BackendProtocol, Mirrored, Policy, Reply
+from vipwire_l7.plan.policy import BackendProtocol, Mirrored, Policy, Reply, interned, shown, spoken
 from vipwire_l7.plan.pool_policy import APPLICATIONS
 from vipwire_l7.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
@@ -56,7 +56,8 @@ class Targets:
     ) -> tuple[str, Verdict]:
         """Return the target of a rule, and whether its references could be followed. Raise Unsupported."""
         verdicts = [self._mirrors(route, filters, protocol)]
-        policy = replace(filters.policy, mirrors=tuple(filters.mirrored))
+        mirrors = tuple(filters.mirrored)
+        policy = replace(filters.policy, mirrors=mirrors) if mirrors else filters.policy
         if filters.auth is not None:
             spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
             server, verdict = self.backend(route, filters.auth.backend_ref, Policy(), spoken)
@@ -129,7 +130,7 @@ class Targets:
             policy = replace(own.policy, mirrors=(*policy.mirrors, *own.mirrored))
             if policy.answers:
                 return self._answer(policy), verdict
-        policy = replace(policy, protocol=protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
+        policy = spoken(policy, protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
         return self.pool(service, port, policy), verdict
 
     def resolve(
@@ -163,8 +164,9 @@ class Targets:
         if checked is not None:
             policy = replace(policy, verify=checked.verification)
         if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
-            policy = replace(policy, client_certificate="")
-        policy = with_mark(self.frame.policies.backend(service.name, port, policy), service.name, port.number)
+            policy = shown(policy, "")
+        policy = self.frame.policies.backend(service.name, port, policy)
+        policy = interned(with_mark(policy, service.name, port.number))
         name = pool_name(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name

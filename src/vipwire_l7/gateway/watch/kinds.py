@@ -19,7 +19,7 @@ from vipwire.model.problem import Problem
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.watch import kinds as ingress_kinds
 from vipwire_l7.watch.kinds import IngressResource
-from vipwire_l7.watch.objects import Declared, IngressKind, IngressObject
+from vipwire_l7.watch.objects import NOTHING, Declared, IngressKind, IngressObject
 
 _BASE: Final = f"/apis/{wire.GROUP}"
 _POLICIES: Final = f"/apis/{wire.POLICY_GROUP}/v1"
@@ -54,7 +54,7 @@ def _reader(kind: IngressKind, version: str) -> object:
             source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None),
             meta.creation_timestamp or "",
             meta.generation or 0,
-            MappingProxyType(dict((is_namespace and meta.labels) or {})),
+            MappingProxyType(meta.labels) if is_namespace and meta.labels else NOTHING,
             (meta.uid or "", version),
             meta.resource_version or "",
             msgspec.json.encode(source.status),

@@ -13,7 +13,7 @@ from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
 from vipwire_l7.plan.dependencies import Finds
-from vipwire_l7.plan.policy import Canary, Policy
+from vipwire_l7.plan.policy import Canary, Policy, interned
 from vipwire_l7.plan.pool_policy import (
     canary_of,
     general_policy,
@@ -146,8 +146,8 @@ def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Poli
     rewrite = rewrite_of(rule, wanted.annotations) if rule else None
     protocol = protocol_of(application, policy)
     if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
-        return policy
-    return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
+        return interned(policy)
+    return interned(replace(policy, https=https, rewrite=rewrite, protocol=protocol))
 
 
 def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -35,11 +36,13 @@ class Verdict(NamedTuple):
     message: str = ""
 
 
+@lru_cache(maxsize=4096)
 def yes(reason: str, message: str = "") -> Verdict:
     """Return a condition that holds."""
     return Verdict(holds=True, reason=reason, message=message)
 
 
+@lru_cache(maxsize=4096)
 def no(reason: str, message: str = "") -> Verdict:
     """Return a condition that does not hold."""
     return Verdict(holds=False, reason=reason, message=message)
