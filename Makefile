@@ -125,7 +125,7 @@ image-test: .venv/ready-for-test
 # The same commit gives the same bytes: everything is built twice and compared.
 release: .venv/ready-for-test
 	@rm -rf dist
-	@$(BIN)/python -m scripts.release --twice
+	@$(BIN)/python -m scripts.release --twice $(if $(KEY),--key $(KEY))
 
 # CycloneDX: every package that an installation has, with version and hashes.
 sbom: .venv/ready-for-test

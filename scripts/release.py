@@ -1,11 +1,11 @@
 """Make all that a release consists of: `python -m scripts.release`, or `make release`.
 
-That is the wheel, the sdist, the Debian package, the Helm chart, the list of what they are made of (CycloneDX) and
-SHA256SUMS, in dist/. The same commit gives the same bytes: with --twice all is built again elsewhere and compared.
+That is the wheel, the sdist, the Debian package, the images, the Helm chart, the list of what they are made of
+(CycloneDX), their provenance and SHA256SUMS, in dist/; with --key also a signature. The same commit gives the same
+bytes: with --twice all is built again elsewhere and compared.
 """
 
 import argparse
-import hashlib
 import os
 import shutil
 import subprocess
@@ -14,8 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from scripts import debian
+from scripts import debian, signing
 from scripts.debian import ROOT, run
+from scripts.images.build import MACHINES as ARCHITECTURES
+from scripts.images.build import Source
+
+from vipwire import __version__
 
 HELM: Final = ROOT / ".venv/tools/helm"
 
@@ -57,12 +61,6 @@ def materials(to: Path) -> None:
     run(tool, "requirements", *options, "--output-file", to / "vipwire.cdx.json", ROOT / "requirements/run.lock")
 
 
-def sums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file by its name."""
-    files = (path for path in sorted(folder.iterdir()) if path.name != "SHA256SUMS")
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 def release(to: Path) -> dict[str, str]:
     """Build everything in an empty folder; write and return the sums."""
     to.mkdir(parents=True, exist_ok=True)
@@ -73,8 +71,13 @@ def release(to: Path) -> dict[str, str]:
     debian.build(wheel, to)
     chart(to)
     materials(to)
-    made = sums(to)
-    (to / "SHA256SUMS").write_text("".join(f"{each}  {name}\n" for name, each in made.items()), encoding="utf-8")
+    say("the images")
+    commit = run("git", "-C", ROOT, "log", "-1", "--format=%H").strip()
+    Source(wheel, commit, int(os.environ["SOURCE_DATE_EPOCH"])).build(to, ARCHITECTURES)
+    locks = {path.name: path.read_bytes() for path in (ROOT / "requirements").glob("*.lock")}
+    signing.write_provenance(to, commit, locks)
+    made = signing.sums(to)
+    (to / signing.SUMS).write_text("".join(f"{each}  {name}\n" for name, each in made.items()), encoding="utf-8")
     return made
 
 
@@ -82,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.release", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--to", type=Path, default=ROOT / "dist")
     parser.add_argument("--twice", action="store_true", help="build everything again elsewhere and compare the bytes")
+    parser.add_argument("--key", type=Path, help="sign SHA256SUMS with this secret key of minisign")
     given = parser.parse_args()
     if changed := run("git", "-C", ROOT, "status", "--porcelain").splitlines():
         raise SystemExit(f"commit first: a release is what is committed, and {len(changed)} files differ from it")
@@ -94,6 +98,8 @@ def main() -> None:
         if differing := sorted(name for name in made.keys() | again.keys() if made.get(name) != again.get(name)):
             raise SystemExit(f"built twice, these differ: {', '.join(differing)}")
         say("built twice, every byte the same")
+    if given.key:
+        signing.sign(given.to, given.key, f"vipwire {__version__}")
     for name in made:
         say(f"  {(given.to / name).stat().st_size / 1e6:6.1f} MB  {name}")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
-from tests.project.deployed import DEPLOY, OVERLAYS
+from tests.project.deployed import DEPLOY, OVERLAYS, ROOT
 from tests.project.described_metrics import labels_of
 
 from vipwire.config.sections import Series
@@ -148,3 +148,12 @@ def test_every_metric_of_our_own_is_on_the_dashboard() -> None:
     ours = {name for name in exposed(*OVERLAYS) if name.startswith("vipwire_")}
     missing = {name for name in ours if not any(name.startswith(each.removesuffix("_bucket")) for each in shown)}
     assert missing == set()
+
+
+def test_every_alert_leads_to_its_section_of_the_page() -> None:
+    page = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    rules = [rule for group in RULES["spec"]["groups"] for rule in group["rules"]]
+    links = [rule["annotations"]["runbook_url"] for rule in rules]
+    names = [rule["alert"] for rule in rules]
+    assert links == [f"https://docs.example/vipwire/alerts/#{name.lower()}" for name in names]
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == names
