@@ -66,7 +66,7 @@ _etcd_options = with_flags(
     "--store-limit",
     type=click.IntRange(0),
     default=0,
-    help="Largest size of the store's file, in MiB; 0 is no limit.",
+    help="Most space for the store's file and its log, in MiB; 0 is no limit.",
     show_default=True,
 )
 @NODE_NAME

@@ -35,7 +35,7 @@ from vipwire_up.api.kinds.small_kinds import EVENTS
 from vipwire_up.api.objects.object import at, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.controllers.endpoints.workloads import probes, ready_condition
+from vipwire_up.controllers.endpoints.workloads import merge_conditions, probes
 from vipwire_up.nodes.node import OWN, PROBES, is_ready
 from vipwire_up.nodes.objects import LocalObjects, Objects
 from vipwire_up.readiness_probes.commands import RunAs
@@ -271,14 +271,11 @@ def _key(name: ObjectName) -> Key:
 
 
 def with_ready(pod: Object, problem: str, now: str) -> Object:
-    """Set a Pod's condition Ready; its time changes only with the state."""
+    """Set a Pod's conditions."""
     status = pod.get("status") or {}
-    old: Object = next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), {})
-    new = ready_condition(problem, now)
-    if old.get("status") == new["status"] and old.get("lastTransitionTime"):
-        new["lastTransitionTime"] = old["lastTransitionTime"]
-    others = [each for each in status.get("conditions") or () if each.get("type") != "Ready"]
-    return pod | {"status": status | {"conditions": [*others, new]}}
+    return pod | {
+        "status": status | {"conditions": merge_conditions(status.get("conditions") or [], pod, problem, now)}
+    }
 
 
 def what_is_probed(pod: Object) -> tuple[object, ...]:

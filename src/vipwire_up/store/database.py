@@ -26,6 +26,11 @@ RESTORE: Final = "restore a backup with `vipwire store restore`"
 """The remedy for a damaged store."""
 _APPLICATION: Final = 0x76697077  # "vipw": application_id in the file's header
 _PAGE: Final = 4096
+_LOG_BYTES: Final = 4 << 20
+"""Bytes that SQLite's log keeps after a checkpoint, at most an eighth of the limit."""
+_PATIENCE: Final = 5.0
+"""Seconds to wait for another process that uses the file."""
+_FULL: Final = "no space left: the change was not made; free space or raise the limit"
 _MOST_PAGES: Final = 0x3FFFFFFF  # SQLite's own bound
 _SCHEMA: Final = """
 CREATE TABLE changes (revision INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL,
@@ -53,7 +58,10 @@ class Contents:
 
 
 class Database:
-    """An open store file. `limit` bounds its size in bytes, 0 for no bound. Raises StoreError for all failures."""
+    """An open store file. Raises StoreError for all failures.
+
+    `limit` bounds the bytes on the disk, the file and its log; 0 for no bound.
+    """
 
     def __init__(self, folder: Path, *, limit: int = 0) -> None:
         self.path = folder / FILE_NAME
@@ -63,8 +71,11 @@ class Database:
                 _make_or_refuse(self.path)
                 self._connection = _open(self.path)
                 on_error.callback(self._connection.close)
-                self._pages = max(1, limit // _PAGE) if limit else _MOST_PAGES
-                self._allow(self._pages)
+                self._limit = limit
+                kept = min(_LOG_BYTES, limit // 8) if limit else _LOG_BYTES
+                self._connection.execute(f"PRAGMA journal_size_limit = {kept}")
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {max(1, kept // _PAGE)}")
+                self._allow(self._room())
             on_error.pop_all()
 
     def load(self) -> Contents:
@@ -82,13 +93,34 @@ class Database:
         newest = max((floor, *records)) if records else floor
         return Contents(tuple(records[revision] for revision in sorted(current)), changes, floor, newest)
 
+    def _room(self) -> int:
+        """Return the pages that the file may have beside its log. Raise FullError if both exceed the limit.
+
+        A reader, such as a backup, keeps SQLite from folding the log into the file.
+        """
+        if not self._limit:
+            return _MOST_PAGES
+        if sum(self._sizes()) > self._limit:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000:g}")
+        file, log = self._sizes()
+        if log and file + log > self._limit:
+            raise FullError(f"{self.path}: {_FULL} (a reader holds {log} bytes of the log)")
+        return max(1, (self._limit - log) // _PAGE)
+
+    def _sizes(self) -> tuple[int, int]:
+        """Return the bytes of the file and of its log."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        return self.path.stat().st_size, log.stat().st_size if log.exists() else 0
+
     def _allow(self, pages: int) -> None:
         self._connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
         """Commit all changes, or none when it raises. `beyond` allows them to exceed the size limit."""
         with explained(self.path):
-            self._allow(_MOST_PAGES if beyond else self._pages)
+            self._allow(_MOST_PAGES if beyond else self._room())
             self._append(changes)
 
     def _append(self, changes: Sequence[RecordChange]) -> None:
@@ -147,7 +179,7 @@ def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         text = {
-            sqlite3.SQLITE_FULL: "no space left: the change was not made; free space or raise the limit",
+            sqlite3.SQLITE_FULL: _FULL,
             sqlite3.SQLITE_CORRUPT: f"damaged; {remedy}",
             sqlite3.SQLITE_NOTADB: f"not a database; {remedy}",
             sqlite3.SQLITE_IOERR: "the disk fails or is full: the change was not made",
@@ -173,7 +205,7 @@ def check(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> 
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
     path.chmod(0o600)
     return connection
 

@@ -15,7 +15,7 @@ from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
-from vipwire_up.controllers.endpoints.workloads import Workloads
+from vipwire_up.controllers.endpoints.workloads import Workloads, merge_conditions
 from vipwire_up.nodes.heartbeat import Heartbeat
 from vipwire_up.nodes.node import OWN, PROBES
 from vipwire_up.nodes.objects import LocalObjects, RemoteObjects
@@ -58,6 +58,28 @@ def test_a_pod_with_an_address_runs_there(tmp_path: Path) -> None:
         assert (code, moved["status"]["podIP"]) == (200, "10.0.0.6")
 
     play_workloads(tmp_path, scenario)
+
+
+def test_a_pod_has_the_conditions_that_a_kubelet_writes() -> None:
+    ready_now = {"PodScheduled": "True", "Initialized": "True", "ContainersReady": "True", "Ready": "True"}
+    probed = pod(probe={"httpGet": {"port": 1}})
+    found = merge_conditions([{"type": "mine", "status": "True"}], probed, None, "t1")
+    for problem, states, times in (
+        (None, ready_now | {"ContainersReady": "False", "Ready": "False"}, {"t1"}),
+        ("web: refused", ready_now | {"ContainersReady": "False", "Ready": "False"}, {"t1"}),
+        ("", ready_now, {"t1", "t2"}),
+        ("", ready_now, {"t1", "t2"}),
+    ):
+        found = merge_conditions(found, probed, problem, "t2" if problem == "" else "t3")
+        assert {each["type"]: each["status"] for each in found} == {"mine": "True"} | states
+        assert {each["lastTransitionTime"] for each in found if each["type"] != "mine"} == times
+        bad = [each for each in found if each["status"] == "False"]
+        assert all(each["reason"] == "ContainersNotReady" and each["message"] for each in bad)
+    probed["spec"]["readinessGates"] = [{"conditionType": "mine"}, {"conditionType": "another"}]
+    found = merge_conditions(found, probed, "", "t4")
+    assert {each["type"]: each.get("message") for each in found if each["status"] == "False"} == {
+        "Ready": "not True: another"
+    }
 
 
 @pytest.mark.parametrize("text", ["nonsense", "", "10.0.0.1,10.0.0.2"])

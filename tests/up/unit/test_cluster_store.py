@@ -18,6 +18,7 @@ from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import (
     CompactedError,
     ConflictError,
+    FullError,
     Key,
     Record,
     RecordChange,
@@ -274,3 +275,30 @@ def test_backup_and_restore_refuse_what_would_lose_something(tmp_path: Path) -> 
         backup(here, tmp_path / "no such folder" / "copy.db")
     assert (here / FILE_NAME).read_bytes() == before
     assert not list(tmp_path.rglob("*.part"))
+
+
+def _on_disk(folder: Path) -> tuple[int, int]:
+    """Return the bytes of the file and of its log."""
+    file, log = (folder / f"{FILE_NAME}{suffix}" for suffix in ("", "-wal"))
+    return file.stat().st_size, log.stat().st_size
+
+
+@pytest.mark.parametrize("limit", [0, 4 << 20])
+async def test_the_log_shrinks_again_and_counts(tmp_path: Path, limit: int) -> None:
+    """A reader, such as a backup, keeps SQLite from writing the log into the file."""
+    big = "x" * 20_000
+    async with running(EmbeddedStore(Database(tmp_path, limit=limit), keep=10)) as store:
+        (made,) = await store.write(put("one", big))
+        largest = 0
+        with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM changes").fetchone()
+            for _ in range(400):
+                with contextlib.suppress(FullError):
+                    (made,) = await store.write(put("one", big, made.revision))
+                largest = max(largest, sum(_on_disk(tmp_path)))
+        assert largest <= limit + (1 << 19) if limit else largest > 8 << 20, largest
+        for _ in range(60):
+            (made,) = await store.write(put("one", big, made.revision))
+        assert _on_disk(tmp_path)[1] <= (limit // 8 or 4 << 20) + (1 << 19), _on_disk(tmp_path)
+        assert not limit or sum(_on_disk(tmp_path)) <= limit + (1 << 19), _on_disk(tmp_path)

@@ -40,16 +40,17 @@ class Workloads:
         return None
 
 
+_NOT_PROBED: Final = "no container was probed yet"
+
+
 def place(pod: Object, addresses: list[str], now: str) -> None:
     status = pod.setdefault("status", {})
     status |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
     if status.get("phase") in (None, "Pending"):
         status |= {"phase": "Running", "startTime": now}
-    if not any(entry.get("type") == "Ready" for entry in status.get("conditions") or ()):
-        status["conditions"] = [
-            *(status.get("conditions") or ()),
-            ready_condition(None if probes(pod) else "", now),
-        ]
+    given = status.get("conditions") or []
+    if not any(entry.get("type") == "Ready" for entry in given):
+        status["conditions"] = merge_conditions(given, pod, None if probes(pod) else "", now)
 
 
 def probes(pod: Object) -> list[tuple[str, Object]]:
@@ -57,13 +58,35 @@ def probes(pod: Object) -> list[tuple[str, Object]]:
     return [(each["name"], each["readinessProbe"]) for each in containers if each.get("readinessProbe")]
 
 
-def ready_condition(problem: str | None, now: str) -> Object:
-    """Build the condition Ready: `problem` "" is True, a text False, None not yet probed."""
-    condition = {"type": "Ready", "status": "False" if problem or problem is None else "True"}
-    condition["lastTransitionTime"] = now
-    if problem:
-        condition |= {"reason": "ContainersNotReady", "message": problem}
-    return condition
+def merge_conditions(given: list[Object], pod: Object, problem: str | None, now: str) -> list[Object]:
+    """Add the conditions that a kubelet writes for a Pod that runs; a time changes only with its state.
+
+    `problem` "" means that all containers are ready; None, that none was probed yet.
+    """
+    before = {each.get("type"): each for each in given}
+    gates = [gate.get("conditionType") for gate in at(pod, "spec", "readinessGates") or ()]
+    closed = [str(gate) for gate in gates if before.get(gate, {}).get("status") != "True"]
+    containers = _condition("ContainersReady", "ContainersNotReady", _NOT_PROBED if problem is None else problem)
+    ready = containers | {"type": "Ready"}
+    if containers["status"] == "True" and closed:
+        ready = _condition("Ready", "ReadinessGatesNotReady", f"not True: {', '.join(closed)}")
+    made = {each["type"]: each for each in (_condition("PodScheduled"), _condition("Initialized"), containers, ready)}
+    for kind, condition in made.items():
+        old = before.get(kind, {})
+        kept = old.get("lastTransitionTime") if old.get("status") == condition["status"] else None
+        condition["lastTransitionTime"] = kept or now
+    return [*(each for each in given if each.get("type") not in made), *made.values()]
+
+
+def _condition(kind: str, reason: str = "", message: str = "") -> Object:
+    return (
+        {"type": kind, "status": "False", "reason": reason, "message": message}
+        if message
+        else {
+            "type": kind,
+            "status": "True",
+        }
+    )
 
 
 def _addresses(pod: Object, text: str) -> list[str]:
