@@ -1,5 +1,6 @@
 """`vipwire connectivity test`."""
 
+import asyncio
 import sys
 from typing import Any
 
@@ -12,8 +13,9 @@ from vipwire.inspect.command import show
 from vipwire.inspect.command.options import CompareCommand
 from vipwire.inspect.node.source import api_access
 from vipwire.linux.host.rights import require_net_admin
-from vipwire.terminal.output import note
+from vipwire.terminal.output import note, plain_errors
 from vipwire_lab.connectivity.run import Test
+from vipwire_lab.echo_servers.server import serve_here
 
 Document = dict[str, Any]
 
@@ -27,21 +29,32 @@ def connectivity() -> None:
 @click.option(
     "--wait", type=click.FloatRange(0, 3600), default=15.0, show_default=True, help="Seconds for all checks."
 )
+@click.option("--image", default="", help="Run echo Pods of this image on each Node; it has vipwire with the lab.")
 @click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def test(config: Config, wait: float, cluster_domain: str, output: str) -> None:
+def test(config: Config, wait: float, image: str, cluster_domain: str, output: str) -> None:
     """Make Services of every kind, ask each address from this Node, and remove them.
 
     In a namespace of its own it makes Services of type ClusterIP, NodePort and LoadBalancer, with external IPs,
     policies Local, session affinity, without endpoints, and a headless one, over TCP, UDP and SCTP and both families.
-    Echo processes at this Node's address are the endpoints. Of each failed check it says what explain and the
-    endpoints say. The exit status is 0 if all checks passed, 1 if one failed, 2 if the test could not run. All
-    objects are removed at the end, also after Ctrl-C.
+    Echo processes at this Node's address are the endpoints, or with --image echo Pods on each Ready Node. Of each
+    failed check it says what explain and the endpoints say. The exit status is 0 if all checks passed, 1 if one
+    failed, 2 if the test could not run. All objects are removed at the end, also after Ctrl-C.
     """
     require_net_admin("vipwire connectivity test")
-    document = Test(config, api_access(config), _progress, wait, cluster_domain).run()
+    document = Test(config, api_access(config), _progress, wait, cluster_domain, image).run()
     show.print_view(document, output, view)
     sys.exit(int(document["failed"] > 0))
+
+
+@connectivity.command(hidden=True)
+@click.option("--name", required=True)
+@click.option("--node", required=True)
+@click.option("--port", type=click.IntRange(1, 65535), required=True)
+def echo(name: str, node: str, port: int) -> None:
+    """Answer who was asked, and by whom, until SIGTERM: the program of an echo Pod."""
+    with plain_errors():
+        asyncio.run(serve_here(name, node, port))
 
 
 def _progress(text: str) -> None:

@@ -9,6 +9,7 @@ from vipwire.kube.objects import Object, path_of
 LABEL: Final = "vipwire.io/connectivity-test"
 PREFIX: Final = "vipwire-connectivity-"
 PORT: Final = 80
+POD_PORT: Final = 8080
 EXTERNAL: Final = ("192.0.2.253", "2001:db8::253")
 """Addresses of documentation (RFC 5737, RFC 3849) as externalIPs."""
 _SLICES: Final = "/apis/discovery.k8s.io/v1"
@@ -46,6 +47,33 @@ def service_of(name: str, namespace: str, protocols: Sequence[str]) -> Object:
     spec = {"ports": ports, "ipFamilyPolicy": "PreferDualStack", **KINDS[name]}
     meta = {"name": name, "namespace": namespace, "labels": {LABEL: "true"}}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
+
+
+def is_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def pod_of(node: str, namespace: str, image: str) -> Object:
+    """Build an echo Pod for a Node: it runs `vipwire connectivity echo` of the image, without any right."""
+    name = f"echo-{node}"
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+    security |= {"runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}}
+    command = ["vipwire", "connectivity", "echo", "--name", name, "--node", node, "--port", str(POD_PORT)]
+    container = {"name": "echo", "image": image, "command": command, "securityContext": security}
+    spec = {"nodeName": node, "containers": [container], "automountServiceAccountToken": False}
+    spec |= {"terminationGracePeriodSeconds": 1, "tolerations": [{"operator": "Exists"}]}
+    meta = {"name": name, "namespace": namespace, "labels": {LABEL: "true"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def echo_of(pod: Object) -> Echo | None:
+    """Return the echo server of a Pod; None while it is not running or has no address."""
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    addresses = [each["ip"] for each in status.get("podIPs") or [{"ip": status.get("podIP")}] if each.get("ip")]
+    if status.get("phase") != "Running" or not addresses:
+        return None
+    return Echo(name, POD_PORT, tuple(addresses), pod["spec"]["nodeName"])
 
 
 def slices_of(service: str, namespace: str, echoes: Sequence[Echo], protocols: Sequence[str]) -> Iterator[Object]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,10 +19,23 @@ from vipwire.linux.host.addresses import global_addresses, read_addresses
 from vipwire.model.net import Protocol, family_of, format_address, parse_address
 from vipwire_lab.connectivity.asking import Asking
 from vipwire_lab.connectivity.echoes import echo_processes
-from vipwire_lab.connectivity.objects import KINDS, PREFIX, Echo, folder_of, namespace_of, service_of, slices_of
+from vipwire_lab.connectivity.objects import (
+    KINDS,
+    PREFIX,
+    Echo,
+    echo_of,
+    folder_of,
+    is_ready,
+    namespace_of,
+    pod_of,
+    service_of,
+    slices_of,
+)
 from vipwire_lab.echo_servers.sockets import in_kernel
 
 _MANAGER: Final = "vipwire-connectivity-test"
+_POD_SECONDS: Final = 120.0
+_PAUSE: Final = 0.5
 Document = dict[str, Any]
 Tell = Callable[[str], None]
 
@@ -35,6 +49,7 @@ class Test:
     tell: Tell
     wait: float
     domain: str
+    image: str = ""
     namespace: str = field(default_factory=lambda: f"{PREFIX}{secrets.token_hex(3)}")
     made: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -44,7 +59,16 @@ class Test:
         node, addresses = node_name(self.config), self._addresses()
         protocols = [each for each in Protocol if each is not Protocol.SCTP or in_kernel()]
         words = [each.name for each in protocols]
-        with echo_processes(node, addresses, protocols) as echoes, self._removing():
+        with contextlib.ExitStack() as stack:
+            if self.image:
+                stack.enter_context(self._removing())
+                echoes = asyncio.run(self._run_pods())
+            else:
+                echoes = stack.enter_context(echo_processes(node, addresses, protocols))
+                stack.enter_context(self._removing())
+            if not any(each.node == node for each in echoes):
+                why = f"no echo server runs on Node {node}"
+                self.skipped |= {name: why for name in KINDS if name.endswith("-local")}
             self.tell(f"making {len(KINDS)} Services in namespace {self.namespace}")
             services = asyncio.run(self._make(echoes, words))
             families = sorted({family_of(parse_address(each)).value for each in addresses})
@@ -64,10 +88,33 @@ class Test:
             raise UnsupportedError("this machine has no address that a Service could lead to")
         return list(first.values())
 
+    async def _run_pods(self) -> list[Echo]:
+        """Run an echo Pod on each Node that is Ready; wait until all run. Raise VipwireError if one does not."""
+        async with self._client() as client:
+            nodes = [each["metadata"]["name"] for each in await client.list("/api/v1/nodes") if is_ready(each)]
+            self.tell(f"making {len(nodes)} echo Pods in namespace {self.namespace}")
+            await self._create(client, namespace_of(self.namespace))
+            paths = []
+            for each in nodes:
+                await self._create(client, pod_of(each, self.namespace, self.image))
+                paths.append(self.made[-1])
+            ends = time.monotonic() + _POD_SECONDS
+            while True:
+                pods = [pod for path in paths if (pod := await client.get(path)) is not None]
+                found = [echo for pod in pods if (echo := echo_of(pod)) is not None]
+                if len(found) == len(nodes) and found:
+                    return found
+                if time.monotonic() > ends:
+                    missing = ", ".join(pod["metadata"]["name"] for pod in pods if echo_of(pod) is None)
+                    why = f"not running after {_POD_SECONDS:g} s: {missing or 'no Node is Ready'}"
+                    raise UnsupportedError(f"{why} (kubectl -n {self.namespace} describe pods, while it waits)")
+                await asyncio.sleep(_PAUSE)
+
     async def _make(self, echoes: Sequence[Echo], protocols: Sequence[str]) -> list[Object]:
         async with self._client() as client:
-            await self._create(client, namespace_of(self.namespace))
-            for name in KINDS:
+            if not self.image:
+                await self._create(client, namespace_of(self.namespace))
+            for name in [each for each in KINDS if each not in self.skipped]:
                 try:
                     await self._create(client, service_of(name, self.namespace, protocols))
                 except ApiError as error:

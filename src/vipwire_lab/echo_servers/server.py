@@ -218,6 +218,20 @@ async def _control(listener: socket.socket) -> None:
         await ended.wait()
 
 
+async def serve_here(host: str, node: str, port: int) -> None:
+    """Serve in this process's namespace, as in a Pod, over what its kernel has, until SIGTERM."""
+    ended, opened = asyncio.Event(), 0
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    for protocol in _TYPES:
+        for address in ("0.0.0.0", "::"):  # noqa: S104 - all addresses of the Pod
+            with contextlib.suppress(OSError):
+                await _answer(_open(protocol, address, port), protocol, host, node)
+                opened += 1
+    if not opened:
+        raise LabError(f"cannot listen on port {port}")
+    await ended.wait()
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     listener = socket.socket(fileno=int(sys.argv[1]))

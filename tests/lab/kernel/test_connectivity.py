@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -141,6 +142,55 @@ def test_a_dead_dns_server_is_named(stage: Stage) -> None:
         stage.nft("delete", "table", "ip", "broken")
     assert {(service, what[:3]) for service, what, _, _ in causes} == {("cluster-ip", "DNS"), ("headless", "DNS")}
     assert all(f"endpoint {ADDRESS}:53/tcp: " in cause for cause in causes.values())
+
+
+class Kubelet(threading.Thread):
+    """Runs the echo Pods of Node node-1 as a kubelet would: their command, in a Pod of the lab, and their status."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(daemon=True)
+        self.stage, self.ending = stage, threading.Event()
+        self.running: dict[str, subprocess.Popen[str]] = {}
+
+    def run(self) -> None:
+        while not self.ending.wait(0.2):
+            listed = json.loads(self.stage.up.kubectl("get", "pods", "-A", "-o", "json"))["items"]
+            for pod in listed:
+                if pod["metadata"]["name"] not in self.running:
+                    self._start(pod)
+
+    def _start(self, pod: dict[str, Any]) -> None:
+        meta, command = pod["metadata"], pod["spec"]["containers"][0]["command"]
+        words = [sys.executable, "-m", *command]
+        self.running[meta["name"]] = self.stage.lab.popen("pod-1a", words, stdin=subprocess.DEVNULL, text=True)
+        addresses = self.stage.lab.host("pod-1a").addresses
+        status = {"phase": "Running", "podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
+        place = ("-n", meta["namespace"], "--subresource=status", "--type=merge")
+        self.stage.up.kubectl("patch", "pod", meta["name"], *place, "-p", json.dumps({"status": status}))
+
+    def end(self) -> None:
+        self.ending.set()
+        self.join()
+        for process in self.running.values():
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def test_pods_of_an_image_are_the_endpoints(stage: Stage) -> None:
+    before, kubelet = stage.left(), Kubelet(stage)
+    stage.lab.stop("pod-1a")  # its own servers, one at the same port
+    kubelet.start()
+    words = ("connectivity", "test", "--image=vipwire", "-o", "json", *stage.flags)
+    command = [sys.executable, "-m", "vipwire", *words]
+    try:
+        done = stage.lab.run(NODE, command, timeout=PATIENCE * 3, check=False)
+    finally:
+        kubelet.end()
+    document = json.loads(done.stdout)
+    assert (failed(document), done.returncode) == ({}, 0)
+    assert list(kubelet.running) == [f"echo-{NODE}"]
+    assert stage.left() == before
+    assert stage.up.kubectl("get", "pods", "-A", "-o", "name") == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
