@@ -113,8 +113,11 @@ class Transaction(Generic[K, V]):
         return delta
 
     def _changes(self) -> tuple[dict[K, V], dict[K, V]]:
-        """Return gained and lost objects; a shared object by its first and its last owner."""
-        gained, lost = dict(self._gained), dict(self._lost)
+        """Return gained and lost objects; a shared object by its first and its last owner.
+
+        Neither is copied: at a first sync, `gained` has all objects.
+        """
+        gained, lost = self._gained, self._lost
         for key, by in self._shares.items():
             before = self._belief.sharers.get(key, 0)
             if before == 0 and by > 0:

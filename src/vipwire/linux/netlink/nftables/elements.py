@@ -99,10 +99,10 @@ def _annotated(plain: bytes, comment: str) -> bytes:
 _LIST_ELEMENT = struct.Struct("=2H").pack
 
 
-def plain_elements(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+def plain_elements(keys: Sequence[bytes], data: Sequence[bytes]) -> list[bytes]:
     """Encode elements of a key and data (empty in a set), all of the first one's sizes."""
-    head, middle = _frame(*map(len, pairs[0]))
-    return [head + key + middle + data for key, data in pairs]
+    head, middle = _frame(len(keys[0]), len(data[0]))
+    return [head + key + middle + value for key, value in zip(keys, data, strict=True)]
 
 
 def encode_element(member: Element) -> bytes:

@@ -253,7 +253,7 @@ def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -
 
     The kernel answers each with a message; the first missing one ends the request (ENOENT).
     """
-    blobs = plain_elements([(key, b"") for key in keys])
+    blobs = plain_elements(keys, [b""] * len(keys))
     return list_elements(family, table, name) + nested(wire.ELEMENTS_LIST, *blobs)
 
 
