@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.config.configuration import Config
+from vipwire.errors import ConfigError
 from vipwire.kube.access.access import load_access
 from vipwire.kube.errors import ApiError
 from vipwire.kube.proxied import proxy_resources
@@ -278,7 +279,9 @@ class _Cluster:
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects, addresses = StoreSource(self._registry.store, proxy_resources(self._setting.node)), self._addresses
         source = ToldSource(objects, lambda: addresses.trouble or addresses.note)
-        access = load_access(self._setting.folder / "node.kubeconfig")  # for Events; written by the API server
+        access = None
+        with contextlib.suppress(ConfigError):  # without the API server's file the proxy writes no Events
+            access = load_access(self._setting.folder / "node.kubeconfig")
         await self._ending.run_proxy(config, source, access, self._supervisor, begun)
 
 

@@ -38,7 +38,7 @@ from vipwire.inspect.command.options import (
 from vipwire.inspect.earlier.look import earlier_chains, earlier_for
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain as explanation_of
-from vipwire.inspect.explain.packet import find_services, read_packet
+from vipwire.inspect.explain.packet import check_destination, find_services, read_packet
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
 from vipwire.inspect.node.flows import flows_of
 from vipwire.inspect.node.silence import OBJECTS, Silences, silent_lines
@@ -289,6 +289,7 @@ def explain(
     config: Config, destination: str, output: str, interval: float, *, flow: bool, watch: bool, **client: str
 ) -> None:
     """Explain a packet."""
+    check_destination(destination)
     scope = OutputOptions(config, "", output, interval, watch)
     made: Document = {}
 

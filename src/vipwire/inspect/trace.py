@@ -16,7 +16,7 @@ from vipwire.config.configuration import Config
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
 from vipwire.inspect.command.show import table
-from vipwire.inspect.explain.packet import read_destination
+from vipwire.inspect.explain.packet import check_destination, read_destination
 from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends
 from vipwire.inspect.node.followed import Followed
 from vipwire.inspect.node.silence import silent_lines
@@ -146,6 +146,8 @@ def trace(
     connection is a line with its endpoint.
     """
     wanted = scoped("", namespace, everywhere=everywhere)
+    if destination:
+        check_destination(destination)
     with FlowEvents() as events, Followed(config) as objects:
         only = read_destination(objects.situation, destination) if destination else None
         tracer, said = Tracer(objects.frontends, only, wanted), list[str]()

@@ -235,7 +235,9 @@ class Proxy:
             self.metrics.feature_enabled.labels(name=name, stage=KNOWN_GATES[name].stage.value).set(int(on))
 
     def _source(self) -> tuple[Source, EventRecorder | None]:
-        access, connection = self._access, self._config.client_connection
+        access, connection, given = self._access, self._config.client_connection, self._given
+        if access is None and given is not None:
+            return given, None
         if access is None:
             from vipwire.kube.manifests import documents, source  # noqa: PLC0415
 
@@ -243,8 +245,8 @@ class Proxy:
         recorder = EventRecorder(
             access, self._node_name, qps=connection.qps, burst=connection.burst, witness=self._count_request
         )
-        if self._given is not None:
-            return self._given, recorder
+        if given is not None:
+            return given, recorder
         resources = proxy_resources(self._node_name)
         return ApiSource(access, resources, witness=self._count_request, places=self._connects_to), recorder
 

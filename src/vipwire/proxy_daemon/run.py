@@ -44,11 +44,16 @@ def run_proxy(config: Config, reread: Reread) -> int:
 
 
 async def run_beside(
-    command: str, config: Config, source: Source, access: Access, begun: Callable[[Proxy], None], counted: Collector
+    command: str,
+    config: Config,
+    source: Source,
+    access: Access | None,
+    begun: Callable[[Proxy], None],
+    counted: Collector,
 ) -> None:
     """Run the proxy in a shared loop, with the caller's source of objects, until a signal or cancellation.
 
-    Events go to the API server of `access`.
+    Events go to the API server of `access`, if there is one.
     The proxy calls `begun` once this machine can run it and exposes `counted` with its metrics. The caller must have
     claimed this network namespace (`proxy.start.record`). Errors name `command`.
     """

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 from urllib.parse import quote
 
-from vipwire.http_client.client import Client, Server
+from vipwire.http_client.client import Client, Server, reason_of
 from vipwire.model.net import bracketed
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
@@ -30,7 +30,8 @@ async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = No
     except TimeoutError:
         return f"no answer within {seconds} s"
     except Exception as error:  # noqa: BLE001  # a probe that cannot be asked is a bad one, and only that
-        return f"{type(error).__name__}: {error}"[:_LONGEST]
+        file = getattr(error, "filename", None)
+        return (f"{reason_of(error)}: {file}" if file else reason_of(error))[:_LONGEST]
 
 
 def number(probe: Object, name: str, default: int) -> int:

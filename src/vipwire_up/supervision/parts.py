@@ -126,7 +126,7 @@ class Ending:
         return work
 
     async def run_proxy(
-        self, config: Config, source: Source, access: Access, supervisor: Supervisor, begun: Begun
+        self, config: Config, source: Source, access: Access | None, supervisor: Supervisor, begun: Begun
     ) -> None:
         """Run the proxy until a signal or cancelled, then handle signals again."""
 

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from vipwire.errors import ConfigError
 from vipwire.inspect.node.situation import Situation
@@ -47,8 +47,25 @@ def read_address(text: str, what: str) -> Address:
         raise ConfigError(f"{what}: {error}") from error
 
 
+class _Named(NamedTuple):
+    """A destination that names a Service, `name` or `name:port`."""
+
+    name: str
+    protocol: Protocol | None
+
+
+def check_destination(text: str) -> None:
+    """Raise ConfigError if a destination has no allowed form, before any object is read."""
+    _parsed(text)
+
+
 def read_destination(situation: Situation, text: str, family: Family | None = None) -> tuple[Address, int, Protocol]:
     """Read ADDRESS:PORT[/PROTOCOL], or SERVICE[:PORT] for a Service's first ClusterIP of a family."""
+    found = _parsed(text)
+    return _service_address(situation, found, family) if isinstance(found, _Named) else found
+
+
+def _parsed(text: str) -> tuple[Address, int, Protocol] | _Named:
     place, slash, word = text.rpartition("/")
     protocol = Protocol.__members__.get(word.upper()) if slash else None
     if protocol is None:
@@ -57,7 +74,11 @@ def read_destination(situation: Situation, text: str, family: Family | None = No
     try:
         address = parse_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
     except ValueError:
-        return _service_address(situation, place, protocol, family)
+        if not place or place[0] in ":0123456789" or "[" in place:
+            raise ConfigError(
+                f"{text!r} is no destination: write ADDRESS:PORT[/tcp|udp|sctp], or a Service as NAMESPACE/NAME:PORT"
+            ) from None
+        return _Named(place, protocol)
     if not colon or (":" in host and not host.startswith("[")):
         raise ConfigError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
     if slash and protocol is None:
@@ -68,16 +89,10 @@ def read_destination(situation: Situation, text: str, family: Family | None = No
     return address, number, protocol or Protocol.TCP
 
 
-def _service_address(
-    situation: Situation, text: str, protocol: Protocol | None, family: Family | None
-) -> tuple[Address, int, Protocol]:
-    name, _, wanted = text.partition(":")
-    if not name or name[0].isdigit() or "[" in name:
-        raise ConfigError(
-            f"{text!r} is no destination: write ADDRESS:PORT[/tcp|udp|sctp], or a Service as NAMESPACE/NAME:PORT"
-        )
+def _service_address(situation: Situation, named: _Named, family: Family | None) -> tuple[Address, int, Protocol]:
+    name, _, wanted = named.name.partition(":")
     service = _only(find_services(situation.store.services, name), name)
-    port = _port(service, wanted, protocol)
+    port = _port(service, wanted, named.protocol)
     for address in service.cluster_ips:
         if family in (None, family_of(address)):
             return address, port.port, port.protocol
