@@ -23,9 +23,11 @@ def commands_for(live: Configuration, now: Configuration, before: Maps, gone: fr
     placed = live.placed | now.placed
     yield from _certificates(live, now)
     for name, slots in now.slots.items():
-        yield from _servers(placed.get(name, name), live.slots.get(name, SPARE), slots)
+        had = SPARE if name in now.placed else live.slots[name]
+        yield from _servers(placed.get(name, name), had, slots)
     yield from _notes(live, now, gone)
     yield from _maps(live, now, before, placed)
+    yield from _moves(live, now, before)
     for name in gone & live.slots.keys():
         yield from _servers(placed.get(name, name), live.slots[name], ())
     yield from _leftovers(live, now, gone)
@@ -62,6 +64,16 @@ def _maps(live: Configuration, now: Configuration, before: Maps, placed: Mapping
         file = plain(now.layout.map_file(name))
         gone = (key for key in before.get(name, {}) if key not in now.maps[name])
         yield from (f"del map {file} {command_word(key)}" for key in gone)
+
+
+def _moves(live: Configuration, now: Configuration, before: Maps) -> Iterator[str]:
+    """Lead to the spare backend where entries lead to a pool that moves there; who is on the way is still served."""
+    moved = now.placed.keys() & live.slots.keys()
+    for name in sorted(live.shape.asked(live.shape.frontends) & live.maps.keys()) if moved else ():
+        entries, known = now.maps.get(name, {}), before.get(name, {})
+        for key, to in live.maps[name].items():
+            if to in moved and (key not in known or entries.get(key) == to):
+                yield f"set map {plain(live.layout.map_file(name))} {command_word(key)} {plain(now.placed[to])}"
 
 
 def _certificates(live: Configuration, now: Configuration) -> Iterator[str]:

@@ -8,7 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from vipwire_l7.haproxy.backends import SPARES, backend_text, server_text, spare_text, userlist_name, userlist_text
+from vipwire_l7.haproxy.backends import (
+    SPARE_SLOTS,
+    SPARES,
+    backend_text,
+    server_text,
+    spare_text,
+    userlist_name,
+    userlist_text,
+)
 from vipwire_l7.haproxy.choices import guarding, limited, longest_path
 from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
 from vipwire_l7.haproxy.frontends import (
@@ -46,6 +54,8 @@ from vipwire_l7.plan.sites import (
 )
 
 DEFAULT_CERTIFICATE, OWN_LIST = "default.pem", "certificates.list"
+_CONNECTIONS, _OTHER_FILES = 2000, 100
+"""The connections for which there are to be files where the operator names no number; listeners, sockets, pipes."""
 _OWN = Lookups()
 """Where the prefixes of the operator's own frontend are."""
 
@@ -104,6 +114,12 @@ class Configuration:
     def mirrors(self) -> bool:
         """Whether any pool sends copies of requests elsewhere, or asks a server about them."""
         return any(pool.policy.mirrors or pool.policy.external_auth for pool in self.pools.values())
+
+    @property
+    def descriptors(self) -> int:
+        """Count the files that HAProxy may open: one for each server, used or not, and two for each connection."""
+        servers = sum(map(len, self.slots.values())) + len(self.spares) * SPARE_SLOTS
+        return servers + 2 * (self.layout.connections or _CONNECTIONS) + _OTHER_FILES
 
     def text(self, mark: str) -> str:
         """Write haproxy.cfg. `mark` is what the process will tell about itself."""

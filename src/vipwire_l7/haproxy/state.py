@@ -8,7 +8,7 @@ then: a backend without servers, a rule, users. Order: first what requests could
 then what is left over; hosts come last and go first, so that no request finds a host without its paths.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire_l7.haproxy.backends import SPARE_SLOTS, fits_spare
@@ -18,6 +18,7 @@ from vipwire_l7.haproxy.frontend import DEFAULT_KEY
 from vipwire_l7.haproxy.frontends import frontend_parts, split_site
 from vipwire_l7.haproxy.readings import APART
 from vipwire_l7.haproxy.shares import SHARES, shared_choices
+from vipwire_l7.haproxy.slots import Slots, used
 from vipwire_l7.plan.plan import HostPlan, sites_of
 from vipwire_l7.plan.sites import BROKEN, CLOSED, NOWHERE, REFUSED, UNAVAILABLE, apart_of
 
@@ -94,7 +95,8 @@ def take_in(live: Configuration, change: Change) -> None:
         elif name in live.slots:
             live.slots[name] = (None,) * len(live.slots[name])
     for name, slots in now.slots.items():
-        live.slots[name] = slots + (None,) * (len(live.slots.get(name, SPARE)) - len(slots))
+        had = SPARE if name in now.placed else live.slots[name]
+        live.slots[name] = slots + (None,) * (len(had) - len(slots))
     live.pools.update(now.pools)
     live.placed.update(now.placed)
     live.certificates.update(now.certificates)
@@ -115,7 +117,9 @@ class _Comparison:
         """The marks of frontends that have to be written anew."""
         self._rules = set[tuple[str, str]]()
         """The choices, by mark and name, that are still to be written."""
-        self._fresh = _placed(live, wanted)
+        self._moved = frozenset(_outgrown(live, wanted))
+        self._fresh = _placed(live, wanted, self._moved)
+        self._moved &= self._fresh.keys()
         self._placed = live.placed | self._fresh
         self._judge_frontends()
         self._missing, self._outgrown = set[str](), set[str]()
@@ -144,7 +148,7 @@ class _Comparison:
             wanted,
             shape=shape,
             pools=served,
-            slots={name: wanted.slots[name][: len(live.slots.get(name, SPARE))] for name in served},
+            slots={name: self._slots_of(name) for name in served},
             maps=self._accepted(waiting),
             certificates={} if certificates else wanted.certificates,
             placed=self._fresh,
@@ -211,7 +215,7 @@ class _Comparison:
             if live.shape.backends.get(name) != text and name not in self._placed:
                 self._missing.add(name)
                 self._reasons.append(f"{'another' if name in live.shape.backends else 'a new'} backend {name}")
-            elif len(wanted.slots[name]) > len(live.slots.get(name, SPARE)):
+            elif name not in self._moved and used(wanted.slots[name]) > len(live.slots.get(name, SPARE)):
                 self._outgrown.add(name)
                 self._reasons.append(f"more servers for {name}")
 
@@ -228,6 +232,10 @@ class _Comparison:
         changed = (pem for name, pem in wanted.certificates.items() if live.certificates.get(name) != pem)
         if any(len(pem) > LONGEST_PAYLOAD for pem in changed):
             yield "a certificate is too long for a command"
+
+    def _slots_of(self, name: str) -> Slots:
+        """Return the servers of a pool, as many as HAProxy can have."""
+        return self._wanted.slots[name][: len(SPARE if name in self._moved else self._live.slots.get(name, SPARE))]
 
     def _lists(self) -> dict[str, dict[str, str]]:
         """Return the lists of certificates as they are to be; those of a part have the others as well."""
@@ -320,10 +328,19 @@ def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Map
     return there
 
 
-def _placed(live: Configuration, wanted: Configuration) -> dict[str, str]:
-    """Choose spare backends for new pools, as far as there are any."""
+def _outgrown(live: Configuration, wanted: Configuration) -> Iterator[str]:
+    """Name the pools that have too few servers and may move to a spare backend: no rule leads to them by name."""
+    found = {name for name, slots in wanted.slots.items() if used(slots) > len(live.slots.get(name, SPARE))}
+    found -= live.placed.keys()
+    if found:
+        led = {to for rules in live.shape.choices.values() for choice in rules.values() for to in choice.targets}
+        yield from (name for name in found - led if live.pools.get(name) == wanted.pools[name])
+
+
+def _placed(live: Configuration, wanted: Configuration, moved: Collection[str]) -> dict[str, str]:
+    """Choose spare backends for pools that are new or move, as far as there are any."""
     taken = frozenset(live.placed.values())
     free = (name for name in live.spares if name not in taken)
-    new = (pool for name, pool in wanted.pools.items() if name not in live.shape.backends)
-    names = (each.name for each in new if fits_spare(each) and len(wanted.slots[each.name]) <= SPARE_SLOTS)
+    new = (pool for name, pool in wanted.pools.items() if name not in live.shape.backends or name in moved)
+    names = (each.name for each in new if fits_spare(each) and used(wanted.slots[each.name]) <= SPARE_SLOTS)
     return dict(zip(names, free, strict=False))

@@ -10,6 +10,7 @@ The child is in a session of its own: it goes on when we die, and the next vipwi
 import asyncio
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from vipwire.errors import UnsupportedError
 from vipwire.file_io.files import create_file
+from vipwire.logging import log
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.run.control import mark_of, processes
 
@@ -50,7 +52,7 @@ class Haproxy:
         self.socket, self._master = folder / "haproxy.sock", folder / "master.sock"
         self._link, self._messages = folder / "haproxy.cfg", folder / "messages"
         self._child: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self._pid = self._files = 0
         self._number = max(self._generations(), default=0)
 
     def next_folder(self) -> Path:
@@ -84,6 +86,7 @@ class Haproxy:
         """Check a configuration and make it live; raise `Refused` and change nothing if HAProxy does not want it."""
         folder = Path(configuration.layout.folder)
         self._number += 1
+        self._allow_files(configuration.descriptors)
         mark = f"vipwire-{os.getpid()}-{self._number}"
         await asyncio.to_thread(_write, folder, configuration, mark)
         try:
@@ -97,6 +100,20 @@ class Haproxy:
         fresh.replace(self._link)
         await (self._reload(mark) if self.running else self._start(mark))
         self._tidy()
+
+    def _allow_files(self, needed: int) -> None:
+        """Let HAProxy open as many files, or tell that it may not: one that runs keeps the limit of its start."""
+        if needed <= self._files:
+            return
+        self._files = needed
+        limits = [_raise_limit(pid, needed) for pid in (0, self._pid) if pid == 0 or self.running]
+        if min(limits) < needed:
+            log.warning(
+                "HAProxy needs more open files than it may have; vipwire leaves Services out if they do not suffice",
+                needed=needed,
+                limit=min(limits),
+                remedy="raise the limit: LimitNOFILE= of a systemd unit, --ulimit nofile= of a container",
+            )
 
     async def check(self, file: Path) -> None:
         """Validate a file with HAProxy; raise `Refused` with its message."""
@@ -128,6 +145,8 @@ class Haproxy:
             os.kill(self._pid, signal.SIGUSR2)
             if await self._answers(mark, patience):
                 return
+            if self._said():
+                break
             patience *= 2
         raise self._refusal()
 
@@ -142,8 +161,11 @@ class Haproxy:
         return False
 
     def _refusal(self) -> Refused:
-        said = self._messages.read_text(errors="replace") if self._messages.exists() else ""
-        return Refused(f"it does not start: {_alerts(said) or 'no answer at its socket'}", is_lost=True)
+        return Refused(f"it does not start: {self._said() or 'no answer at its socket'}", is_lost=True)
+
+    def _said(self) -> str:
+        """Read why the last start or reload has failed, if HAProxy has told that."""
+        return _alerts(self._messages.read_text(errors="replace")) if self._messages.exists() else ""
 
     async def ended(self) -> None:
         """Wait until the master has ended."""
@@ -170,6 +192,16 @@ class Haproxy:
         for number in self._generations():
             if number <= self._number - _KEEP:
                 shutil.rmtree(self.folder / f"gen-{number}", ignore_errors=True)
+
+
+def _raise_limit(pid: int, needed: int) -> int:
+    """Raise a process's limit of open files to `needed`, as far as this user may; return the hard limit."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    for most in (max(needed, hard), hard):
+        with contextlib.suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(soft, min(needed, most)), most))
+            return most
+    return hard
 
 
 def _write(folder: Path, configuration: Configuration, mark: str) -> None:

@@ -3,16 +3,20 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 from tests.l7.ingress.site import Site, in_site, ingress, play, rule
 
 from vipwire_l7.run.control import Process, ask, processes
 
 POD, OTHER = "127.0.0.21", "127.0.0.22"
+SECONDS = 15.0
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -135,3 +139,50 @@ def test_a_socket_that_answers_late_is_made_good_by_a_reload(tmp_path: Path, mon
         assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
 
     play(tmp_path, scenario)
+
+
+@in_site()
+async def test_a_killer_beside_changes_leaves_the_plan_in_place_and_no_wrong_answer(here: Site) -> None:
+    await a_soak(here, SECONDS)
+
+
+async def a_soak(here: Site, seconds: float) -> None:
+    """Move hosts between two Services while HAProxy is killed now and then."""
+    chance = random.Random(7)  # noqa: S311  # draws changes
+    ends = time.monotonic() + seconds
+    pods = {"web": POD, "other": OTHER}
+    leads = dict.fromkeys(("a", "b", "c", "d"), "web")
+    for name, address in pods.items():
+        await here.pods(name, address)
+    here.put(*(ingress(host, rule(f"{host}.example.com", "/")) for host in leads), ingress("s", rule("s.org", "/")))
+    await here.settled()
+    wrong = list[str]()
+
+    async def ask_steadily() -> None:
+        while time.monotonic() < ends:
+            connector = aiohttp.TCPConnector(force_close=True)
+            async with aiohttp.ClientSession(connector=connector, headers={"Host": "s.org"}) as session:
+                with contextlib.suppress(aiohttp.ClientConnectionError, TimeoutError):
+                    async with session.get(f"http://127.0.0.1:{here.http}/") as response:
+                        if (response.status, response.headers.get("X-Pod")) != (200, POD):
+                            wrong.append(f"{response.status} {await response.text()}")
+            await asyncio.sleep(0.01)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(ask_steadily())
+        while time.monotonic() < ends:
+            host = chance.choice(list(leads))
+            leads[host] = chance.choice(("web", "other"))
+            notes = {"vipwire.io/timeout-server": "9s"} if chance.random() < 0.1 else {}
+            here.put(ingress(host, rule(f"{host}.example.com", "/", service=leads[host]), annotations=notes))
+            if chance.random() < 0.05:
+                for each in await processes(here.haproxy.folder / "master.sock"):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(each.pid, signal.SIGKILL)
+            if chance.random() < 0.3:
+                await here.settled()
+            await asyncio.sleep(chance.random() * 0.1)
+    await here.settled()
+    for host, name in leads.items():
+        assert await here.pods_of(f"http://{host}.example.com/", times=2) == {pods[name]}
+    assert not wrong

@@ -165,6 +165,24 @@ async def test_endpoints_and_routes_change_while_a_reload_waits(here: Site) -> N
     assert len(here.reloads) == 1
 
 
+@in_site()
+async def test_a_service_that_grows_needs_no_reload(here: Site) -> None:
+    """It moves to a spare backend, where requests of its two hosts go from then on."""
+    here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])]))
+    here.put(ingress("web", rule("a.example.com", "/"), rule("b.example.com", "/")))
+    await here.settled()
+    many = tuple(f"127.0.0.{number}" for number in range(21, 29))
+    await here.pods("web", *many)
+    here.put(ingress("more", rule("b.example.com", "/x"), rule("c.example.com", "/")))
+    await here.settled()
+    for host in ("a", "b", "c"):
+        assert await here.pods_of(f"http://{host}.example.com/", times=24) == set(many)
+    await here.pods("web", *many[:2])
+    await here.settled()
+    assert await here.pods_of("http://a.example.com/", times=8) == set(many[:2])
+    assert here.reloads == ["start"]
+
+
 async def move(here: Site, address: str) -> None:
     """Give one Service another endpoint, and wait until HAProxy has it."""
     here.put(endpoint_slice("web-1", here.pod_port, [endpoint(address)]))

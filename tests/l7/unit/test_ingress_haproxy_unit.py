@@ -10,7 +10,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.slots import LEAST, Slots, fill, size_for
+from vipwire_l7.haproxy.slots import Slots, fill, size_for
 from vipwire_l7.haproxy.state import compare, take_in
 from vipwire_l7.haproxy.words import command_word, line, literal, plain, quoted
 from vipwire_l7.plan.policy import Affinity, Check, Policy
@@ -76,7 +76,7 @@ def test_who_stays_keeps_the_slot_and_all_have_one(before: tuple[Server, ...], a
 
 
 def test_there_are_slots_to_spare() -> None:
-    assert [size_for(count) for count in (0, 1, 3, 4, 7, 8, 100)] == [4, 4, 4, 8, 8, 16, 128]
+    assert [size_for(count) for count in (0, 1, 3, 4, 8, 100)] == [1, 2, 4, 5, 10, 125]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,14 @@ def test_a_server_that_is_not_reached_is_left_out_where_another_may_answer(polic
     made = configured(plan(("/", "p"), policy=policy), p=fill((), (server(1),)))
     text = made.text("x")
     assert ("on-error mark-down" in text) is left_out
-    assert text.count(" tcp-ut 15s") == LEAST  # HAProxy 2.6 has no default for it
+    assert text.count(" tcp-ut 15s") == size_for(1)  # HAProxy 2.6 has no default for it
+
+
+def test_haproxy_needs_a_file_for_each_slot_and_two_for_each_connection() -> None:
+    few, more = (configured(plan(("", "p")), p=fill((), tuple(map(server, range(count))))) for count in (1, 41))
+    assert more.descriptors - few.descriptors == size_for(41) - size_for(1)
+    wide = replace(few, layout=replace(LAYOUT, connections=9000))
+    assert wide.descriptors - replace(few, layout=replace(LAYOUT, connections=1000)).descriptors == 16_000
 
 
 def test_endpoints_change_by_commands() -> None:
