@@ -5,22 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.attacks.clocks import CLIENT, faked, jump
+from tests.fakes.waiting import until
 from tests.up.unit.cluster_process import PATIENCE, VIPWIRE, up
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow]
-
-
-def until(holds: Callable[[], bool], told: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, told()
-        time.sleep(0.5)
 
 
 class Machine:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.own_network import end_relays
+from tests.fakes.waiting import until
 from tests.proxy.conformance.explained import Witness
 from tests.proxy.conformance.lost import traces
 from tests.proxy.conformance.mode import Mode
 from tests.proxy.conformance.packets import PATIENCE, Caller, Packets, family_of
-from tests.proxy.conformance.proxy import Answer, Proxy, until
+from tests.proxy.conformance.proxy import Answer, Proxy
 from tests.proxy.conformance.services import Hosts, LabService
 from tests.proxy.conformance.translated import translated
 

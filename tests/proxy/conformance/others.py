@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
-from tests.proxy.conformance.proxy import until
 
 from vipwire.model.net import Family
 

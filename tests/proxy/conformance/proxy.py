@@ -5,23 +5,17 @@ import http.client
 import re
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pytest
 from tests.fakes import forked
 from tests.fakes.forked import Forked
+from tests.fakes.waiting import PATIENCE, until
 from tests.proxy.conformance.mode import Mode
 
 from vipwire.model.net import Family
-from vipwire_lab import guest_kernel
 from vipwire_lab.cluster.cluster import Lab
-
-_PATIENCE = 600.0 if guest_kernel.inside() is guest_kernel.GuestKernel.DISTRIBUTION else 60.0
-"""Seconds until a missing fact is a failure; guests and loaded machines are slow."""
 
 
 class Answer(NamedTuple):
@@ -30,20 +24,6 @@ class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: str
-
-
-def until(fact: Callable[[], Any], what: str | Callable[[], str], patience: float = _PATIENCE) -> Any:
-    """Repeat `fact` until it holds; return it. `what` may be a function, evaluated on failure.
-
-    Asking takes CPU time from the proxy: pauses last a tenth of the time waited, a fifth of a second at most.
-    """
-    began, pause = time.monotonic(), threading.Event()
-    while not (found := fact()):
-        waited = time.monotonic() - began
-        if waited > patience:
-            pytest.fail(f"not so after {patience:.0f} s: {what if isinstance(what, str) else what()}")
-        pause.wait(min(max(0.01, waited / 10), 0.2))
-    return found
 
 
 class Proxy:
@@ -83,7 +63,7 @@ class Proxy:
         """End the proxy as a service manager does; return its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        status = self._process.wait(_PATIENCE)
+        status = self._process.wait(PATIENCE)
         self._process = None
         return status
 
@@ -111,7 +91,7 @@ class Proxy:
 
     def page(self, path: str, port: int = 10256, address: str = "127.0.0.1", host: str = "") -> Answer:
         """Request a page by HTTP; status 0 without a server."""
-        connection = http.client.HTTPConnection(address, port, timeout=_PATIENCE)
+        connection = http.client.HTTPConnection(address, port, timeout=PATIENCE)
         try:
             with self.lab.inside(host or self.node_name):
                 connection.connect()
@@ -124,7 +104,7 @@ class Proxy:
             connection.close()
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return forked.run(self.lab, self.node_name, arguments, 2 * _PATIENCE)
+        return forked.run(self.lab, self.node_name, arguments, 2 * PATIENCE)
 
     def vipwire(self, *arguments: str) -> str:
         """Run another command of vipwire on the node, which must succeed; return its output."""

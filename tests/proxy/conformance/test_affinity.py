@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, Caller
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import FRONTENDS, LabService
 

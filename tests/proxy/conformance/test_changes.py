@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.packets import NODE, OUTSIDE, POD, Caller
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
 

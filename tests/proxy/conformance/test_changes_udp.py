@@ -6,9 +6,9 @@ from functools import partial
 from typing import TypeAlias
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.packets import NODE, OUTSIDE, POD, Caller
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import LabService
 

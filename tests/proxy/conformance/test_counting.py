@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
 from tests.proxy.conformance.conftest import ClusterWith
 from tests.proxy.conformance.packets import BLOCKED, NODE, OUTSIDE, POD, Caller
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import CLUSTER_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT, LabService
 

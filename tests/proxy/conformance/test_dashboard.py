@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
 from tests.proxy.conformance.conftest import ClusterWith
 from tests.proxy.conformance.packets import POD
-from tests.proxy.conformance.proxy import until
 
 from vipwire.model.net import Family
 

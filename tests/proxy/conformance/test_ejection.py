@@ -7,9 +7,9 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.packets import NODE, OUTSIDE, PATIENCE, POD, Packets
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import EXTERNAL, LabService
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
 from tests.proxy.conformance.conftest import ClusterWith
 from tests.proxy.conformance.packets import NODE, OUTSIDE, POD, REMOTE_POD, Caller
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.mode import Command
 from tests.proxy.conformance.modes import MODES
 from tests.proxy.conformance.packets import OUTSIDE, POD
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 
 from vipwire.model.net import Family

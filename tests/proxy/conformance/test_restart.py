@@ -1,9 +1,9 @@
 """Ending, starting and cleaning up: what stays, what is caught up with, what goes."""
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.packets import NODE, OUTSIDE, POD
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import EXTERNAL_IP, NODE_PORT
 from tests.proxy.conformance.test_changes_udp import (

@@ -3,9 +3,9 @@
 from collections import Counter
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.packets import OUTSIDE
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import LabService
 

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance import own_cgroup
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.packets import NODE, POD, Caller, family_of
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 from tests.proxy.conformance.test_ejection import Ejecting, closed
 from tests.proxy.conformance.translated import look

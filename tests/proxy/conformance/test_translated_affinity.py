@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
 from tests.proxy.conformance.conftest import ClusterWith
 from tests.proxy.conformance.packets import NODE, OTHER_POD, POD
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.services import CLUSTER_IP, LabService
 from tests.proxy.conformance.test_affinity import MANY
 from tests.proxy.conformance.test_draining import Drained

@@ -6,10 +6,10 @@ That the programs did it is asked of their counters, as in `test_translated`.
 import socket
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
 from tests.proxy.conformance.conftest import ClusterWith
 from tests.proxy.conformance.packets import NODE, POD
-from tests.proxy.conformance.proxy import until
 from tests.proxy.conformance.services import NODE_PORT
 from tests.proxy.conformance.test_translated import (
     MANY,

@@ -5,7 +5,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from tests.fakes.daemon import NODE, PATIENCE, Daemon, Record, echo, leads_to, reached, service_of, slice_for, stage
 from tests.fakes.hostile_files import NAMES, mend, place_of, plant
 from tests.fakes.own_network import own_network, run
+from tests.fakes.waiting import until
 from tests.up.unit.dns_process import running
 
 pytestmark = pytest.mark.kernel
@@ -207,6 +207,4 @@ def test_dns_answers_beside_hostile_files_and_goes_on_when_others_change(folder:
     with running(folder) as server:
         assert server.dig("one.default.svc.cluster.local", "A").answers == ("A 10.96.0.1",)
         (folder / "later.yaml").write_text(manifest("two", "10.96.0.2", "10.244.0.1"))
-        end = time.monotonic() + PATIENCE
-        while server.dig("two.default.svc.cluster.local", "A").answers != ("A 10.96.0.2",):
-            assert time.monotonic() < end
+        until(lambda: server.dig("two.default.svc.cluster.local", "A").answers == ("A 10.96.0.2",))

@@ -9,14 +9,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.fakes.browser import Page, chromium
+from tests.fakes.waiting import until
 
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.demo import objects
@@ -79,12 +79,6 @@ class Stage:
 
     def until(self, name: str, text: str, since: int = 0) -> None:
         until(lambda: text in self.said(name)[since:], lambda: f"{name} does not say {text!r}:\n{self.said(name)}")
-
-
-def until(holds: Callable[[], bool], why: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, why()
 
 
 @contextlib.contextmanager

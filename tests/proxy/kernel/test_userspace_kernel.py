@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.own_network import own_network, run
 from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, service, slice_of
+from tests.fakes.waiting import until
 
 from vipwire.errors import CommitError
 from vipwire.linux.conntrack.flows import FlowTable
@@ -74,12 +74,6 @@ def _has_relay(family: Family) -> bool:
 def family(request: pytest.FixtureRequest) -> Family:
     found: Family = request.param
     return found
-
-
-def until(fact: Callable[[], object], patience: float = 60.0) -> None:
-    deadline = time.monotonic() + patience
-    while not fact():
-        assert time.monotonic() < deadline
 
 
 def opened(family: Family, choices: Choices = Choices()) -> UserspaceBackend:  # noqa: B008 - frozen

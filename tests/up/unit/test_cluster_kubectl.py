@@ -3,13 +3,13 @@
 import json
 import re
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.up.unit.cluster_process import CLIENTS, PATIENCE, WHEEL, Kubectl, up
+from tests.fakes.waiting import until
+from tests.up.unit.cluster_process import CLIENTS, WHEEL, Kubectl, up
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.objects.schema import Type
@@ -203,16 +203,10 @@ def test_deletion_in_the_foreground_background_and_not_of_dependents(kubectl: Ku
         delete = json.dumps({"propagationPolicy": mode.capitalize(), "apiVersion": "v1", "kind": "DeleteOptions"})
         uri = f"/api/v1/namespaces/{owner['metadata']['namespace']}/configmaps/owner"
         kubectl("delete", "--raw", uri, "-f", "-", stdin=delete)
-        until_gone(kubectl, "configmap/owner")
+        until(lambda: not kubectl("get", "configmap/owner", "--ignore-not-found", "-o", "name"), "deleted")
         if not left:
-            until_gone(kubectl, "configmap/child")
+            until(lambda: not kubectl("get", "configmap/child", "--ignore-not-found", "-o", "name"), "deleted")
         assert left in kubectl("get", "configmap", "-o", "name")
-
-
-def until_gone(kubectl: Kubectl, what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while kubectl("get", what, "--ignore-not-found", "-o", "name"):
-        assert time.monotonic() < end, f"{what} is still there"
 
 
 def test_a_manifest_goes_from_one_way_of_apply_to_the_other(kubectl: Kubectl) -> None:

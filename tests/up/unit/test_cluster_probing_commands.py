@@ -4,11 +4,11 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.waiting import until
 from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import PODS
 
@@ -37,10 +37,7 @@ def running(word: str) -> list[str]:
 
 def wait_for_end_of(word: str) -> None:
     """Wait until the processes are gone: what is killed ends when the kernel gets to it."""
-    limit = time.monotonic() + 60
-    while left := running(word):
-        assert time.monotonic() < limit, left
-        os.sched_yield()
+    until(lambda: not running(word), lambda: running(word))
 
 
 def asked(command: list[str], who: RunAs | None = None, **probe: Any) -> str:
@@ -75,10 +72,7 @@ def test_what_a_command_has_started_ends_when_vipwire_is_killed() -> None:
     )
     command = ["sh", "-c", "setsid sleep 43215 & sleep 43215"]
     with subprocess.Popen([sys.executable, "-c", code.format(command)]) as killed:
-        limit = time.monotonic() + 60
-        while len(running("43215")) < 2:
-            assert time.monotonic() < limit
-            os.sched_yield()
+        until(lambda: len(running("43215")) == 2)
         killed.kill()
     wait_for_end_of("43215")
 

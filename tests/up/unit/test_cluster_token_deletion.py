@@ -6,8 +6,7 @@ import json
 import re
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.serialization import Encoding
+from tests.fakes.waiting import until
 from tests.up.unit.cluster_process import PATIENCE, VIPWIRE, up
 
 from vipwire.cli.main import main
@@ -88,6 +88,9 @@ class Cluster:
         """Read Services with each of a machine's certificates."""
         return [self.ask(folder / "pki" / user, "GET", SERVICES)[0] for user in USERS]
 
+    def await_codes(self, folder: Path, wanted: list[int]) -> None:
+        until(lambda: self.codes(folder) == wanted, lambda: self.codes(folder))
+
     def renewed(self, folder: Path, user: str) -> int:
         """Ask for one more certificate as the machine."""
         return self.ask(folder / "pki/node", "POST", CERTIFICATES, {"request": request(folder, user)})[0]
@@ -115,17 +118,10 @@ def machine(cluster: Cluster, folder: Path, token: str, pinned: str) -> Iterator
         assert process.stdout is not None
         try:
             assert process.stdout.readline().startswith(f"joined as Node {folder.name}")
-            until(lambda: cluster.codes(folder), [200, 200])  # it is Ready
+            cluster.await_codes(folder, [200, 200])  # it is Ready
             yield process
         finally:
             process.terminate()
-
-
-def until(read: Callable[[], Any], wanted: Any) -> None:
-    end = time.monotonic() + PATIENCE
-    while (found := read()) != wanted:
-        assert time.monotonic() < end, found
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -156,7 +152,7 @@ def test_the_deletion_of_a_token_ends_its_certificates_and_no_others(cluster: Cl
             answers.append(stack.enter_context(watch.getresponse()))
         said = cluster.vipwire("token", "delete", token[:6])
         assert said == "Node n2: the API servers refuse the certificates of this token\n"
-        until(lambda: cluster.codes(first), [401, 401])
+        cluster.await_codes(first, [401, 401])
         for answer in answers:  # both end
             with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
                 answer.read()
@@ -176,7 +172,7 @@ def test_certificates_end_when_kubectl_deletes_the_token_and_stay_ended(tmp_path
         with machine(cluster, folder, token, pinned):
             secret = cluster.admin("GET", f"{SECRETS}/bootstrap-token-{token[:6]}")[1]
             assert cluster.admin("DELETE", f"{SECRETS}/bootstrap-token-{token[:6]}")[0] == 200
-            until(lambda: cluster.codes(folder), [401, 401])
+            cluster.await_codes(folder, [401, 401])
         del secret["metadata"]["uid"], secret["metadata"]["resourceVersion"]
         assert cluster.admin("POST", SECRETS, secret)[0] == 201  # another token of the same id and secret
         assert cluster.codes(folder) == [401, 401]
@@ -199,7 +195,7 @@ def test_machines_can_stay_when_their_token_is_deleted(cluster: Cluster, tmp_pat
         assert joined[0] == 401
         assert cluster.certificates()["system:node:n2"] == (token[:6], "in force")
         cluster.vipwire("token", "delete", token[:6])  # of a token that is gone, as after its time
-        until(lambda: cluster.codes(folder), [401, 401])
+        cluster.await_codes(folder, [401, 401])
 
 
 def test_certificates_end_with_their_node_and_another_of_its_name_brings_none_back(
@@ -209,7 +205,7 @@ def test_certificates_end_with_their_node_and_another_of_its_name_brings_none_ba
     folder = tmp_path / "n2"
     with machine(cluster, folder, token, pinned):
         assert cluster.admin("DELETE", f"{NODES}/n2")[0] == 200
-        until(lambda: cluster.codes(folder), [401, 401])
+        cluster.await_codes(folder, [401, 401])
         assert [cluster.renewed(folder, user) for user in USERS] == [401, 401]
         status = {"conditions": [{"type": "Ready", "status": "True"}]}
         assert cluster.admin("POST", NODES, {"metadata": {"name": "n2"}, "status": status})[0] == 201
@@ -242,7 +238,7 @@ def test_a_node_shows_who_has_a_certificate_and_an_ingress_counts_while_it_is_re
         ready = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
         kind = "application/strategic-merge-patch+json"
         assert cluster.ask(folder / "pki/node", "PATCH", f"{NODES}/ghost/status", ready, kind=kind)[0] == 200
-        until(lambda: cluster.codes(folder), [200, wanted])
+        cluster.await_codes(folder, [200, wanted])
     assert cluster.certificates() == {
         "system:node:ghost": (token[:6], "in force"),
         "ingress:ghost": (token[:6], "in force"),

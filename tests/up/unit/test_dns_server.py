@@ -9,12 +9,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import dns.message
 import pytest
 from tests.fakes.ports import free_port
+from tests.fakes.waiting import until
 from tests.up.unit.dns_process import LONG, Server, running
 
 pytestmark = pytest.mark.slow
@@ -149,12 +150,6 @@ def test_a_change_of_a_manifest_is_visible(folder: Path, server: Server) -> None
     until(lambda: server.dig("new.shop.svc.cluster.local", "A").answers == ("A 10.96.0.77",))
     (folder / "new.yaml").unlink()
     until(lambda: server.dig("new.shop.svc.cluster.local", "A").status == "NXDOMAIN")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def test_what_is_wrong_with_an_object_is_said_with_its_field(folder: Path, server: Server) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.fakes import daemon
 from tests.fakes.daemon import page, reached, scene, stage
 from tests.fakes.own_network import run
-from tests.proxy.conformance.proxy import until
+from tests.fakes.waiting import until
 from tests.proxy.kernel.test_daemon_fallback import FALLBACK, server
 
 pytestmark = pytest.mark.kernel

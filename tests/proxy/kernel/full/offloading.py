@@ -22,7 +22,7 @@ import pytest
 from bench.datapath import inside
 from tests.fakes.own_network import run
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
-from tests.proxy.conformance.proxy import until
+from tests.fakes.waiting import until
 
 from vipwire.config.configuration import Config
 from vipwire.config.sections import NFTables

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.waiting import until
 from tests.proxy.conformance.mode_ipvs import IPVS
 from tests.proxy.conformance.mode_userspace import USERSPACE
-from tests.proxy.conformance.proxy import Proxy, until
+from tests.proxy.conformance.proxy import Proxy
 from tests.proxy.conformance.services import LabService
 from tests.proxy.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
