@@ -13,7 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from tests.fakes.waiting import until
 
 from vipwire_up.credentials.ca import CertificatePair
 
@@ -99,14 +102,15 @@ class Etcd:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def succeeds(self, *command: str, number: int = 0) -> bool:
+        with contextlib.suppress(AssertionError):
+            self.ctl(*command, number=number)
+            return True
+        return False
+
     def wait(self, number: int = 0) -> None:
         """Wait until a member answers, and the cluster has a leader."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            with contextlib.suppress(AssertionError):
-                self.ctl("endpoint", "health", number=number)
-                return
-            assert time.monotonic() < end, "etcd does not answer"
+        until(partial(self.succeeds, "endpoint", "health", number=number), "etcd does not answer")
 
 
 @contextlib.contextmanager

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes import waiting
 from tests.up.unit.etcd_here import Etcd, free_ports, members
 from tests.up.unit.store_here import etcd_store, key, put, remove, settings, text_of
 from tests.up.unit.up_here import Up, up
@@ -97,12 +97,8 @@ def put_right(etcd: Etcd) -> None:
     lost = re.search(r"^(\w+), started, m0,", etcd.ctl("member", "list", number=1), re.MULTILINE)
     assert lost is not None
     etcd.ctl("member", "remove", lost[1], number=1)
-    end = time.monotonic() + PATIENCE
-    while True:  # etcd refuses for some seconds after the removal
-        with contextlib.suppress(AssertionError):
-            etcd.ctl("member", "add", "m0", f"--peer-urls=http://127.0.0.1:{etcd.ports[0][1]}", number=1)
-            break
-        assert time.monotonic() < end
+    again = ("member", "add", "m0", f"--peer-urls=http://127.0.0.1:{etcd.ports[0][1]}")
+    waiting.until(partial(etcd.succeeds, *again, number=1))  # etcd refuses for some seconds after the removal
     etcd.start(0, "--initial-cluster-state", "existing")
     etcd.wait()
 
@@ -137,13 +133,8 @@ def grow(etcd: Etcd) -> None:
     for number in (1, 2):
         client, peer = free_ports(2)
         etcd.ports = [*etcd.ports, (client, peer)]
-        end = time.monotonic() + PATIENCE
-        while True:  # etcd refuses until the member before has started
-            with contextlib.suppress(AssertionError):
-                place = f"http://127.0.0.1:{etcd.ports[number][1]}"
-                etcd.ctl("member", "add", f"m{number}", f"--peer-urls={place}")
-                break
-            assert time.monotonic() < end
+        peers = f"--peer-urls=http://127.0.0.1:{peer}"
+        waiting.until(partial(etcd.succeeds, "member", "add", f"m{number}", peers))  # the one before has to start
         etcd.start(number, "--initial-cluster-state", "existing")
         etcd.wait(number)
 
