@@ -5,7 +5,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick debian lint types imports pytest attack fuzz soak bench build deb image release sbom lock man docs diagrams recording site clean
+.PHONY: help demo check test quick debian lint types imports pytest attack fuzz soak bench build deb tree image release release-test sbom lock man docs diagrams recording site clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
@@ -16,9 +16,11 @@ help:
 	@echo "make soak    ten minutes of changes while everything goes wrong"
 	@echo "make bench   the benchmarks behind docs/performance.md"
 	@echo "make build   the wheel, and what it is installed with (CycloneDX), in dist/"
-	@echo "make deb     the Debian package, in dist/"
+	@echo "make deb     the packages for Debian 12 and 13, in dist/"
+	@echo "make tree    vipwire with its own Python, for any other Linux, and install.sh, in dist/"
 	@echo "make image   the images for amd64 and arm64, in dist/; make image-test runs every Pod from them"
-	@echo "make release the wheel, sdist, Debian package, Helm chart and checksums, built twice and compared, in dist/"
+	@echo "make release the wheel, sdist, packages, trees, Helm chart and checksums, built twice and compared, in dist/"
+	@echo "make release-test  install, use, upgrade and remove dist/'s packages on fresh systems with systemd"
 	@echo "make lock    pin the newest versions of all dependencies in requirements/"
 	@echo "make man     the manual pages, in build/man8/"
 	@echo "make docs    write docs/annotations.md, configuration.md and metrics.md anew, after a change of what they list"
@@ -109,8 +111,23 @@ build: .venv/ready-for-test
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@$(MAKE) --no-print-directory sbom
 
-deb: build
+# What make deb and make tree need of Debian's programs, and no more.
+.PHONY: wheel
+wheel:
+	@scripts/setup package
+	@rm -f dist/vipwire-*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+deb: wheel
 	@$(BIN)/python -m scripts.debian --wheel dist/vipwire-*.whl
+
+tree: wheel
+	@$(BIN)/python -m scripts.tree --wheel dist/vipwire-*.whl
+	@cd dist && sha256sum vipwire-*-linux-*.tar.gz install.sh >SHA256SUMS
+
+# BEFORE=vipwire_0.1.0_amd64.deb upgrades from this package of Debian 12, and goes back to it.
+release-test: .venv/ready-for-test
+	@$(SUDO) $(BIN)/python -m scripts.release_test $(if $(BEFORE),--before $(BEFORE))
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # The images as files, for amd64 and arm64 (docs/deploy.md): no engine, no registry, no emulator.

@@ -1,6 +1,7 @@
 """Machines with a live systemd, for scripts: pid, mount and network namespaces.
 
-Each machine's root is an overlay of this machine's in memory. Its systemd starts only requested units: those that
+Each machine's root is an overlay, in memory, of this machine's root or of another system's folder. Its systemd starts
+only requested units: those that
 touch hardware, and this system's own, are masked. All machines are on one Ethernet, a bridge in another namespace.
 Needs root, cgroup2, and Debian's systemd and iproute2.
 """
@@ -38,7 +39,7 @@ set -e
 echo 0 > {cgroup}/cgroup.procs
 mount -t tmpfs tmpfs {folder}
 mkdir {folder}/upper {folder}/work {folder}/root
-mount -t overlay overlay -o lowerdir=/,upperdir={folder}/upper,workdir={folder}/work {folder}/root
+mount -t overlay overlay -o lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work {folder}/root
 cd {folder}/root
 mkdir -p etc/systemd/system
 rm -f etc/systemd/system/etcd.service
@@ -48,7 +49,7 @@ echo {name} > etc/hostname
 printf '127.0.0.1 localhost\\n' > etc/hosts
 echo {identity} > etc/machine-id
 rm -rf etc/vipwire var/lib/vipwire var/lib/etcd/* run/vipwire root/.kube
-ln -sf {program} usr/local/bin/vipwire
+{program}
 exec unshare --cgroup --pid --fork --kill-child --mount --uts --ipc --propagation private sh -e {boot}
 """
 _BOOT: Final = """
@@ -127,6 +128,7 @@ class Machine(Host):
     """A host with a live systemd."""
 
     folder: Path = Path("/nowhere")
+    lower: Path = Path("/")
     first: int = 0
 
     def boot(self) -> None:
@@ -136,13 +138,15 @@ class Machine(Host):
         boot = self.folder.with_suffix(".boot")
         boot.write_text(_BOOT.format(name=self.name, path=_PATH))
         program = shutil.which("vipwire", path=str(Path(sys.executable).parent)) or "vipwire"
+        own = self.lower == Path("/")
         script = _PREPARE.format(
             cgroup=cgroup,
             folder=self.folder,
             masked=" ".join(_MASKED),
             name=self.name,
             identity=secrets.token_hex(16),
-            program=program,
+            lower=self.lower,
+            program=f"ln -sf {program} usr/local/bin/vipwire" if own else "",
             boot=boot,
         )
         self.start("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
@@ -217,8 +221,9 @@ class Ethernet:
         made.connect()
         return made
 
-    def machine(self, name: str, address: str) -> Machine:
-        made = Machine(self.prefix, name, address, folder=self._folder / name)
+    def machine(self, name: str, address: str, lower: Path = Path("/")) -> Machine:
+        """Boot a machine; `lower` is the root of its system."""
+        made = Machine(self.prefix, name, address, folder=self._folder / name, lower=lower)
         self._hosts.append(made)
         made.connect()
         made.boot()

@@ -1,8 +1,8 @@
 """Make all that a release consists of: `python -m scripts.release`, or `make release`.
 
-That is the wheel, the sdist, the Debian package, the images, the Helm chart, the list of what they are made of
-(CycloneDX), their provenance and SHA256SUMS, in dist/; with --key also a signature. The same commit gives the same
-bytes: with --twice all is built again elsewhere and compared.
+That is the wheel, the sdist, the Debian packages, the trees with their own interpreter, the images, the Helm chart,
+the list of materials (CycloneDX), provenance and SHA256SUMS, in dist/; with --key also a signature. The same commit
+gives the same bytes: with --twice all is built again elsewhere and compared.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from scripts import debian, signing
-from scripts.debian import ROOT, run
-from scripts.images.build import MACHINES as ARCHITECTURES
+from scripts import debian, signing, tree
+from scripts.environment import ROOT, settle
 from scripts.images.build import Source
+from scripts.interpreters import MACHINES, SUITES, run
 
 from vipwire import __version__
 
@@ -49,7 +49,7 @@ def chart(to: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="vipwire-chart-") as name:
         staged = Path(name) / "vipwire"
         shutil.copytree(ROOT / "deploy/helm/vipwire", staged)
-        debian.settle(staged)
+        settle(staged)
         run(HELM, "package", staged, "--destination", to)
 
 
@@ -67,13 +67,17 @@ def release(to: Path) -> dict[str, str]:
     if left := sorted(path.name for path in to.iterdir()):
         raise SystemExit(f"{to} is not empty: {', '.join(left[:5])}; remove it, or name another folder with --to")
     wheel = python_packages(to)
-    say("the Debian package")
-    debian.build(wheel, to)
+    for architecture in MACHINES:
+        for suite in SUITES.values():
+            say(f"the package for Debian {suite.number}, {architecture}")
+            debian.build(wheel, to, suite, architecture)
+        say(f"the tree with its own interpreter, {architecture}")
+        tree.build(wheel, to, architecture)
     chart(to)
     materials(to)
     say("the images")
     commit = run("git", "-C", ROOT, "log", "-1", "--format=%H").strip()
-    Source(wheel, commit, int(os.environ["SOURCE_DATE_EPOCH"])).build(to, ARCHITECTURES)
+    Source(wheel, commit, int(os.environ["SOURCE_DATE_EPOCH"])).build(to, MACHINES)
     locks = {path.name: path.read_bytes() for path in (ROOT / "requirements").glob("*.lock")}
     signing.write_provenance(to, commit, locks)
     made = signing.sums(to)

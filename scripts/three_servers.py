@@ -1,10 +1,11 @@
 """Does the walk of docs/three-servers.md by its text alone, on three machines with a live systemd.
 
-    python -m scripts.three_servers [--watchdog] [--leader]
+    python -m scripts.three_servers [--watchdog] [--leader] [--root FOLDER]
 
-Each block of the page is run as it stands, on the machines that the page names, in the page's order. Left out are
-`apt install` and `pip install`: the machines are copies of this one, which must have etcd-server, haproxy, nftables,
-iproute2, curl, openssl, kubectl and systemd. The web servers and a client are further hosts of the same Ethernet.
+Each block of the page is run as it stands, on the machines that the page names, in the page's order. The machines are
+copies of this one, which must have etcd-server, haproxy, nftables, iproute2, curl, openssl, kubectl and systemd, and
+`apt install` is left out. With --root they are copies of a fresh system (scripts/release_test.py makes it), whose
+/root has the Debian package, and `apt install` is run. Web servers and a client are further hosts of the Ethernet.
 
 Then each unit's main process is killed, and with --watchdog one is stopped until its watchdog bites: systemd must
 start it anew. At last the machine that has the address loses its cable and is killed, while a client asks by TLS.
@@ -37,7 +38,7 @@ _SETTLED: Final = 10.0
 FAILING: Final = 20.0
 """Seconds of a client's requests after a machine lost its cable."""
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_INSTALLS: Final = ("apt install", "pip install")
+_INSTALL: Final = "apt install"
 _SAID: Final = "%{errormsg}; TCP after %{time_connect} s, TLS after %{time_appconnect} s, HTTP %{http_code}"
 """curl's output for a request."""
 _WEB: Final = "python3 -m http.server --bind {address} 8080 --directory /usr/share/doc"
@@ -51,13 +52,13 @@ class Block:
     language: str
     text: str
 
-    def commands(self) -> str:
-        """Return the commands to run: of a console the lines behind #, of a script all; without installations."""
+    def commands(self, *, installing: bool = False) -> str:
+        """Return the commands to run: of a console the lines behind #, of a script all."""
         if self.language == "console":
             lines = [line[2:] for line in self.text.splitlines() if line.startswith("# ")]
         else:
             lines = self.text.splitlines()
-        return "\n".join(line for line in lines if not line.startswith(_INSTALLS))
+        return "\n".join(line for line in lines if installing or not line.startswith(_INSTALL))
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -69,8 +70,9 @@ def blocks(text: str) -> Iterator[Block]:
 class Walk:
     """The machines a, b and c of the page."""
 
-    def __init__(self, machines: Sequence[Machine], client: Host) -> None:
+    def __init__(self, machines: Sequence[Machine], client: Host, *, installing: bool = False) -> None:
         self.machines, self.client = machines, client
+        self._installing = installing
         self.lost: Machine | None = None
         page = list(blocks(PAGE.read_text(encoding="utf-8")))
         self._sections = [[each for each in page if each.heading.startswith(f"{number} ")] for number in range(1, 6)]
@@ -91,8 +93,10 @@ class Walk:
         return done.stdout
 
     def _etcd(self) -> None:
-        _, settings = self._sections[0]
+        install, settings = self._sections[0]
         for machine in self.machines:
+            if self._installing:
+                self._run(machine, install.commands(installing=True))
             lines = settings.text.replace("ETCD_NAME=a", f"ETCD_NAME={machine.name}").splitlines()
             own = [
                 each if "INITIAL_CLUSTER=" in each else each.replace("10.0.0.1", machine.address) for each in lines
@@ -143,7 +147,7 @@ class Walk:
         self._run(last, f"{key} {names}")
         self._run(last, site.commands(), KUBECONFIG="/var/lib/vipwire/admin.kubeconfig")
         for machine in self.machines:
-            self._run(machine, ingress.commands())
+            self._run(machine, ingress.commands(installing=self._installing))
 
     def _address(self) -> None:
         (console,) = self._sections[4]
@@ -239,13 +243,16 @@ def main() -> int:
     parser.add_argument("--watchdog", action="store_true", help="wait for a watchdog, too: half a minute")
     parser.add_argument("--logs", type=Path, help="a folder for what the machines' services said")
     parser.add_argument("--leader", action="store_true", help="the server of that machine is elected, too")
+    parser.add_argument("--root", type=Path, help="the root of a fresh system, with the Debian package in /root")
     given = parser.parse_args()
     with Ethernet() as ethernet:
         for number in (21, 22):
             web = ethernet.host(f"web{number}", f"10.0.0.{number}")
             web.start(*_WEB.format(address=web.address).split())
         client = ethernet.host("client", "10.0.0.100")
-        walk = Walk([ethernet.machine(name, f"10.0.0.{number}") for number, name in enumerate("abc", 1)], client)
+        root = given.root or Path("/")
+        machines = [ethernet.machine(name, f"10.0.0.{number}", root) for number, name in enumerate("abc", 1)]
+        walk = Walk(machines, client, installing=given.root is not None)
         try:
             walk.go()
             walk.units(watchdog=given.watchdog)

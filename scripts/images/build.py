@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts import wheels
-from scripts.debian import PYTHON, ROOT, run
+from scripts.environment import ROOT
 from scripts.images import oci, packages
 from scripts.images.packages import Archive, Package
+from scripts.interpreters import MACHINES, run
+from scripts.interpreters import SYSTEM as PYTHON
 
 from vipwire import __version__
 
 REPOSITORY: Final = "registry.example/vipwire"
 ALL: Final = f"{REPOSITORY}:{__version__}-all"
-MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Debian's architectures, and their names in wheels."""
 LIBRARIES: Final = Path("usr/lib/python3/dist-packages")
 NOBODY: Final = 65532
 _USERS: Final = f"root:x:0:0:root:/root:/usr/sbin/nologin\nvipwire:x:{NOBODY}:{NOBODY}:vipwire:/:/usr/sbin/nologin\n"

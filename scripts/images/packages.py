@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scripts.debian import run
+from scripts.interpreters import run
 
 KEYS: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SUITES: Final = ("debian bookworm", "debian bookworm-updates", "debian-security bookworm-security")

@@ -1,6 +1,8 @@
 """The Debian package: installed by dpkg in a copy of this system, run, upgraded and purged there."""
 
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from scripts import debian
+from scripts.interpreters import SUITES, own_architecture
 
 from vipwire import __version__
 
@@ -74,12 +77,13 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIPWIRE_"))}
     subprocess.run(build, cwd=ROOT, env=clean, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
-    package = debian.build(wheel, folder, "gzip")
+    suite = SUITES[platform.freedesktop_os_release()["VERSION_CODENAME"]]
+    package = debian.build(wheel, folder, suite, own_architecture(), "gzip")
     again = folder / "again"
     subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(again)], check=True)
     control = again / "DEBIAN/control"
     text = control.read_text(encoding="utf-8")
-    control.write_text(text.replace(f"Version: {__version__}", f"Version: {LATER}"), encoding="utf-8")
+    control.write_text(re.sub("^Version: .*", f"Version: {LATER}", text, flags=re.MULTILINE), encoding="utf-8")
     subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(again), str(folder)], check=True)
     return folder
 
@@ -100,7 +104,7 @@ def test_installed_run_upgraded_and_purged(system: System) -> None:
 
 def install(system: System) -> None:
     before = system.run("find /etc /usr /lib/systemd -xdev | sort | md5sum")
-    system.run(f"dpkg -i /tmp/packages/vipwire_{__version__}_*.deb")
+    system.run(f"dpkg -i /tmp/packages/vipwire_{__version__}+deb*.deb")
     assert __version__ in system.run("cd / && vipwire version")
     assert system.run("dpkg --verify vipwire") == ""
     assert "VIPWIRE-PROXY" in system.run("zcat /usr/share/man/man8/vipwire-proxy.8.gz | head -5")
@@ -113,7 +117,7 @@ def serve(system: System) -> None:
     """Start what the unit starts, and ask the kernel for what it has written."""
     system.run("ip link set lo up")
     system.run(f"cat >/etc/vipwire/services/web.yaml <<'END'\n{SERVICE}END")
-    start = "sed -n 's/^ExecStart=//p' /lib/systemd/system/vipwire.service"
+    start = "sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/vipwire.service"
     system.run(
         f". /etc/vipwire/vipwire.env; command=$({start}); "
         '$(eval echo "$command") --oom-score-adj=0 >/tmp/log 2>&1 & echo $! >/tmp/pid'
@@ -134,7 +138,9 @@ def upgrade(system: System) -> None:
 
 
 def purge(system: System) -> None:
-    system.run("dpkg -r vipwire && test -e /etc/vipwire/vipwire.env && ! test -e /usr/bin/vipwire")
+    assert "apt-get remove vipwire" in system.run("! vipwire uninstall")
+    assert "rules: removed" in system.run("dpkg -r vipwire")
+    system.run("test -e /etc/vipwire/vipwire.env && ! test -e /usr/bin/vipwire && ! nft list table ip vipwire")
     system.run("mkdir -p /var/lib/vipwire")
     assert "/var/lib/vipwire is left" in system.run("dpkg -P vipwire")
     left = system.run("find /etc/vipwire /usr/lib/vipwire /usr/share/doc/vipwire 2>/dev/null; true")

@@ -8,7 +8,7 @@ from scripts.three_servers import PAGE, Block, Walk, blocks
 from tests.examples.blocks import commands_of
 
 JOIN = "vipwire join https://10.0.0.1:6443 --token abcdef.0123456789abcdef --ca-hash sha256:00 --server"
-INSTALLED_ALREADY = ("apt install", "pip install")
+INSTALLED_ALREADY = ("apt install",)
 
 
 @dataclass

@@ -4,9 +4,7 @@ Each unit runs this installation's program with the flags of /etc/vipwire/NAME.e
 only the rights that its command needs.
 """
 
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Final
 
 import click
 
+from vipwire.cli.units import restart_all, systemctl, systemd_runs, written
 from vipwire.errors import VipwireError
 from vipwire.file_io.files import check_owner, create_file, make_folders, write_named
 from vipwire.terminal.output import plain_errors, say, warn
@@ -31,11 +30,13 @@ class Unit:
 
 
 _NETWORK: Final = "AF_UNIX AF_INET AF_INET6 AF_NETLINK AF_PACKET"
+_DENY_CODE: Final = "MemoryDenyWriteExecute=yes"
 _KERNEL: Final = (
+    _DENY_CODE,
     *("ProtectKernelTunables=no", "StateDirectory=vipwire", "StateDirectoryMode=0700", "RuntimeDirectory=vipwire"),
 )
 _KEPT: Final = ("RuntimeDirectoryPreserve=yes", "ReadWritePaths=-/run/xtables.lock", "KillMode=mixed")
-_INTERNET: Final = "AF_UNIX AF_INET AF_INET6"
+_INTERNET: Final = "AF_UNIX AF_INET AF_INET6 AF_NETLINK"
 _HAPROXY_RIGHTS: Final = (
     "CAP_NET_BIND_SERVICE CAP_SETUID CAP_SETGID CAP_SYS_CHROOT CAP_KILL CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER"
 )
@@ -44,7 +45,11 @@ _HAPROXY_RIGHTS: Final = (
 def _haproxy(name: str) -> tuple[str, ...]:
     """Return the settings for an HAProxy: its folder, and chroot, which systemd counts among the mounts."""
     return (
-        *("ProtectKernelTunables=yes", f"RuntimeDirectory=vipwire-{name}", "KillMode=mixed"),
+        # HAProxy outlives a controller that is killed, and the next controller takes it over
+        *("ProtectKernelTunables=yes", f"RuntimeDirectory=vipwire-{name}", "KillMode=process"),
+        "RuntimeDirectoryPreserve=restart",
+        # HAProxy 3 compiles regular expressions to code, and refuses a configuration if it cannot
+        "MemoryDenyWriteExecute=no",
         # not RuntimeDirectory, which systemd removes when the unit stops; `+`: outside of the sandbox
         *("ExecStartPre=+/bin/mkdir -p -m 755 /run/vipwire", "ReadWritePaths=-/run/vipwire"),
         *("Environment=HOME=/root", "SystemCallFilter=@system-service chroot"),
@@ -62,9 +67,9 @@ SERVICES: Final = {
     "dns": Unit(
         "DNS for Services",
         "CAP_NET_BIND_SERVICE",
-        "AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+        _INTERNET,
         "--kubeconfig=/var/lib/vipwire/node.kubeconfig",
-        ("ProtectKernelTunables=yes",),
+        (_DENY_CODE, "ProtectKernelTunables=yes"),
     ),
 }
 _MACHINES: Final = ("up", "join")
@@ -105,7 +110,6 @@ RestrictNamespaces=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
-MemoryDenyWriteExecute=yes
 KeyringMode=private
 UMask=0077
 SystemCallArchitectures=native
@@ -144,16 +148,22 @@ def install() -> None:
 
 
 @install.command(short_help="Write systemd units for commands.")
-@click.argument("names", nargs=-1, required=True, type=click.Choice(list(SERVICES)))
+@click.argument("names", nargs=-1, type=click.Choice(list(SERVICES)))
 @click.option("--now", is_flag=True, help="Enable and start them.")
+@click.option("--upgrade", is_flag=True, help="Write the existing units again and restart those that run.")
 @click.option("--print", "printed", is_flag=True, help="Print the units, and write nothing.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), hidden=True)
-def systemd(names: tuple[str, ...], root: Path, *, now: bool, printed: bool) -> None:
+def systemd(names: tuple[str, ...], root: Path, *, now: bool, upgrade: bool, printed: bool) -> None:
     """Write systemd units for commands: up, join, ingress, gateway, dns.
 
     Flags of a command are in /etc/vipwire/NAME.env, which is never overwritten. A unit is written anew each time; to
-    change one, use `systemctl edit vipwire-NAME`.
+    change one, use `systemctl edit vipwire-NAME`. After an upgrade, --upgrade restarts the running units in an order
+    that loses no connection; packages do so themselves.
     """
+    if upgrade:
+        names = tuple(each.removeprefix("vipwire-") for each in written(root))
+    elif not names:
+        raise click.UsageError(f"name units: {', '.join(SERVICES)}")
     program = shutil.which("vipwire") or str(Path(sys.argv[0]).resolve())
     for name in names:
         if printed:
@@ -163,9 +173,12 @@ def systemd(names: tuple[str, ...], root: Path, *, now: bool, printed: bool) -> 
             if root == Path("/"):
                 require_visible(program, sys.prefix)
             _write(name, program, root)
-    if now and not printed:
+    if (now or upgrade) and not printed:
         with plain_errors():
-            _start(names)
+            if upgrade:
+                restart_all()
+            else:
+                _start(names)
     elif not printed:
         units = " ".join(f"vipwire-{name}" for name in names)
         say(f"start: systemctl daemon-reload && systemctl enable --now {units}")
@@ -201,11 +214,8 @@ def _make_flags(path: Path, content: str) -> None:
 
 
 def _start(names: tuple[str, ...]) -> None:
-    systemctl = shutil.which("systemctl")
-    if systemctl is None or not os.path.isdir("/run/systemd/system"):  # noqa: PTH112  # as sd_booted(3) asks
+    if not systemd_runs():
         raise VipwireError("--now: systemd does not run on this machine")
     units = [f"vipwire-{name}" for name in names]
     for command in (["daemon-reload"], ["enable", *units], ["restart", *units]):
-        done = subprocess.run([systemctl, *command], capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode:
-            raise VipwireError(f"systemctl {' '.join(command)}: {done.stderr.strip()}")
+        systemctl(*command)

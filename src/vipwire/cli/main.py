@@ -79,6 +79,7 @@ _ELSEWHERE: Final = {
         "Collect what a bug report needs in one archive, without secrets.",
     ),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
+    "uninstall": ("vipwire.cli.uninstall", "uninstall", "Remove vipwire from this machine."),
 }
 """Commands that are imported at their first use: module, attribute, and summary."""
 _EXTRAS: Final = {"vipwire_l7": "l7", "vipwire_up": "up", "vipwire_lab": "lab"}

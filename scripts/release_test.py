@@ -1,0 +1,265 @@
+"""Installs, uses, upgrades and removes the packages on fresh systems with a live systemd: `make release-test`.
+
+    python -m scripts.release_test --dist dist [--before vipwire_0.1.0_amd64.deb] [--suite bookworm] [--way deb]
+
+mmdebstrap makes the root of each release of Debian (and of Ubuntu, for the tree), with systemd and HAProxy, without
+Python. A machine boots there (scripts/machines.py), without a network but the Ethernet of the test, on which a web
+server and a client are. While the client asks a Service and an Ingress, the package is upgraded: no request may fail.
+At the end the list of the system's files is the one from before, except for the data that are kept.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from scripts.environment import ROOT
+from scripts.interpreters import SUITES, own_architecture, run
+from scripts.machines import Ethernet, Host, Machine, until
+
+UBUNTU: Final = ("noble", "deb http://archive.ubuntu.com/ubuntu noble main universe")
+_INCLUDED: Final = "systemd,systemd-sysv,dbus,iproute2,curl,ca-certificates,procps,nftables,haproxy"
+_CACHED: Final = "apt-get install --download-only --yes python3 libstdc++6"
+_FILES: Final = (
+    "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/log "
+    "-o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /root "
+    "-o -path /var/tmp -o -path /var/lib/private \\) -prune -o -print | sort"
+)
+_FRONT: Final = """\
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: vipwire}
+spec: {controller: vipwire.io/ingress}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: site}
+spec:
+  ingressClassName: vipwire
+  defaultBackend: {service: {name: web, port: {number: 80}}}
+"""
+_UNITS: Final = ("vipwire-up", "vipwire-ingress")
+_SERVER: Final = "python3 -m http.server --bind {address} --directory {folder} {port}"
+_NODE_PORT: Final = "kubectl get service web -o jsonpath={.spec.ports[0].nodePort}"
+
+
+@dataclass
+class Client:
+    """Asks addresses again and again, each by a connection of its own, and counts failures."""
+
+    host: Host
+    urls: tuple[str, ...]
+    asked: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, list[str]] = field(default_factory=dict)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def begin(self) -> None:
+        for url in self.urls:
+            self.asked[url], self.failed[url] = 0, []
+            self._threads.append(threading.Thread(target=self._ask, args=(url,)))
+            self._threads[-1].start()
+
+    def _ask(self, url: str) -> None:
+        while not self._ended.is_set():
+            done = self.host.run("curl", "-sS", "--fail", "--max-time", "5", "--output", "/dev/null", url)
+            self.asked[url] += 1
+            if done.returncode:
+                self.failed[url].append(done.stderr.strip())
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        self._ended.set()
+        for each in self._threads:
+            each.join()
+        for url in self.urls:
+            say(f"  {url}: {len(self.failed[url])} of {self.asked[url]} requests failed")
+        if any(self.failed.values()):
+            raise RuntimeError(f"requests failed: {self.failed}")
+
+
+class System:
+    """A fresh system on the Ethernet, and who uses it."""
+
+    def __init__(self, machine: Machine, client: Host) -> None:
+        self.machine, self.client = machine, client
+        self.port = ""
+        self.do("systemctl disable --now haproxy 2>&1")
+        self.before = self.files()
+
+    def do(self, script: str) -> str:
+        """Run a line as root, and show it; return its output. Raise RuntimeError if it fails."""
+        say(f"{self.machine.name}# {script.splitlines()[0]}")
+        done = self.machine.shell(script)
+        if done.returncode:
+            raise RuntimeError(f"{script}\n{done.stdout}{done.stderr}")
+        return done.stdout.strip() + done.stderr.strip()
+
+    def files(self) -> set[str]:
+        return set(self.machine.shell(_FILES).stdout.splitlines())
+
+    def use(self) -> None:
+        """Start the API server and the Ingress controller, with a Service and an Ingress before a web server."""
+        self.do("vipwire install systemd up ingress")
+        self.machine.write("/etc/vipwire/up.env", "VIPWIRE_UP_FLAGS=--no-dns -- --masquerade-all\n")
+        self.do("systemctl enable --now vipwire-up vipwire-ingress")
+        self.do("vipwire expose web --type NodePort --port 80 --to 10.0.0.21:8080 --check http:/")
+        self.machine.write("/root/front.yaml", _FRONT)
+        admin = "export KUBECONFIG=/var/lib/vipwire/admin.kubeconfig"
+        self.do(f"{admin}; kubectl apply -f /root/front.yaml")
+        self.port = self.do(f"{admin}; {_NODE_PORT}")
+        for url in self.urls:
+            until(partial(self.answers, url), f"{url} answers")
+
+    def answers(self, url: str) -> bool:
+        return not self.client.run("curl", "-sSf", "-m", "2", "-o", "/dev/null", url).returncode
+
+    @property
+    def urls(self) -> tuple[str, str]:
+        return f"http://{self.machine.address}:{self.port}/", f"http://{self.machine.address}/"
+
+    def processes(self) -> dict[str, str]:
+        """Return the main process of each unit."""
+        return {
+            name: self.machine.shell(f"systemctl show -p MainPID --value {name}").stdout.strip() for name in _UNITS
+        }
+
+    def upgrade(self, command: str) -> None:
+        """Run a command that upgrades: every unit is restarted, and no request fails."""
+        before = self.processes()
+        client = Client(self.client, self.urls)
+        client.begin()
+        time.sleep(1)
+        say(self.do(command))
+        time.sleep(1)
+        client.end()
+        after = self.processes()
+        if left := [name for name in _UNITS if before[name] == after[name] or after[name] == "0"]:
+            raise RuntimeError(f"not restarted: {', '.join(left)}")
+
+    def check_removed(self, *kept: str) -> None:
+        """Compare the system's files, units, rules and processes with those from before."""
+        new = {path for path in self.files() - self.before if not path.startswith(kept or ("\0",))}
+        gone = self.before - self.files()
+        if new or gone:
+            raise RuntimeError(f"left: {sorted(new)[:20]}; missing: {sorted(gone)[:20]}")
+        for script in (
+            "! systemctl list-units --all --no-legend 'vipwire*' | grep .",
+            "! nft list tables | grep vipwire",
+            "! pgrep -f '[v]ipwire'",
+        ):
+            self.do(script)
+
+
+def try_deb(system: System, suite: str, before: str) -> None:
+    """Walk the package's life: install, use, upgrade, downgrade, remove, purge."""
+    new = f"/root/dist/vipwire_*+deb{SUITES[suite].number}_{own_architecture()}.deb"
+    install = "apt-get install --yes --allow-downgrades -o Dpkg::Options::=--force-confdef"
+    system.do(f"{install} python3 libstdc++6")
+    system.before = system.files()
+    system.do(f"{install} {before or new}")
+    system.use()
+    system.upgrade(f"{install} --reinstall {new} 2>&1 | tail -n 8")
+    say(system.do("vipwire version; dpkg -V vipwire; PYTHONPATH= /usr/lib/vipwire/bin/python -c 'import grpc'"))
+    if before:
+        system.do(f"{install} {before}")
+        system.do("systemctl restart vipwire-up vipwire-ingress")
+        until(partial(system.answers, system.urls[1]), "the site answers")
+        system.do(f"{install} {new}")
+    say(system.do("apt-get remove --yes vipwire 2>&1 | tail -n 12"))
+    system.do("test -e /var/lib/vipwire/admin.kubeconfig && test -e /etc/vipwire/up.env")
+    system.do("apt-get purge --yes vipwire; rm -r /etc/vipwire /var/lib/vipwire")
+    system.check_removed("/usr/lib/python3")
+
+
+def try_tree(system: System) -> None:
+    """Walk the tree's life: install over HTTP, use, install again, uninstall with and without --purge."""
+    fetch = "curl -fsSO http://10.0.0.21:8081/install.sh && sh install.sh --from http://10.0.0.21:8081"
+    if not system.machine.shell("command -v python3").returncode:
+        raise RuntimeError("the root has a Python")
+    say(system.do(fetch))
+    system.use()
+    system.upgrade(fetch)
+    say(system.do("vipwire uninstall"))
+    system.check_removed("/etc/vipwire", "/var/lib/vipwire")
+    system.do("test -e /var/lib/vipwire/admin.kubeconfig && test -e /etc/vipwire/up.env")
+    system.do(fetch)
+    say(system.do("vipwire uninstall --purge"))
+    system.do("test ! -e /etc/vipwire && test ! -e /var/lib/vipwire && test ! -e /opt/vipwire")
+    system.check_removed()
+
+
+def make_root(suite: str, to: Path) -> None:
+    """Make the root of a release, with what apt needs to install Python without a network."""
+    options = ["--quiet", "--variant=minbase", f"--include={_INCLUDED}"]
+    if suite in SUITES:
+        options += ["--skip=cleanup/apt/cache,cleanup/apt/lists", f'--customize-hook=chroot "$1" {_CACHED}']
+    run("mmdebstrap", *options, *(UBUNTU if suite == UBUNTU[0] else (suite,)), to)
+
+
+def complete(root: Path, dist: Path, before: Path | None) -> str:
+    """Copy the release, the package from before and kubectl into a root; return the path of the former there."""
+    shutil.rmtree(root / "root/dist", ignore_errors=True)
+    shutil.copytree(dist, root / "root/dist", ignore=shutil.ignore_patterns("*.tar.gz", "*.oci*"))
+    shutil.copy(ROOT / ".venv/bin/kubectl", root / "usr/bin/kubectl")
+    if before is None:
+        return ""
+    shutil.copy(before, root / "root" / before.name)
+    return f"/root/{before.name}"
+
+
+def try_system(suite: str, way: str, roots: Path, dist: Path, before: Path | None) -> None:
+    root = roots / suite
+    if not root.exists():
+        say(f"making the root of {suite}")
+        make_root(suite, root)
+    older = complete(root, dist, before)
+    with Ethernet() as ethernet:
+        web = ethernet.host("web", "10.0.0.21")
+        for port, folder in ((8080, ROOT / "docs"), (8081, dist)):
+            web.start(
+                sys.executable, "-m", "http.server", "--bind", web.address, "--directory", str(folder), str(port)
+            )
+        client = ethernet.host("client", "10.0.0.100")
+        system = System(ethernet.machine("a", "10.0.0.1", root), client)
+        say(f"--- {suite}, {way}: {system.do('. /etc/os-release; echo $PRETTY_NAME')}")
+        try:
+            if way == "deb":
+                try_deb(system, suite, older if suite == "bookworm" else "")
+            else:
+                try_tree(system)
+        except RuntimeError:
+            say(system.machine.shell("journalctl --no-pager -q -n 60 -o cat").stdout)
+            raise
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.release_test", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
+    parser.add_argument("--before", type=Path, help="a package of Debian 12 to upgrade from and to go back to")
+    parser.add_argument("--suite", action="append", choices=[*SUITES, UBUNTU[0]])
+    parser.add_argument("--way", action="append", choices=["deb", "tree"])
+    parser.add_argument("--roots", type=Path, help="a folder that keeps the roots for the next time")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="vipwire-roots-") as name:
+        for suite in given.suite or [*SUITES, UBUNTU[0]]:
+            for way in given.way or ["deb", "tree"]:
+                if way == "tree" or suite in SUITES:
+                    try_system(suite, way, given.roots or Path(name), given.dist, given.before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The systemd units that run vipwire on this machine: restarted by an upgrade, removed by `vipwire uninstall`."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import VipwireError
+from vipwire.terminal.output import say, warn
+
+FOLDER: Final = Path("/etc/systemd/system")
+ORDER: Final = (*("vipwire", "vipwire-up", "vipwire-join", "vipwire-dns", "vipwire-ingress", "vipwire-gateway"),)
+"""The units in the order of an upgrade: each finds the one before at work."""
+_HAPROXY: Final = ("vipwire-ingress", "vipwire-gateway")
+_PATIENCE: Final = 60.0
+"""Seconds that an upgrade waits for a unit. Afterwards systemd goes on starting the unit."""
+
+
+def systemd_runs() -> bool:
+    return shutil.which("systemctl") is not None and os.path.isdir("/run/systemd/system")  # noqa: PTH112  # as sd_booted(3) asks
+
+
+def systemctl(*words: str, patience: float | None = None) -> str:
+    """Return the output of systemctl; raise VipwireError if it fails."""
+    found = shutil.which("systemctl")
+    if found is None:
+        raise VipwireError("systemctl: not found")
+    try:
+        done = subprocess.run([found, *words], capture_output=True, text=True, check=False, timeout=patience)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise VipwireError(f"systemctl {' '.join(words)}: no end after {patience:.0f} s; systemd goes on") from None
+    if done.returncode:
+        raise VipwireError(f"systemctl {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def written(root: Path = Path("/")) -> list[str]:
+    """Return the units that `vipwire install systemd` wrote, in the order of an upgrade."""
+    folder = root / FOLDER.relative_to("/")
+    return [name for name in ORDER[1:] if (folder / f"{name}.service").exists()]
+
+
+def restart_all() -> None:
+    """Restart the running units, each when the one before is ready.
+
+    The rules stay in the kernel while a proxy is away. HAProxy runs on while its controller is away: SIGKILL ends the
+    controller without its HAProxy, systemd starts the new controller, and the controller takes over the HAProxy.
+    """
+    systemctl("daemon-reload")
+    for name in ORDER:
+        state, _, pid = _state(name)
+        if state not in ("active", "activating", "reloading"):
+            continue
+        try:
+            if name in _HAPROXY and state == "active":
+                _replace(name, pid)
+            else:
+                systemctl("try-restart", name, patience=_PATIENCE)
+        except VipwireError as error:
+            warn(str(error))
+            continue
+        say(f"{name}: restarted")
+
+
+def _replace(name: str, pid: str) -> None:
+    systemctl("kill", "--kill-who=main", "--signal=KILL", name)
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        state, result, now = _state(name)
+        if state == "active" and now not in (pid, "0"):
+            return
+        if state == "failed":
+            raise VipwireError(f"{name}: failed ({result}): systemctl status {name}")
+        time.sleep(0.1)
+    raise VipwireError(f"{name}: not ready after {_PATIENCE:.0f} s; systemd goes on")
+
+
+def _state(name: str) -> tuple[str, str, str]:
+    """Return a unit's ActiveState, Result and MainPID."""
+    said = systemctl("show", "--property=ActiveState,Result,MainPID", f"{name}.service")
+    found = dict(line.partition("=")[::2] for line in said.splitlines())
+    return found.get("ActiveState", ""), found.get("Result", ""), found.get("MainPID", "0")
+
+
+def remove_all() -> None:
+    """Stop and disable the units, last the proxy, and remove those that `vipwire install systemd` wrote."""
+    ours = written()
+    if systemd_runs():
+        for name in reversed(ORDER):
+            if _state(name)[0] in ("inactive", ""):
+                continue
+            systemctl("stop", name)
+            say(f"{name}: stopped")
+        for name in (*ours, *_enabled()):
+            systemctl("disable", "--quiet", name)
+    for name in ours:
+        for link in FOLDER.glob(f"*.wants/{name}.service"):
+            link.unlink()
+        (FOLDER / f"{name}.service").unlink()
+        say(f"{FOLDER / name}.service: removed")
+
+
+def _enabled() -> list[str]:
+    """Return the proxy's unit if it is there: its file comes with the installation."""
+    there = systemctl("list-unit-files", "--no-legend", "vipwire.service")
+    return ["vipwire"] if there.strip() else []
