@@ -118,8 +118,6 @@ def vipwire(root: Path, kind: Kind, wheel: Path, machine: str) -> None:
     program.write_text(_PROGRAM, encoding="utf-8")
     program.chmod(0o755)
     _compile(root, str(LIBRARIES))
-    for path in libraries.rglob("*"):  # whatever the umask of the building machine
-        path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
 
 
 def _compile(root: Path, folder: str) -> None:

@@ -35,12 +35,14 @@ def layer(root: Path, seconds: int) -> bytes:
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
             entry = tarfile.TarInfo(path.relative_to(root).as_posix())
-            entry.mtime, entry.mode = seconds, path.lstat().st_mode & 0o1777
+            entry.mtime, found = seconds, path.lstat().st_mode
+            # Neither setuid nor the umask of the building machine.
+            entry.mode = 0o755 if found & 0o100 else 0o644
             if path.is_symlink():
-                entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
+                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
                 archive.addfile(entry)
             elif path.is_dir():
-                entry.type = tarfile.DIRTYPE
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if found & 0o1000 else 0o755
                 archive.addfile(entry)
             else:
                 content = path.read_bytes()
