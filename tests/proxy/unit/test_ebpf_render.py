@@ -239,3 +239,13 @@ def test_stretches_never_overlap_and_cool_before_they_are_used_again() -> None:
         free.take(1, COOLING_SECONDS / 2)
     assert free.take(3, COOLING_SECONDS) == 4
     assert free.take(1, COOLING_SECONDS) == 7
+
+
+def test_an_address_of_this_machine_is_left_to_the_rules() -> None:
+    action = Forward(BOTH, Masquerade.NEVER)
+    plan = ServicePlan(NAME, (frontend(action), frontend(action, FrontendKind.EXTERNAL_IP)))
+    inner, outer = ((FRONTENDS, frontend_key(address, Protocol.TCP, 80)) for address in (VIP, OUTER))
+    assert {inner, outer} <= render(Family.IPV4, plan).keys()
+    for own, left in ((VIP, outer), (OUTER, inner)):
+        found = render(Family.IPV4, dataclasses.replace(plan, own_addresses=(own,)))
+        assert {inner, outer} & found.keys() == {left}

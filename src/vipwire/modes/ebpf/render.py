@@ -6,7 +6,8 @@ endpoint as one by the rules of nftables mode:
     Pods           if the rules would keep the Pod's address, without masquerading
     the node       always, unless the socket is bound to another than the node's address
     no client      if a Service claims an endpoint's address and port; with source ranges, source-hash or round robin,
-                   SCTP, refusals or drops (at connect() the socket has neither address nor port), or ejection
+                   SCTP, refusals or drops (at connect() the socket has neither address nor port), or ejection; at an
+                   address of this machine, where a server such as NodeLocal DNSCache may answer by NOTRACK rules
 
 A node port is a frontend at each node port address. If a Service claims one of these addresses with that port, rules
 serve it, because the answer depends on both Services and rendering sees one.
@@ -90,6 +91,7 @@ def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
             isinstance(action, Forward)
             and frontend.key.protocol in _SERVED
             and frontend.allowed_sources is None
+            and frontend.key.address not in plan.own_addresses
             and action.spread.algorithm is Algorithm.RANDOM
             and not _meets_others(plan, frontend.key.protocol, action)
         ):
