@@ -104,3 +104,70 @@ async def test_an_empty_word_is_no_default(here: Here) -> None:
         code, answer = await here.send("POST", f"{GATEWAY}/httproutes", custom("HTTPRoute", rules=[rule]))
         assert code == 422, path
         assert f"spec.rules[0].{path}" in causes(answer)
+
+
+def _route(**rule: Any) -> dict[str, Any]:
+    return custom("HTTPRoute", rules=[rule])
+
+
+def _modified(name: str, value: str) -> dict[str, Any]:
+    header = {"requestHeaderModifier": {"set": [{"name": name, "value": value}]}}
+    return _route(filters=[{"type": "RequestHeaderModifier"} | header])
+
+
+def _backend(**more: Any) -> dict[str, Any]:
+    return _route(backendRefs=[{"name": "web", "port": 80} | more])
+
+
+def _rewritten(kind: str, **more: Any) -> dict[str, Any]:
+    field = {"URLRewrite": "urlRewrite", "RequestRedirect": "requestRedirect"}[kind]
+    return _route(filters=[{"type": kind, field: more}])
+
+
+def _listening(**more: Any) -> dict[str, Any]:
+    return custom("Gateway", gatewayClassName="c", listeners=[{"name": "a", "port": 80, "protocol": "HTTP"} | more])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            custom("HTTPRoute", parentRefs=[{"name": "g", field: ""}])
+            for field in ("kind", "namespace", "sectionName")
+        ),
+        *(custom("HTTPRoute", parentRefs=[{"name": "g", field: "*"}]) for field in ("group", "kind", "namespace")),
+        *(_backend(**{field: value}) for field in ("kind", "namespace") for value in ("", "*")),
+        _backend(group="*"),
+        _listening(hostname=""),
+        _listening(hostname="*"),
+        *(_rewritten("RequestRedirect", hostname=host) for host in ("", "*.a.test")),
+        *(_rewritten("URLRewrite", hostname=host) for host in ("", "-a.test")),
+        *(_modified(name, "v") for name in ("a:b", "a b", "")),
+        *(_modified("a", value) for value in ("", "a\nb", "a\r")),
+        *(_route(matches=[{"headers": [{"name": name, "value": "v"}]}]) for name in ("a:b", "a b", "")),
+        _route(matches=[{"headers": [{"name": "a", "value": ""}]}]),
+        _route(matches=[{"queryParams": [{"name": "a b", "value": "v"}]}]),
+        _route(matches=[{"queryParams": [{"name": "a", "value": ""}]}]),
+        custom("GRPCRoute", rules=[{"matches": [{"headers": [{"name": "a b", "value": "v"}]}]}]),
+    ],
+)
+@in_cluster()
+async def test_the_gateway_api_bounds_its_texts(here: Here, body: dict[str, Any]) -> None:
+    code, answer = await here.send("POST", f"{GATEWAY}/{body['kind'].lower()}s", body)
+    assert code == 422, answer
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        custom("HTTPRoute", parentRefs=[{"name": "g", "group": "", "kind": "Service", "sectionName": "a.b"}]),
+        _backend(group="a.test", kind="X", namespace="n"),
+        _listening(hostname="*.a.test"),
+        _modified("X-A_b!", " v "),
+        _route(matches=[{"headers": [{"name": "a", "value": "v w"}], "queryParams": [{"name": "a", "value": "1"}]}]),
+        _rewritten("URLRewrite", hostname="a.test"),
+    ],
+)
+@in_cluster()
+async def test_texts_within_the_bounds_are_accepted(here: Here, body: dict[str, Any]) -> None:
+    await here.post(f"{GATEWAY}/{body['kind'].lower()}s", body)

@@ -74,7 +74,7 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
             if not result[name] and known.type.element and not known.required:
                 del result[name]  # Go's omitempty drops empty lists and maps
                 continue
-            if (known.one_of or known.range or known.longest) and part != before.get(name):
+            if (known.one_of or known.range or known.longest or known.pattern) and part != before.get(name):
                 _check_field(result[name], known, findings, f"{prefix}{name}")
     for name, known in _filled(kind):
         if name not in result:
@@ -114,6 +114,8 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
         findings.causes.append(invalid(path, value, detail))
     if known.longest and len(value) > known.longest:
         findings.causes.append(too_long(path, known.longest))
+    if known.pattern and not known.pattern.fullmatch(value):
+        findings.causes.append(invalid(path, value, f"should match '{known.pattern.pattern}'"))
 
 
 def _decode_scalar(value: Any, name: str, path: str, old: Any) -> Any:

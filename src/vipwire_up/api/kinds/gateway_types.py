@@ -8,20 +8,20 @@ from vipwire_up.api.objects.schema import Type, read_types
 GROUP: Final = "gateway.networking.k8s.io"
 _SHARED: Final = """
 ParentReference | What a route attaches to.
-  group string default=gateway.networking.k8s.io | Its group.
-  kind string default=Gateway | Its kind.
-  namespace string | Its namespace; the route's if not given.
+  group string default=gateway.networking.k8s.io like=group | Its group.
+  kind string default=Gateway like=kind | Its kind.
+  namespace string like=namespace | Its namespace; the route's if not given.
   name string required | Its name.
-  sectionName string | A listener of it.
+  sectionName string like=subdomain | A listener of it.
   port int32 range=1..65535 | A port of it.
 SecretObjectReference | An object that holds something.
-  group string default= | Its group.
-  kind string default=Secret | Its kind.
+  group string default= like=group | Its group.
+  kind string default=Secret like=kind | Its kind.
   name string required | Its name.
-  namespace string | Its namespace.
+  namespace string like=namespace | Its namespace.
 RouteGroupKind | A kind of route.
-  group string default=gateway.networking.k8s.io | Its group.
-  kind string required | Its kind.
+  group string default=gateway.networking.k8s.io like=group | Its group.
+  kind string required like=kind | Its kind.
 NamespaceSelector | Namespaces from which something may attach.
   from string one=All,Selector,Same,None | Which ones.
   selector LabelSelector | Their labels.
@@ -32,18 +32,18 @@ RouteParentStatus | What a controller says about a route at one parent.
 RouteStatus | What controllers say about a route.
   parents []RouteParentStatus atomic | By parent.
 BackendRef | Where requests go.
-  group string default= | The group of the backend.
-  kind string default=Service | Its kind.
+  group string default= like=group | The group of the backend.
+  kind string default=Service like=kind | Its kind.
   name string required | Its name.
-  namespace string | Its namespace.
+  namespace string like=namespace | Its namespace.
   port int32 range=1..65535 | Its port.
   weight int32 default=1 range=0..1000000 | Its share.
 Fraction | A share.
   numerator int32 required | The part.
   denominator int32 default=100 | The whole.
 HTTPHeader | A header.
-  name string required max=256 | Its name.
-  value string required max=4096 | Its value.
+  name string required max=256 like=header | Its name.
+  value string required max=4096 like=text | Its value.
 HTTPHeaderFilter | Changes of headers.
   set []HTTPHeader key=name | Replaced.
   add []HTTPHeader key=name | Added.
@@ -58,12 +58,12 @@ HTTPPathModifier | A change of a path.
   replacePrefixMatch string max=1024 | The new prefix.
 HTTPRequestRedirectFilter | A redirect.
   scheme string one=http,https | The scheme.
-  hostname string | The host.
+  hostname string like=subdomain | The host.
   path HTTPPathModifier | The path.
   port int32 range=1..65535 | The port.
   statusCode int32 default=302 | The status code.
 HTTPURLRewriteFilter | A change of requests on their way to the backend.
-  hostname string | The host.
+  hostname string like=subdomain | The host.
   path HTTPPathModifier | The path.
 HTTPCORSFilter | Cross-origin requests.
   allowOrigins []string set | From where.
@@ -92,8 +92,8 @@ HTTPDirectResponseFilter | An answer without a backend.
   statusCode int32 required range=100..599 | Its status code.
   body HTTPDirectResponseBody | What it says.
 LocalObjectReference | An object of the same namespace.
-  group string | Its group.
-  kind string required | Its kind.
+  group string like=group | Its group.
+  kind string required like=kind | Its kind.
   name string required | Its name.
 HTTPRouteFilter | What is done with requests or responses.
   type string required | Which filter it is.
@@ -107,10 +107,10 @@ HTTPRouteFilter | What is done with requests or responses.
   directResponse HTTPDirectResponseFilter | An answer without a backend.
   extensionRef LocalObjectReference | A filter of somebody's.
 FilteredBackendRef | Where requests go, and what is done with them.
-  group string default= | The group of the backend.
-  kind string default=Service | Its kind.
+  group string default= like=group | The group of the backend.
+  kind string default=Service like=kind | Its kind.
   name string required | Its name.
-  namespace string | Its namespace.
+  namespace string like=namespace | Its namespace.
   port int32 range=1..65535 | Its port.
   weight int32 default=1 range=0..1000000 | Its share.
   filters []HTTPRouteFilter atomic | What is done with the requests.
@@ -124,8 +124,8 @@ SessionPersistence | Requests of a session go to the same endpoint.
   cookieConfig CookieConfig | Its cookie.
 NamedMatch | A header or a query parameter.
   type string default=Exact one=Exact,RegularExpression | How it is compared.
-  name string required max=256 | Its name.
-  value string required max=4096 | Its value.
+  name string required max=256 like=header | Its name.
+  value string required max=4096 like=text | Its value.
 """
 _ROUTES: Final = """
 HTTPPathMatch | A path.
@@ -227,8 +227,8 @@ GatewayInfrastructure | What is made for a Gateway.
   annotations {}string | Annotations of all that is made.
   parametersRef LocalParametersReference | More about how.
 LocalParametersReference | An object of the same namespace that says more.
-  group string required max=253 | Its group.
-  kind string required max=63 | Its kind.
+  group string required max=253 like=group | Its group.
+  kind string required max=63 like=kind | Its kind.
   name string required max=253 | Its name.
 GatewayTLS | How TLS is spoken.
   backend GatewayBackendTLS | With Pods.
@@ -247,15 +247,15 @@ FrontendTLSValidation | How certificates of clients are checked.
   caCertificateRefs []ObjectReference required atomic | Who signs them.
   mode string default=AllowValidOnly one=AllowValidOnly,AllowInsecureFallback | Who else is let in.
 ObjectReference | An object of any namespace.
-  group string required max=253 | Its group.
-  kind string required max=63 | Its kind.
+  group string required max=253 like=group | Its group.
+  kind string required max=63 like=kind | Its kind.
   name string required max=253 | Its name.
-  namespace string | Its namespace.
+  namespace string like=namespace | Its namespace.
 AllowedListeners | Whose ListenerSets are let in.
   namespaces NamespaceSelector default={} | From which namespaces.
 Listener | A place where requests come in.
   name string required max=253 | Its name.
-  hostname string max=253 | Its host.
+  hostname string max=253 like=text | Its host.
   port int32 required range=1..65535 | Its port.
   protocol string required max=255 | Its protocol.
   tls GatewayTLSConfig | Its certificates.
@@ -299,12 +299,12 @@ ReferenceGrantSpec | Who may refer to what.
   from []ReferenceGrantFrom required atomic | Who.
   to []ReferenceGrantTo required atomic | To what.
 ReferenceGrantFrom | Who may refer.
-  group string required | Of which group.
-  kind string required | Of which kind.
-  namespace string required | Of which namespace.
+  group string required like=group | Of which group.
+  kind string required like=kind | Of which kind.
+  namespace string required like=namespace | Of which namespace.
 ReferenceGrantTo | What may be referred to.
-  group string required | Of which group.
-  kind string required | Of which kind.
+  group string required like=group | Of which group.
+  kind string required like=kind | Of which kind.
   name string | Which one; all if not given.
 kind BackendTLSPolicy | How endpoints' certificates are checked.
   spec BackendTLSPolicySpec required | What is wanted.
@@ -314,18 +314,18 @@ BackendTLSPolicySpec | How certificates are checked.
   validation BackendTLSPolicyValidation required | How.
   options {}string | More.
 PolicyTarget | What a policy is for.
-  group string required | Its group.
-  kind string required | Its kind.
+  group string required like=group | Its group.
+  kind string required like=kind | Its kind.
   name string required | Its name.
-  sectionName string | A part of it.
+  sectionName string like=subdomain | A part of it.
 BackendTLSPolicyValidation | How certificates are checked.
   caCertificateRefs []LocalObjectReference atomic | Who signs them.
   wellKnownCACertificates string | Who signs them.
-  hostname string required max=253 | The name that they have.
+  hostname string required max=253 like=subdomain | The name that they have.
   subjectAltNames []SubjectAltName atomic | Further names.
 SubjectAltName | A name in a certificate.
   type string required one=Hostname,URI | Its kind.
-  hostname string | A host.
+  hostname string like=subdomain | A host.
   uri string | A URI.
 PolicyAncestorStatus | What a controller says about a policy.
   ancestorRef ParentReference required | At what.

@@ -14,6 +14,7 @@ intstr bytes any`, a type's name, and `[]T`, `{}T` (a map from strings) of those
     default=V           value if not set          set       a list without duplicates
     one=A,B             allowed values            atomic    a list or object that is owned and replaced as one
     range=1..65535      allowed numbers           merge=f   strategic merge joins elements by field f (`-`: values)
+    like=NAME           a pattern of PATTERNS that the text must match
     max=N               allowed length of text    retain    strategic merge patch knows $retainKeys here
     pointer             a pointer in Go: the empty string is a value, and not "not set"
     named               if missing, the error names the field once more, as Kubernetes' does
@@ -22,10 +23,26 @@ OpenAPI documents, validation, defaults, strategic merge and server-side apply a
 same as Kubernetes' x-kubernetes-* extensions (its "API conventions" and KEP-555).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+PATTERNS: Final[dict[str, re.Pattern[str]]] = {
+    name: re.compile(f"^({text})$")
+    for name, text in {
+        "group": f"|{_SUBDOMAIN}",
+        "kind": "[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?",
+        "namespace": _LABEL,
+        "subdomain": _SUBDOMAIN,
+        "header": r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+",
+        "text": r"[^\r\n]+",
+    }.items()
+}
+"""The patterns of the Gateway API's custom resource definitions."""
 
 
 class Shape(Enum):
@@ -65,6 +82,7 @@ class Field:
     one_of: tuple[str, ...] = ()
     range: tuple[int, int] | None = None
     longest: int = 0
+    pattern: re.Pattern[str] | None = None
     keys: tuple[str, ...] = ()
     is_set: bool = False
     atomic: bool = False
@@ -131,6 +149,7 @@ def _read_field(line: str, types: Mapping[str, Type], *, custom: bool) -> Field:
         one_of=tuple(values["one"].split(",")) if "one" in values else (),
         range=(int(low), int(high)) if low else None,
         longest=int(values.get("max", 0)),
+        pattern=PATTERNS[values["like"]] if "like" in values else None,
         keys=tuple(values["key"].split(",")) if "key" in values else (),
         is_set="set" in values,
         atomic="atomic" in values,
