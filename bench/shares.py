@@ -98,12 +98,22 @@ def expressions() -> Iterator[Json]:
         yield ingress(f"x{number}", "hostile.org", paths, "ImplementationSpecific", marks=marks)
 
 
+def canaries() -> Iterator[Json]:
+    """3,000 canaries of one path."""
+    yield ingress("main", "hostile.org", ["/"])
+    for number in range(3_000):
+        marks = {"vipwire.io/canary": "true", "vipwire.io/canary-by-header": "X-Many"}
+        marks["vipwire.io/canary-by-header-value"] = f"v{number}"
+        yield ingress(f"c{number}", "hostile.org", ["/"], marks=marks)
+
+
 KINDS: Final[dict[str, Callable[[], Iterator[Json]]]] = {
     "2,000 hosts": lambda: (ingress(f"h{each}", f"h{each}.hostile.org", ["/"]) for each in range(2_000)),
     "20,000 paths": lambda: (
         ingress(f"p{each}", "hostile.org", [f"/{each}/{path}" for path in range(100)], "Exact") for each in range(200)
     ),
     "5,000 expressions": expressions,
+    "3,000 canaries": canaries,
     "400 backends of 100 endpoints": backends,
     "500 certificates": certificates,
     "400 listeners": listeners,

@@ -1,18 +1,24 @@
 """Decides how canaries share a path: headers decide, then cookies, then chance. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vipwire_l7.plan.policy import Canary
 from vipwire_l7.plan.sites import Aspect, Chance, Choice, Compared, Step, choice_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Split:
     """A path that canaries share: what each takes from `main`, by names of pools, the oldest Ingress's first."""
 
     main: str
-    parts: tuple[tuple[str, Canary], ...] = ()
+    parts: list[tuple[str, Canary]] = field(default_factory=list)
+    left: int = 100
+    """The percentage that no canary takes."""
+
+    def add(self, target: str, canary: Canary) -> None:
+        self.parts.append((target, canary))
+        self.left -= canary.weight
 
     @property
     def choice(self) -> Choice:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.attack
 Json = dict[str, Any]
 MANY = 12_000
 ASKED, HOSTILE, SLACK = 100, 4, 0.02
+CANARIES = 3_000
 UNHURRIED = 300.0
 """Seconds that a busy machine may take to serve thousands of objects: no other namespace waits for these."""
 LONG = ("/" + "a" * 200, "/" + "a" * 500, "/" + "a" * 6000)
@@ -50,7 +51,8 @@ def of_one_host(of: str, form: str, number: int = MANY, **annotations: str) -> l
 def with_canaries(of: str) -> list[Json]:
     marks = {"canary": "true", "canary_by_header": "X-Many"}
     more = [
-        ingress(of, f"c{n}", [(f"{of}.org", "/")], 2, canary_by_header_value=f"v{n}", **marks) for n in range(3000)
+        ingress(of, f"c{n}", [(f"{of}.org", "/")], 2, canary_by_header_value=f"v{n}", **marks)
+        for n in range(CANARIES)
     ]
     return [*of_one_host(of, "/", 1), *more]
 

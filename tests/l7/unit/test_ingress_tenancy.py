@@ -1,5 +1,6 @@
 """Two namespaces at one host: what the younger may have of it, and what it may not without being asked in."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -114,6 +115,21 @@ def test_nobody_has_a_certificate_served_for_anothers_host(hosts: tuple[str, ...
     shared = planned(site(SHOP, share_with="evil"), evil, secrets=(certificate(EVIL, "a.org", "evil.org"),))
     assert [each.hosts for each in shared.certificates] == [hosts]
     assert not said(shared)
+
+
+def test_the_time_for_canaries_of_one_path_grows_with_their_number() -> None:
+    """All namespaces wait for it."""
+
+    def seconds(count: int) -> float:
+        names = (ObjectName("evil", f"c{number}") for number in range(count))
+        canary = site(EVIL, canary="true", canary_by_header="X-Many", canary_by_header_value="a")
+        canaries = [replace(canary, name=name) for name in names]
+        begun = time.thread_time()
+        planned(site(EVIL), *canaries)
+        return time.thread_time() - begun
+
+    few, many = (min(seconds(count) for _ in range(3)) for count in (250, 1_000))
+    assert many < 8 * few, f"{few * 1000:.1f} ms, then {many * 1000:.1f} ms"
 
 
 def test_within_a_namespace_all_is_as_ever() -> None:

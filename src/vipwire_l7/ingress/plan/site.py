@@ -17,7 +17,7 @@ from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
 from vipwire_l7.plan.misread import may_be_misread, other_reading
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.policy import inherited
-from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Choice, Match, Pool, Route, pool_name
+from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, pool_name
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressClass, IngressKind, PathRule, Secret, ServiceRef
 from vipwire_l7.watch.snapshot import ObjectRef, Refusal
 
@@ -75,8 +75,7 @@ class SiteDraft:
         self._fallbacks: list[ObjectName] = []
         """The Ingresses of the site that have a default backend for it."""
         self.pools: dict[str, Pool] = {}
-        self._splits: dict[str, Split] = {}
-        self._choices: dict[str, Choice] = {}
+        self._splits: dict[Key, Split] = {}
         self.problems: Told = {}
         self._shut: dict[str, set[tuple[object, ...]]] = {}
         """The paths below which all is closed but what has all of some guards."""
@@ -107,14 +106,14 @@ class SiteDraft:
         foreign = main.owner.namespace != wanted.ingress.name.namespace
         if foreign and self._is_strange(wanted, rule, "a canary"):
             return
-        before = self._splits.get(main.target) or Split(main.target)
-        shared = self.pools.get(before.main)
+        shared = self.pools.get(main.target)
         if shared is None:
             self._note(
                 wanted.ingress, rule.field, f"the path is {main.owner}'s and answers 503; so does this part of it"
             )
             return
-        left = 100 - sum(canary.weight for _, canary in before.parts)
+        split = self._splits.get(key) or Split(main.target)
+        left = split.left
         if wanted.canary.weight > left:
             text = f"other canaries of the path leave {left} percent; this one gets no more"
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
@@ -123,10 +122,8 @@ class SiteDraft:
             return
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
         part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
-        split = Split(before.main, (*before.parts, (part, canary)))
-        choice = split.choice
-        self._splits[choice.name], self._choices[choice.name] = split, choice
-        self._routes[key] = replace(main, target=choice.name)
+        split.add(part, canary)
+        self._splits[key] = split
 
     def finished(self) -> SiteResult:
         """Complete the site."""
@@ -138,11 +135,14 @@ class SiteDraft:
             near = (each for each in self._defaults.items() if not self._is_apart(each[0]))
             name, target = next(near, (ObjectName("", ""), NOWHERE))
             self._routes.setdefault(root, Route(*root, target, name))
+        choices = {key: split.choice for key, split in self._splits.items()}
+        for key, choice in choices.items():
+            self._routes[key] = replace(self._routes[key], target=choice.name)
         self._close()
         self._note_misread()
         used = {route.target for route in self._routes.values()}
-        choices = tuple(choice for name, choice in self._choices.items() if name in used)
-        host = HostPlan(tuple(self._routes.values()), choices) if self._routes else None
+        made = {choice.name: choice for choice in choices.values() if choice.name in used}
+        host = HostPlan(tuple(self._routes.values()), tuple(made.values())) if self._routes else None
         return SiteResult(host, self.pools, self.problems, bool(self._misread))
 
     def _is_strange(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
