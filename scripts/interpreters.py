@@ -63,7 +63,8 @@ def interpreter(suite: Suite, folder: Path) -> list[str]:
     root = folder / f"{suite.name}-{own_architecture()}"
     if not root.exists():
         unpack(suite, own_architecture(), root)
-    (loader,) = [*root.glob("lib64/ld-linux-*.so.2"), *root.glob("lib/ld-linux-aarch64.so.1")]
+    # unpacked alone, a release without /lib has no links from there to /usr/lib
+    loader = next(path for path in root.glob("**/ld-linux-*.so.[12]") if path.exists())
     folders = (path for pattern in ("lib", "usr/lib") for path in root.glob(f"{pattern}/*-linux-gnu"))
     libraries = ":".join(map(str, folders))
     home = f"PYTHONHOME={root / 'usr'}"

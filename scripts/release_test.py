@@ -23,7 +23,10 @@ from scripts.environment import ROOT
 from scripts.interpreters import SUITES, own_architecture, run
 from scripts.machines import Ethernet, Host, Machine, until
 
-UBUNTU: Final = ("noble", "deb http://archive.ubuntu.com/ubuntu noble main universe")
+UBUNTU: Final = (
+    "noble",
+    "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg] http://archive.ubuntu.com/ubuntu noble main",
+)
 _INCLUDED: Final = "systemd,systemd-sysv,dbus,iproute2,curl,ca-certificates,procps,nftables,haproxy"
 _CACHED: Final = "apt-get install --download-only --yes python3 libstdc++6"
 _FILES: Final = (
@@ -44,8 +47,8 @@ spec:
   ingressClassName: vipwire
   defaultBackend: {service: {name: web, port: {number: 80}}}
 """
-_UNITS: Final = ("vipwire-up", "vipwire-ingress")
 _SERVER: Final = "python3 -m http.server --bind {address} --directory {folder} {port}"
+_ADMIN: Final = "export KUBECONFIG=/var/lib/vipwire/admin.kubeconfig"
 _NODE_PORT: Final = "kubectl get service web -o jsonpath={.spec.ports[0].nodePort}"
 
 
@@ -90,6 +93,7 @@ class System:
     def __init__(self, machine: Machine, client: Host) -> None:
         self.machine, self.client = machine, client
         self.port = ""
+        self.units = ["vipwire-up"]
         self.do("systemctl disable --now haproxy 2>&1")
         self.before = self.files()
 
@@ -105,15 +109,23 @@ class System:
         return set(self.machine.shell(_FILES).stdout.splitlines())
 
     def use(self) -> None:
-        """Start the API server and the Ingress controller, with a Service and an Ingress before a web server."""
-        self.do("vipwire install systemd up ingress")
+        """Start the API server, with a Service of a web server."""
+        self.do("vipwire install systemd up")
         self.machine.write("/etc/vipwire/up.env", "VIPWIRE_UP_FLAGS=--no-dns -- --masquerade-all\n")
-        self.do("systemctl enable --now vipwire-up vipwire-ingress")
+        self.do("systemctl enable --now vipwire-up")
         self.do("vipwire expose web --type NodePort --port 80 --to 10.0.0.21:8080 --check http:/")
+        self.port = self.do(f"{_ADMIN}; {_NODE_PORT}")
+        self.wait()
+
+    def use_ingress(self) -> None:
+        """Start the Ingress controller, with an Ingress of the Service."""
+        self.do("vipwire install systemd --now ingress")
+        self.units.append("vipwire-ingress")
         self.machine.write("/root/front.yaml", _FRONT)
-        admin = "export KUBECONFIG=/var/lib/vipwire/admin.kubeconfig"
-        self.do(f"{admin}; kubectl apply -f /root/front.yaml")
-        self.port = self.do(f"{admin}; {_NODE_PORT}")
+        self.do(f"{_ADMIN}; kubectl apply -f /root/front.yaml")
+        self.wait()
+
+    def wait(self) -> None:
         for url in self.urls:
             until(partial(self.answers, url), f"{url} answers")
 
@@ -121,14 +133,16 @@ class System:
         return not self.client.run("curl", "-sSf", "-m", "2", "-o", "/dev/null", url).returncode
 
     @property
-    def urls(self) -> tuple[str, str]:
-        return f"http://{self.machine.address}:{self.port}/", f"http://{self.machine.address}/"
+    def urls(self) -> tuple[str, ...]:
+        """Return the addresses of the Service and, if its controller runs, of the Ingress."""
+        return f"http://{self.machine.address}:{self.port}/", *(
+            [f"http://{self.machine.address}/"] * (len(self.units) - 1)
+        )
 
     def processes(self) -> dict[str, str]:
         """Return the main process of each unit."""
-        return {
-            name: self.machine.shell(f"systemctl show -p MainPID --value {name}").stdout.strip() for name in _UNITS
-        }
+        show = "systemctl show -p MainPID --value"
+        return {name: self.machine.shell(f"{show} {name}").stdout.strip() for name in self.units}
 
     def upgrade(self, command: str) -> None:
         """Run a command that upgrades: every unit is restarted, and no request fails."""
@@ -140,7 +154,7 @@ class System:
         time.sleep(1)
         client.end()
         after = self.processes()
-        if left := [name for name in _UNITS if before[name] == after[name] or after[name] == "0"]:
+        if left := [name for name in self.units if before[name] == after[name] or after[name] == "0"]:
             raise RuntimeError(f"not restarted: {', '.join(left)}")
 
     def check_removed(self, *kept: str) -> None:
@@ -158,19 +172,22 @@ class System:
 
 
 def try_deb(system: System, suite: str, before: str) -> None:
-    """Walk the package's life: install, use, upgrade, downgrade, remove, purge."""
+    """Install, use, upgrade, go back, remove, purge. `before` is a package to begin with and go back to, or blank."""
     new = f"/root/dist/vipwire_*+deb{SUITES[suite].number}_{own_architecture()}.deb"
     install = "apt-get install --yes --allow-downgrades -o Dpkg::Options::=--force-confdef"
     system.do(f"{install} python3 libstdc++6")
     system.before = system.files()
     system.do(f"{install} {before or new}")
     system.use()
-    system.upgrade(f"{install} --reinstall {new} 2>&1 | tail -n 8")
-    say(system.do("vipwire version; dpkg -V vipwire; PYTHONPATH= /usr/lib/vipwire/bin/python -c 'import grpc'"))
+    if before:
+        system.upgrade(f"{install} {new} 2>&1 | tail -n 4")
+    system.use_ingress()
+    system.upgrade(f"{install} --reinstall {new} 2>&1 | tail -n 4")
+    say(system.do("vipwire version; dpkg -V vipwire; /usr/lib/vipwire/bin/python -c 'import grpc'"))
     if before:
         system.do(f"{install} {before}")
         system.do("systemctl restart vipwire-up vipwire-ingress")
-        until(partial(system.answers, system.urls[1]), "the site answers")
+        system.wait()
         system.do(f"{install} {new}")
     say(system.do("apt-get remove --yes vipwire 2>&1 | tail -n 12"))
     system.do("test -e /var/lib/vipwire/admin.kubeconfig && test -e /etc/vipwire/up.env")
@@ -185,6 +202,7 @@ def try_tree(system: System) -> None:
         raise RuntimeError("the root has a Python")
     say(system.do(fetch))
     system.use()
+    system.use_ingress()
     system.upgrade(fetch)
     say(system.do("vipwire uninstall"))
     system.check_removed("/etc/vipwire", "/var/lib/vipwire")

@@ -96,6 +96,7 @@ class Walk:
         install, settings = self._sections[0]
         for machine in self.machines:
             if self._installing:
+                machine.write("/etc/apt/apt.conf.d/yes", 'APT::Get::Assume-Yes "true";')
                 self._run(machine, install.commands(installing=True))
             lines = settings.text.replace("ETCD_NAME=a", f"ETCD_NAME={machine.name}").splitlines()
             own = [
