@@ -183,7 +183,7 @@ def load_by_us(netlink: NetlinkSocket, family: Family, rules: list[str]) -> None
     commit(netlink, operations)
 
 
-def dumped_rules(netlink: NetlinkSocket, family: Family, name: str) -> list[decode.ListedRule]:
+def dumped_rules(netlink: NetlinkSocket, family: Family, name: str) -> list[decode.ListedNftRule]:
     found = dump(netlink, MessageType.GETRULE, encode.list_objects(family, name), decode.rule)
     return [rule for rule in found if rule.chain == "rules"]
 

@@ -48,7 +48,7 @@ def test_what_was_encoded_can_be_decoded() -> None:
     chain = encode.new_chain(FAMILY, "vipwire", "in", hook)
     assert decode.chain(memoryview(chain.payload)) == decode.ListedChain(2, "vipwire", "in", 0, hook)
     rule = encode.new_rule(FAMILY, "vipwire", "in", b"\4\0\1\0")
-    assert decode.rule(memoryview(rule.payload)) == decode.ListedRule(2, "vipwire", "in", 0, b"\4\0\1\0")
+    assert decode.rule(memoryview(rule.payload)) == decode.ListedNftRule(2, "vipwire", "in", 0, b"\4\0\1\0")
 
 
 @pytest.mark.parametrize("read", [decode.table, decode.chain, decode.rule, decode.declaration, decode.generation])

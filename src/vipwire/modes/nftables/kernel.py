@@ -62,7 +62,7 @@ from vipwire.reconcile.delta import Delta
 if TYPE_CHECKING:
     from vipwire.modes.nftables.flowtable import FlowtableDevices
 
-T = TypeVar("T", decode.ListedChain, decode.ListedRule, decode.SetDeclaration, flowtables.Flowtable)
+T = TypeVar("T", decode.ListedChain, decode.ListedNftRule, decode.SetDeclaration, flowtables.Flowtable)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
 OFFLOAD_FIELD = "nftables.offloadPacketThreshold"

@@ -41,7 +41,7 @@ class ListedChain(Value, frozen=True):
     hook: NetfilterHook | None = None
 
 
-class ListedRule(Value, frozen=True):
+class ListedNftRule(Value, frozen=True):
     """A rule. `expressions` are the raw attributes, to compare with a compiled rule."""
 
     family: int
@@ -139,9 +139,9 @@ def _hook(found: dict[int, memoryview]) -> NetfilterHook:
     )
 
 
-def rule(payload: memoryview) -> ListedRule:
+def rule(payload: memoryview) -> ListedNftRule:
     family, found = _open(payload, wire.RULE_TABLE, wire.RULE_CHAIN)
-    return ListedRule(
+    return ListedNftRule(
         family,
         text_of(found[wire.RULE_TABLE]),
         text_of(found[wire.RULE_CHAIN]),
