@@ -47,7 +47,10 @@ class Source(Protocol):
 
 
 class ProxyParts(Value, frozen=True):
-    """The parts that the loop drives. `in_cluster`: a node without a Node object is not eligible."""
+    """The parts that the loop drives.
+
+    `in_cluster`: a node without a Node object is not eligible. `record_soon` writes this proxy's record.
+    """
 
     engine: Engine
     source: Source
@@ -59,6 +62,7 @@ class ProxyParts(Value, frozen=True):
     ports: HealthPorts
     ejections: EjectionFollower
     in_cluster: bool
+    record_soon: Callable[[], None] = lambda: None
     history: History = field(default_factory=History)
 
 
@@ -230,6 +234,7 @@ class SyncLoop:
             loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
         await self._open_ports(outcomes)
         parts.ejections.follow(self.observed, now)
+        parts.record_soon()
         if not behind and not parts.engine.store.waiting:
             parts.history.settled()
             self._note_done()
@@ -270,6 +275,7 @@ class SyncLoop:
             parts.metrics.source_errors_total.labels(resource=resource).inc(health.total - before.total)
         if health.error == before.error:
             return
+        parts.record_soon()
         if health.error:
             self._started()
             parts.health.source_failed(resource, health.error, time.time())

@@ -94,6 +94,7 @@ class Proxy:
         self.changes_mode = False
         self._api_servers: frozenset[Place] = frozenset()
         self._replan: Callable[[], None] = lambda: None
+        self._view = ViewProcess(lambda: self._config)
         self._handover = Handover(selected(config), modes, self.metrics, self._obstructed)
         self.files = FileWatch()
         path = drains_path(config.state_dir, self._node_name)
@@ -130,6 +131,7 @@ class Proxy:
                     ports=ports,
                     ejections=self._ejections,
                     in_cluster=not self._config.manifests,
+                    record_soon=self._recorder.soon,
                     history=history,
                 )
                 with ungrouped():
@@ -160,6 +162,7 @@ class Proxy:
 
     def _obstructed(self, reason: str) -> None:
         self._health.obstruction = reason
+        self._recorder.soon()
 
     def _node_problems(self) -> tuple[str, ...]:
         missing = (missing_node(self._node_name),) if self._health.node_missing else ()
@@ -188,7 +191,7 @@ class Proxy:
                 tasks.create_task(self._drains.run(loop.configured), name="drains"),
                 tasks.create_task(self._recorder.run(self._record), name="record"),
                 tasks.create_task(parts.history.run(), name="changes"),
-                tasks.create_task(ViewProcess(lambda: self._config).run(), name="view"),
+                tasks.create_task(self._view.run(), name="view"),
                 tasks.create_task(self._handover.run(self._complete), name="hand-over"),
             ]
             if recorder:
@@ -214,6 +217,8 @@ class Proxy:
             parts.reporter.problems(await parts.ports.move(self._listeners()))
         self._log_gates()
         await servers.settle(after)
+        self._view.config_changed()
+        self._recorder.soon()
         loop.configured()
 
     async def _change_mode(self, stop: Stop, wanted: Config) -> bool:

@@ -6,10 +6,10 @@ the proxy), and is restarted when it fails.
 """
 
 import asyncio
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any
 
 from vipwire import __version__
 from vipwire.config.configuration import Config
@@ -91,7 +91,6 @@ def what_served(name: str, config: Config) -> Hashable:
     return config.metrics_bind_address, config.bind_address_hard_fail, pages
 
 
-_LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PATIENCE = 3.0
 
@@ -101,16 +100,25 @@ class ViewProcess:
 
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
+        self._moved = asyncio.Event()
+
+    def config_changed(self) -> None:
+        """Follow a new configuration."""
+        self._moved.set()
 
     async def run(self) -> None:
         """Run the process while the configuration asks for it, until cancelled."""
         pause = _FIRST_PAUSE
         while True:
-            wanted = command_line(self._config())
-            if wanted:
-                lasted = await self._serve(wanted)
-                pause = _FIRST_PAUSE if lasted else min(2 * pause, _LONGEST_PAUSE)
-            await asyncio.sleep(pause if wanted else _LOOK_SECONDS)
+            self._moved.clear()
+            if wanted := command_line(self._config()):
+                if await self._serve(wanted):
+                    pause = _FIRST_PAUSE
+                    continue
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                await self._moved.wait()
 
     async def _serve(self, command: tuple[str, ...]) -> bool:
         """Run the command until it ends or the command line changes; report whether it changed."""
@@ -118,15 +126,24 @@ class ViewProcess:
         process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=null)
         try:
             while process.returncode is None:
+                await _first(process.wait(), self._moved.wait())
+                self._moved.clear()
                 if command_line(self._config()) != command:
                     return True
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
-                        await process.wait()
         finally:
             await _end(process)
         log.warning("the page of --view-bind-address ended; it is started again", status=process.returncode)
         return False
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait for one of several events, and cancel the other waits."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -58,7 +58,8 @@ def require_none(what: str) -> None:
 
 
 _VERSION: Final = 1
-_LOOK_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 1.0
+"""The least time between two writes."""
 
 
 class ProxyState(enum.Enum):
@@ -186,16 +187,17 @@ class Recorder:
         self._changed = asyncio.Event()
 
     async def run(self, look: Callable[[], ProxyRecord]) -> None:
-        """Write the result of `look` whenever it changes, until cancelled."""
+        """Write the result of `look` after each call of `soon`, until cancelled, and as a sign of life."""
         while self._path is not None:
             self._changed.clear()
             self.write(look())
+            await asyncio.sleep(_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(SIGN_SECONDS - _PAUSE_SECONDS):
                     await self._changed.wait()
 
     def soon(self) -> None:
-        """Write at once instead of at the next interval."""
+        """Have the record written, within a second of the last time."""
         self._changed.set()
 
     def write(self, record: ProxyRecord) -> None:
