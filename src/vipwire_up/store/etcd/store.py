@@ -76,7 +76,7 @@ class EtcdStore(Visible):
         self._asked: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
         self._broken = self._foreign = ""
-        self._reread = False
+        self._reread = self._restored = False
         self._reading: asyncio.Task[StoreError | CompactedError | None] | None = None
         self._moving = False
 
@@ -257,7 +257,7 @@ class EtcdStore(Visible):
     async def _number(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
         """Make a transaction; return its revision, which no earlier transaction had."""
         shown = self.revision
-        if self._reread:
+        if self._restored:
             raise UnavailableError("etcd was restored: its objects are read again")
         revision = await self._gathering.commit(steps, values)
         if revision <= shown:
@@ -343,12 +343,12 @@ class EtcdStore(Visible):
         """If etcd was restored, read all objects again, at a revision beyond all that any server has shown."""
         _, revision = await self._newest()
         if self._reread or revision < self.revision:
-            self._reread = True
+            self._reread = self._restored = True
             log.error("etcd has gone back: it was restored", seen=self.revision, now=revision)
             await self._transactions.continue_after(self.revision + _UNSEEN)
             await self._transactions.void_history()
             await self._load(0)
-            self._reread = False
+            self._reread = self._restored = False
 
     def _take(self, answer: Any) -> None:
         """Publish the changes of a watch's answer. Raise CompactedError, or StoreError if it was cancelled."""
