@@ -158,6 +158,12 @@ _WITHOUT_MEANING: Final = frozenset(
 )
 """Of the others, those that ask for what is done here in any case, or changes nothing that can be seen."""
 
+_UNREAD_CHANGES: Final[Mapping[str, str]] = {
+    "canary-weight-total": "canary-weight",
+    "canary-by-header-pattern": "canary-by-header",
+}
+"""Annotations of ingress-nginx that vipwire does not read, by the one that means something else without them."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnnotationValues:
@@ -205,6 +211,10 @@ def read_annotations(ingress: Ingress) -> AnnotationValues:
         end = "the Ingress is closed, since this guards it" if guard else "it is left out"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key[:100]}]", f"{what}; {end}"))
         closed = closed or guard
+    for other, name in _UNREAD_CHANGES.items():
+        if f"{_NGINX}{other}" in ingress.annotations and values.pop(name, None) is not None:
+            message = f"means something else with {other}, which vipwire does not read; it is left out"
+            problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{_NGINX}{name}]", message))
     if "auth-secret" not in values and (key := _login_without_users(ingress.annotations)):
         message = "asks for a password, but no auth-secret says of whom; the Ingress is closed"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key}]", message))

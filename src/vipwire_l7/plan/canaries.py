@@ -1,10 +1,11 @@
-"""Decides how canaries share a path: headers decide, then cookies, then chance. Pure."""
+"""Decides how canaries share a path: headers decide, then cookies, then the client's session, then chance. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vipwire_l7.plan.policy import Canary
-from vipwire_l7.plan.sites import Aspect, Chance, Choice, Compared, Step, choice_of
+from vipwire_l7.plan.sessions import bound_steps, shared
+from vipwire_l7.plan.sites import Aspect, Choice, Compared, Pool, Step, choice_of
 
 
 @dataclass(slots=True)
@@ -20,10 +21,10 @@ class Split:
         self.parts.append((target, canary))
         self.left -= canary.weight
 
-    @property
-    def choice(self) -> Choice:
+    def choice(self, pools: Mapping[str, Pool]) -> Choice:
         """Return the choice that shares the path."""
-        steps = (*_by_header(self), *_by_cookie(self), *_by_chance(self), Step(self.main))
+        bound = bound_steps(tuple(_keeping_sessions(self)), pools)
+        steps = (*_by_header(self), *_by_cookie(self), *bound, *_by_chance(self), Step(self.main))
         return choice_of(tuple(steps))
 
 
@@ -42,16 +43,13 @@ def _by_cookie(split: Split) -> Iterator[Step]:
             yield Step(split.main, (Compared(Aspect.COOKIE, "never", canary.cookie),))
 
 
+def _keeping_sessions(split: Split) -> Iterator[tuple[str, int]]:
+    """Yield the pools to which sessions return, with their weights. A header or cookie alone starts no session."""
+    yield split.main, split.left
+    for name, canary in split.parts:
+        if canary.weight or not (canary.header or canary.cookie):
+            yield name, canary.weight
+
+
 def _by_chance(split: Split) -> Iterator[Step]:
     return shared(tuple((name, canary.weight) for name, canary in split.parts), 100)
-
-
-def shared(parts: tuple[tuple[str, int], ...], whole: int) -> Iterator[Step]:
-    """Share `whole` among parts, one after the other: each gets its share of what those before it have left."""
-    left = whole
-    for target, weight in parts:
-        if weight >= left > 0:
-            yield Step(target)
-        elif weight:
-            yield Step(target, (Chance(weight, left),))
-        left -= weight

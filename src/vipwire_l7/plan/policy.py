@@ -59,7 +59,8 @@ class Affinity:
     cookie's value begins with `mark`, if there is one: it tells several pools apart that clients are shared among.
     """
 
-    name: str = "VIPWIRE"
+    name: str = ""
+    """Empty until the Service is known: it gives the name then."""
     max_age: int | None = None
     same_site: SameSite | None = None
     secure: bool = False

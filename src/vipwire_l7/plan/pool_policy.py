@@ -168,7 +168,7 @@ def _affinity(annotations: AnnotationValues) -> Affinity | None:
         return None
     same_site = annotations("session-cookie-samesite")
     return Affinity(
-        name=annotations("session-cookie-name", "VIPWIRE"),
+        name=annotations("session-cookie-name", ""),
         max_age=annotations("session-cookie-max-age"),
         same_site=SameSite(same_site) if same_site else None,
         secure=annotations.granted("session-cookie-secure"),

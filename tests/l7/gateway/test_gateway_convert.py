@@ -56,7 +56,7 @@ def test_annotations_become_filters_and_what_is_lost_is_told() -> None:
     (found,) = made[1]["spec"]["rules"]
     assert [each["type"] for each in found["filters"]] == ["RequestHeaderModifier", "URLRewrite", "CORS"]
     assert found["timeouts"] == {"request": "5000ms"}
-    assert found["sessionPersistence"]["sessionName"] == "VIPWIRE"
+    assert found["sessionPersistence"] == {"type": "Cookie"}
     assert "metadata.annotations[share-with]: has no equivalent" in lost
 
 

@@ -105,3 +105,38 @@ async def test_who_is_bound_to_a_dead_pod_goes_elsewhere_unless_that_is_denied(h
     await here.end_pod(PODS[0])
     found = {key: (await here.curl(f"http://{key[0]}.example.com/", *jar)).code for key, jar in jars.items()}
     assert found == {("a", PODS[0]): 200, ("a", PODS[1]): 200, ("b", PODS[0]): 503, ("b", PODS[1]): 200}
+
+
+@in_site()
+async def test_two_services_of_a_host_keep_their_sessions_apart(here: Site, tmp_path: Path) -> None:
+    """Either would take the other's cookie, if both had the same name."""
+    await here.pods("front", *PODS[:2])
+    await here.pods("api", *PODS[2:4])
+    rules = (rule("a.example.com", "/", service="front"), rule("a.example.com", "/api", service="api"))
+    here.put(ingress("web", *rules, annotations={"vipwire.io/affinity": "cookie"}))
+    await here.settled()
+    jar = ("-b", str(tmp_path / "jar"), "-c", str(tmp_path / "jar"))
+    found = [[(await here.curl(f"http://a.example.com{path}", *jar)).pod for path in ("/", "/api")] for _ in range(4)]
+    assert found == [found[0]] * 4
+    assert found[0][0] in PODS[:2]
+    assert found[0][1] in PODS[2:4]
+
+
+@in_site()
+async def test_a_client_stays_on_its_side_of_a_canary(here: Site, tmp_path: Path) -> None:
+    canary = {"nginx.ingress.kubernetes.io/canary": "true", "nginx.ingress.kubernetes.io/canary-weight": "50"}
+    await here.pods("old", *PODS[:2])
+    await here.pods("new", *PODS[2:4])
+    here.put(
+        ingress("main", rule("a.example.com", "/", service="old"), annotations={"vipwire.io/affinity": "cookie"})
+    )
+    await here.settled()
+    jars = [tmp_path / f"jar{number}" for number in range(8)]
+    before = {jar: await bound(here, jar) for jar in jars[:4]}
+    here.put(ingress("trial", rule("a.example.com", "/", service="new"), annotations=canary))
+    await here.settled()
+    homes = before | {jar: await bound(here, jar) for jar in jars[4:]}
+    for _ in range(4):
+        assert {jar: await bound(here, jar) for jar in jars} == homes
+    newcomers = {(await here.curl("http://a.example.com/")).pod for _ in range(40)}
+    assert newcomers == {*PODS[:4]}

@@ -262,3 +262,18 @@ def test_weights_mean_what_they_mean_to_the_proxy_and_a_bad_entry_is_told() -> N
     (problem,) = plan.problems
     assert problem.object == ObjectName("default", "one")
     assert "10.0.0.2: '101' is no weight; allowed: whole numbers from 0 to 100" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("other", "changed"),
+    [("canary-weight-total", "canary-weight"), ("canary-by-header-pattern", "canary-by-header")],
+)
+def test_half_of_a_pair_of_annotations_is_left_out_with_the_other(other: str, changed: str) -> None:
+    nginx = "nginx.ingress.kubernetes.io/"
+    given = {f"{nginx}{changed}": "10", f"{nginx}{other}": "1000", f"{nginx}canary": "true"}
+    asked = read_annotations(Ingress(WEB, annotations=MappingProxyType(given)))
+    assert asked(changed) is None
+    assert {each.field for each in asked.problems} == {
+        f"metadata.annotations[{nginx}{other}]",
+        f"metadata.annotations[{nginx}{changed}]",
+    }

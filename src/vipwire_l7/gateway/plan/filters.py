@@ -266,8 +266,8 @@ def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) ->
         return policy
     if of.type != "Cookie":
         raise Unsupported("session persistence is by a cookie")
-    name = of.session_name or "VIPWIRE"
-    if not _TOKEN.fullmatch(name):
+    name = of.session_name or ""
+    if name and not _TOKEN.fullmatch(name):
         raise Unsupported(f"{name[:80]!r} is no name of a cookie")
     permanent = of.cookie_config is not None and of.cookie_config.lifetime_type == "Permanent"
     if permanent and not of.absolute_timeout:

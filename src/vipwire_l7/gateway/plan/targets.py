@@ -16,12 +16,11 @@ from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
-from vipwire_l7.gateway.plan.sessions import bound_steps, with_mark
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.plan.canaries import shared
 from vipwire_l7.plan.destinations import REASON
 from vipwire_l7.plan.policy import BackendProtocol, Mirrored, Policy, Reply, interned, shown, spoken
 from vipwire_l7.plan.pool_policy import APPLICATIONS
+from vipwire_l7.plan.sessions import bound_steps, shared, with_mark
 from vipwire_l7.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 

@@ -17,11 +17,12 @@ from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
 from vipwire_l7.plan.misread import may_be_misread, other_reading
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.policy import inherited
+from vipwire_l7.plan.sessions import with_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, pool_name
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressClass, IngressKind, PathRule, Secret, ServiceRef
 from vipwire_l7.watch.snapshot import ObjectRef, Refusal
 
-_RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 5, 1_000
+_RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 7, 1_000
 """What it adds to a choice at most (`canaries`), and the steps that cost the same time."""
 Defaults: TypeAlias = Mapping[ObjectName, str]
 """The targets of default backends by Ingress, the oldest first."""
@@ -135,7 +136,7 @@ class SiteDraft:
             near = (each for each in self._defaults.items() if not self._is_apart(each[0]))
             name, target = next(near, (ObjectName("", ""), NOWHERE))
             self._routes.setdefault(root, Route(*root, target, name))
-        choices = {key: split.choice for key, split in self._splits.items()}
+        choices = {key: split.choice(self.pools) for key, split in self._splits.items()}
         for key, choice in choices.items():
             self._routes[key] = replace(self._routes[key], target=choice.name)
         self._close()
@@ -255,6 +256,7 @@ class SiteDraft:
             main, foreign = shared
             policy = inherited(pool.policy, main.policy)
             policy = with_guards_of(policy, main.policy) if foreign else policy
+            policy = with_mark(policy, pool.service, pool.port.number)
             pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)
         return self.pools.setdefault(pool.name, pool).name
 

@@ -273,7 +273,9 @@ def _more(one: _One, filters: list[Json]) -> Json:
     if (retries := values("retries")) is not None:
         found["retry"] = {"attempts": retries}
     if values("affinity") == "cookie":
-        session: Json = {"sessionName": values("session-cookie-name", "VIPWIRE"), "type": "Cookie"}
+        session: Json = {"type": "Cookie"}
+        if name := values("session-cookie-name"):
+            session["sessionName"] = name
         if age := values("session-cookie-max-age"):
             session |= {"absoluteTimeout": f"{age}s", "cookieConfig": {"lifetimeType": "Permanent"}}
         found["sessionPersistence"] = session

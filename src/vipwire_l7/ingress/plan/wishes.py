@@ -23,6 +23,7 @@ from vipwire_l7.plan.pool_policy import (
     rewrite_of,
     users_of,
 )
+from vipwire_l7.plan.sessions import with_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, pool_name
 from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 
@@ -128,7 +129,7 @@ def _resolve(
         return ResolvedBackend(service, nowhere, problems=(missing,))
     if wanted.closed:
         return ResolvedBackend(service, nowhere)
-    policy = _policy_for(wanted, rule, port.application)
+    policy = interned(with_mark(_policy_for(wanted, rule, port.application), ref.service, port.number))
     target = pool_name(ref.service, port.number, policy)
     ill = tuple(Problem("Ingress", name, f"{where}.service.name", text) for text in _ill_weighed(ref, service))
     return ResolvedBackend(service, target, Pool(target, ref.service, port, policy, service.external), ill)
@@ -146,8 +147,8 @@ def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Poli
     rewrite = rewrite_of(rule, wanted.annotations) if rule else None
     protocol = protocol_of(application, policy)
     if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
-        return interned(policy)
-    return interned(replace(policy, https=https, rewrite=rewrite, protocol=protocol))
+        return policy
+    return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
 
 
 def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:

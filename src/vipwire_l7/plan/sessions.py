@@ -9,19 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.plan.canaries import shared
 from vipwire_l7.plan.policy import Affinity, BackendProtocol, Policy
-from vipwire_l7.plan.sites import Bound, Pool, Step
+from vipwire_l7.plan.sites import Bound, Chance, Pool, Step
 
 _NO_COOKIES = (BackendProtocol.TCP, BackendProtocol.PASSED)
 
 
 def with_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
-    """Let the cookie of a policy, if it has one, name the Service."""
+    """Let the cookie of a policy, if it has one, name the Service: in its value, and in its name if none is given.
+
+    Two Services of one host with the same cookie would take each other's sessions.
+    """
     if policy.affinity is None or policy.protocol in _NO_COOKIES:
         return policy
     mark = hashlib.sha256(f"{service}:{port}".encode()).hexdigest()[:10]
-    return replace(policy, affinity=replace(policy.affinity, mark=mark))
+    name = policy.affinity.name or f"VIPWIRE-{mark}"
+    return replace(policy, affinity=replace(policy.affinity, name=name, mark=mark))
 
 
 def bound_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Pool]) -> Iterator[Step]:
@@ -40,3 +43,14 @@ def bound_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Pool]) -> 
 def _affinity(pool: Pool | None) -> Affinity | None:
     affinity = pool.policy.affinity if pool is not None else None
     return affinity if affinity is not None and affinity.mark else None
+
+
+def shared(parts: tuple[tuple[str, int], ...], whole: int) -> Iterator[Step]:
+    """Share `whole` among parts, one after the other: each gets its share of what those before it have left."""
+    left = whole
+    for target, weight in parts:
+        if weight >= left > 0:
+            yield Step(target)
+        elif weight:
+            yield Step(target, (Chance(weight, left),))
+        left -= weight
