@@ -81,7 +81,7 @@ def test_it_joins_serves_is_lost_comes_back_and_leaves(cluster: Cluster, tmp_pat
     machine = Machine(cluster.lab, "node-2", tmp_path / "node-2")
     made = machine_on(cluster, "token", "create", "--ttl", "1h")
     words = shlex.split(made)
-    assert words[:3] == ["vipwire", "join", "https://10.0.0.1:6443"]
+    assert words[:3] == ["vipwire", "join", "https://192.168.0.1:6443"]
     machine.start(*words[2:], "--node-name", "node-2", "--node-lease-seconds", "2", *ANNOUNCED)
     until(lambda: nodes(cluster), {"node-1": "True", "node-2": "True"})
     cluster.until("pod-2a", address, names())  # by the rules of its own node
