@@ -25,7 +25,9 @@ _STATUS: Final = {
     ("proxy",): "0 after SIGTERM or SIGINT: the rules stay. 1 after an error, which is said in one line on standard "
     "error, and when the configuration file has changed, for whatever runs it to start it anew.",
     ("cleanup",): "0 if nothing of vipwire is left, 1 after an error.",
-    ("diff",): "0 if the kernel is as it should be, 1 if a sync would change anything, 2 if that cannot be told.",
+    ("diff",): (
+        "0 if the kernel is as planned, 1 if a sync would change anything, 2 if vipwire cannot read the kernel."
+    ),
 }
 _FILES: Final = (
     ("/var/lib/kube-proxy/config.conf", "KubeProxyConfiguration, where kubeadm's ConfigMap is mounted (--config)."),

@@ -211,7 +211,7 @@ def diff(scope: OutputOptions, family: str | None) -> None:
 
     Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
     `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 if nothing would change, 1 if
-    anything would, 2 if that cannot be told.
+    anything would, 2 if vipwire cannot read the kernel.
     """
     scope = replace(scope, as_it_is=True)
     families = [each for each in Family if family in (None, each.value.lower())]
@@ -261,27 +261,31 @@ def _leave_ipvs(config: Config, output: str) -> None:
     sys.exit(leave_exit(document))
 
 
-_EXPLAIN = """Explain what happens to a new connection to DST:PORT: who can answer, whom they see, or what drops it.
+_EXPLAIN = """Show the way of a new connection to DST:PORT: the endpoints that can answer, or the rule that drops it.
 
-DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. Shown
-are the plan's answer, the kernel's objects that the packet meets, and whether the two agree.
+DST is an address, IPv6 in brackets, or a Service as NAMESPACE/NAME; PROTO is tcp (the default), udp or sctp. The
+command shows the plan's answer, the source address that endpoints see, the kernel objects on the way, and whether
+plan and kernel agree.
 
 \b
   vipwire explain --from 10.244.1.5 10.96.0.10:80
   vipwire explain --from 203.0.113.2 192.168.0.1:30080
   vipwire explain default/dns:53/udp --flow
 
-The exit status is 1 if the kernel would do otherwise than planned.
+The exit status is 1 if the kernel would not do as planned.
 """
 
 
 @click.command(cls=CompareCommand, help=_EXPLAIN)
 @click.argument("destination", metavar="DST:PORT[/PROTO]")
+@click.option("--from", "source", default="", metavar="IP", help="The client's address; the default is this node.")
 @click.option(
-    "--from", "source", default="", metavar="IP", help="The client's address; without it, this node itself."
+    "--interface",
+    default="",
+    metavar="IF",
+    help="Interface on which the packet arrives; the default follows from the routes.",
 )
-@click.option("--interface", default="", metavar="IF", help="Where the packet arrives; by the routes otherwise.")
-@click.option("--flow", is_flag=True, help="Show the live connections of this client in connection tracking, too.")
+@click.option("--flow", is_flag=True, help="Also show this client's live connections from connection tracking.")
 @NAMED_OUTPUT
 @WATCH
 @INTERVAL
@@ -323,7 +327,7 @@ def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
 @NAMED_OUTPUT
 @WATCH
 @INTERVAL
-@click.option("--leave-ipvs", is_flag=True, help="Say what will be otherwise here without kube-proxy's ipvs mode.")
+@click.option("--leave-ipvs", is_flag=True, help="List the changes on this node when kube-proxy's ipvs mode goes.")
 def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, watch: bool) -> None:
     """Check whether this machine can run the chosen mode: kernel, rights, tools, settings, who else writes rules.
 
@@ -332,11 +336,11 @@ def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, wat
 
     With --leave-ipvs it reads the configuration of the kube-proxy that runs here, the kernel and the Services, and
     says what clients and operators will notice once vipwire runs instead, in the mode of --proxy-mode. The exit
-    status is 0 if nothing will be otherwise, 1 if anything will, 2 if that cannot be told.
+    status is 0 if nothing will change, 1 if anything will, 2 if vipwire cannot read the kernel.
     """
     if leave_ipvs:
         if watch or output == "name":
-            raise click.UsageError("--leave-ipvs looks once: leave out --watch and -o name")
+            raise click.UsageError("--leave-ipvs runs once: leave out --watch and -o name")
         _leave_ipvs(config, output)
     mode, scope, last = config.proxy_mode, OutputOptions(config, "", output), None
     while True:

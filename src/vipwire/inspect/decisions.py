@@ -75,11 +75,11 @@ def plan_view(document: Document) -> RenderableType:
 def _node_words(family: Document) -> str:
     words = [f"address {family['address'] or 'none'}"]
     if family["podTraffic"]:
-        words.append(f"Pods are recognised as traffic {family['podTraffic']}")
+        words.append(f"traffic of Pods: {family['podTraffic']}")
     else:
-        words.append("Pods cannot be told from others (no --cluster-cidr)")
+        words.append("vipwire cannot recognise traffic of Pods (no --cluster-cidr)")
     if family["masqueradeAll"]:
-        words.append("everything to a ClusterIP is masqueraded")
+        words.append("vipwire masquerades all traffic to ClusterIPs")
     served = ", ".join(family["nodePortAddresses"])
     words.append(f"node ports answer at {served or 'no address'}")
     if family["serviceCIDRs"]:
@@ -104,7 +104,7 @@ def _tree(service: Document) -> Tree:
         if len(port["endpoints"]) > _MANY:
             ends.add(Text(f"… {len(port['endpoints']) - _MANY} more (-o json has all)", style="dim"))
     for lost in service["lost"]:
-        tree.add(Text(f"{lost['frontend']} is left to {lost['to']}, which has it by right or is older", "yellow"))
+        tree.add(Text(f"{lost['frontend']} belongs to {lost['to']}, which owns the address or is older", "yellow"))
     return tree
 
 
@@ -146,7 +146,7 @@ def _sentences(frontend: Document) -> Iterator[Text]:
     if frontend["action"] == "forward":
         yield Text(_SOURCE[frontend["masquerade"]])
     elif frontend["action"] == "drop":
-        yield Text("dropped rather than rejected, because another node can answer")
+        yield Text("vipwire drops, and does not reject, because another node can answer")
     if "fromThisNode" in frontend:
         inner = frontend["fromThisNode"]
         yield Text.assemble(

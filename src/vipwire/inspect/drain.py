@@ -41,20 +41,21 @@ _PATIENCE: Final = 10.0
 _LOOK_SECONDS: Final = 0.2
 _WAIT_SECONDS: Final = 1.0
 
-_HELP = """Give an endpoint no new connections on this node, and let those that it has go on.
+_HELP = """Give an endpoint no new connections on this node; its open connections continue.
 
-ENDPOINT is IP, IP:port or [IPv6]:port, as `vipwire status SERVICE` shows it. It is as if its weight were 0: it is
+ENDPOINT is IP, IP:port or [IPv6]:port, as `vipwire status SERVICE` shows. vipwire treats its weight as 0: it is
 drained for every Service that has it, or for the one of --service, in every mode, until --undo, or for the time of
---timeout, or until this machine restarts; a restart of the proxy changes nothing. Other nodes go on to use it.
+--timeout, or until this machine restarts; a restart of the proxy changes nothing. Other nodes still use it.
 
 \b
-  vipwire drain 10.244.1.5 --wait            and then do what is to be done to it
+  vipwire drain 10.244.1.5 --wait            and then stop or repair it
   vipwire drain 10.244.1.5:80 --service default/web --timeout 30m
   vipwire drain 10.244.1.5 --undo
   vipwire drain --list
 
-It is refused where a Service would have no endpoint left (--force). What is drained is kept below --state-dir, where
-only root writes. The exit status is 1 if the kernel does not follow, or if connections are left at the end of --wait.
+vipwire refuses to drain the last endpoint of a Service; --force overrides this. The list of drained endpoints is in
+--state-dir, where only root writes. The exit status is 1 if the kernel still has the endpoint, or if connections
+remain at the end of --wait.
 """
 
 
@@ -71,14 +72,12 @@ class _DrainRequest:
 
 @click.command(cls=LookCommand, help=_HELP)
 @click.argument("endpoint", default="", metavar="[ENDPOINT]")
-@click.option("--service", default="", metavar="NS/NAME", help="Drain it for this Service only.")
+@click.option("--service", default="", metavar="NS/NAME", help="Drain the endpoint for this Service only.")
 @click.option("--undo", is_flag=True, help="Use the endpoint again.")
-@click.option(
-    "--timeout", default="", metavar="DURATION", help="Use it again by itself after this time (30m, 1h30m)."
-)
-@click.option("--force", is_flag=True, help="Also where a Service has no endpoint left then.")
-@click.option("--wait", is_flag=True, help="Follow its connections until none is left.")
-@click.option("--list", "listing", is_flag=True, help="Show what is drained on this node.")
+@click.option("--timeout", default="", metavar="DURATION", help="End the drain after this time (30m, 1h30m).")
+@click.option("--force", is_flag=True, help="Drain the endpoint even if a Service then has none.")
+@click.option("--wait", is_flag=True, help="Wait until the endpoint's last connection ends.")
+@click.option("--list", "listing", is_flag=True, help="List the endpoints that are drained on this node.")
 @NAMED_OUTPUT
 def drain(config: Config, endpoint: str, service: str, timeout: str, output: str, **flags: bool) -> None:
     """Drain an endpoint."""
@@ -110,7 +109,7 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
     names = require_concerned(before, wanted)
     lost = newly_unserved(before, planned(config, store, now_drained(config) | {wanted}))
     if lost and not wish.force:
-        raise ConfigError("\n".join([*lost, "nothing is drained; --force drains it all the same"]))
+        raise ConfigError("\n".join([*lost, "no endpoint was drained; to drain it nevertheless, use --force"]))
     now = time.time()
     until = None if wish.timeout is None else now + wish.timeout
 
@@ -133,7 +132,7 @@ def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
     fitting = {each.drain for each in there if _fits(each.drain, wanted)}
     if not fitting:
         drained = ", ".join(str(order.drain) for order in there)
-        raise ConfigError(f"{wanted} is not drained; {f'drained is {drained}' if drained else 'nothing is'}")
+        raise ConfigError(f"{wanted} is not drained; {f'drained: {drained}' if drained else 'no endpoint is'}")
     _change(config, lambda orders: [order for order in orders if order.drain not in fitting])
     document = _followed(config, store, wanted)
     services = [str(name) for name in concerned(planned(config, store), wanted)]
@@ -235,8 +234,8 @@ def _say(document: Document, output: str) -> None:
     show.print_view(document, output, drain_view, soft_wrap=True)
     if document["kernel"] is False:
         warn(
-            f"the kernel has not followed in {_PATIENCE:g} seconds: does `vipwire proxy` run here, with the same "
-            "--hostname-override, --state-dir and mode?"
+            f"the kernel still has the endpoint after {_PATIENCE:g} seconds: check that `vipwire proxy` runs here, "
+            "with the same --hostname-override, --state-dir and mode"
         )
 
 
@@ -265,7 +264,7 @@ def _read_place(text: str) -> tuple[Address, int | None]:
     with contextlib.suppress(ValueError):
         if (number := port_number(port)) is not None:
             return parse_address(host.strip("[]")), number
-    raise ConfigError(f"{text!r} is no endpoint: give IP, IP:port or [IPv6]:port")
+    raise ConfigError(f"{text!r} is not an endpoint: write IP, IP:port or [IPv6]:port")
 
 
 def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, Place]]:
@@ -371,17 +370,17 @@ def drain_view(document: Document) -> RenderableType:
 
 def connections_view(document: Document) -> Text:
     left: dict[str, Any] = document["connections"]
-    closing = f" ({left['closing']} more have just begun or ended)" if left["closing"] else ""
+    closing = f" ({left['closing']} more are just opening or closing)" if left["closing"] else ""
     return Text(f"{left['open'] or 'no'} connection{'s' * (left['open'] != 1)} left{closing}")
 
 
 def list_view(document: Document) -> RenderableType:
     if not document["drained"]:
-        return Text(f"nothing is drained on {document['node']}")
+        return Text(f"no endpoint is drained on {document['node']}")
     rows = []
     for each in document["drained"]:
         left = "unknown" if each["connections"] is None else connections_view(each).plain
-        served = "\n".join(each["services"]) or "nobody has it any more"
+        served = "\n".join(each["services"]) or "no endpoint has it any more"
         until = each["until"] or "undone"
         rows.append([each["endpoint"], each["service"] or "all", served, each["since"], until, left])
     columns = [

@@ -158,7 +158,7 @@ def top_view(document: Document, most: int) -> RenderableType:
     parts: list[RenderableType] = [Text(line, style="bold yellow") for line in silent]
     parts.append(Text(head, style="dim"))
     if document["lostEvents"]:
-        parts.append(Text("more happened than could be read: rates are too low", style="yellow"))
+        parts.append(Text("the kernel dropped events: rates are too low", style="yellow"))
     titles = [
         *(Column("service / endpoint"), Column("new/s"), Column("ended/s", rank=1), Column("unanswered/s")),
         *(Column("tracked"), Column("in/s", rank=2), Column("out/s", rank=2)),
@@ -194,10 +194,14 @@ def _numbers(row: Document) -> list[str]:
 
 @click.command(cls=LookCommand)
 @click.option(
-    "--interval", type=click.FloatRange(max=86400.0), default=2.0, show_default=True, help="Seconds between looks."
+    "--interval",
+    type=click.FloatRange(max=86400.0),
+    default=2.0,
+    show_default=True,
+    help="Seconds between readings.",
 )
-@click.option("--window", default=10.0, show_default=True, help="Over how many seconds rates are taken.")
-@click.option("--count", "-c", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
+@click.option("--window", default=10.0, show_default=True, help="Seconds over which to average rates.")
+@click.option("--count", "-c", type=click.IntRange(1), help="Number of readings; the default is until Ctrl-C.")
 @NAMESPACE
 @EVERYWHERE
 @NAMED_OUTPUT

@@ -126,13 +126,13 @@ def summary_view(summary: Document) -> RenderableType:
     else:
         parts.append(Text("No new connection to a VIP was seen."))
     if summary["lostEvents"]:
-        parts.append(Text("More happened than could be read: some connections are missing here.", style="yellow"))
+        parts.append(Text("The kernel dropped events: the list is incomplete.", style="yellow"))
     return Group(*parts)
 
 
 @click.command(cls=LookCommand)
 @click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
-@click.option("--seconds", "-s", type=click.FloatRange(0, 1e9), help="For how long; until interrupted otherwise.")
+@click.option("--seconds", "-s", type=click.FloatRange(0, 1e9), help="Seconds to run; the default is until Ctrl-C.")
 @NAMESPACE
 @EVERYWHERE
 @NAMED_OUTPUT
@@ -152,7 +152,7 @@ def trace(
         only = read_destination(objects.situation, destination) if destination else None
         tracer, said = Tracer(objects.frontends, only, wanted), list[str]()
         if output in ("table", "wide"):
-            click.echo("Following connections, interrupt to end …", err=True)
+            click.echo("Following connections; press Ctrl-C to stop …", err=True)
         with suppress(KeyboardInterrupt):
             ending = None if seconds is None else time.monotonic() + seconds
             while ending is None or time.monotonic() < ending:

@@ -38,10 +38,10 @@ class Direct(NamedTuple):
     affinity: bool = False
 
 
-BY_CHANCE: Final = "each new connection goes to one of them by chance"
-IN_TURN: Final = "new connections go to them in turn"
-BY_ADDRESS: Final = "the client's address decides which of them it gets"
-BY_ADDRESS_AND_PORT: Final = "the client's address and port decide which of them it gets"
+BY_CHANCE: Final = "each new connection goes to a random endpoint"
+IN_TURN: Final = "new connections go to the endpoints in turn"
+BY_ADDRESS: Final = "the client's address decides the endpoint"
+BY_ADDRESS_AND_PORT: Final = "the client's address and port decide the endpoint"
 BY_HASH: Final = f"{BY_ADDRESS}, the same on every node"
 BY_MAGLEV: Final = f"{BY_ADDRESS_AND_PORT} (Maglev), the same on every node"
 """How a mode chooses a target, for `Path.choice`; modes with other ways have their own texts."""

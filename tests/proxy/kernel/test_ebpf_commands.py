@@ -88,7 +88,7 @@ def test_a_frontend_that_is_gone_from_a_map_is_told_and_the_rules_serve_it(node:
     assert "# + " in diff.stdout
     assert VIP in diff.stdout
     explained = vipwire("explain", "web", *flags)
-    assert "nothing: the rules below serve it" in explained.stdout
+    assert "nothing: see the rules below" in explained.stdout
     assert explained.exit_code == 0, "they do the same"
     connect(2)
     (port,) = as_json("status", "web", *flags)["services"][0]["ports"]

@@ -117,7 +117,7 @@ def test_without_a_route_nothing_is_answered_and_that_is_said(programmed: list[s
     run("ip route del default")
     result = vipwire("explain", "web", *programmed)
     assert result.exit_code == 1
-    assert "does otherwise: no route leads to 10.96.0.10 (network is unreachable)" in result.stdout
+    assert "does otherwise: this node has no route to 10.96.0.10 (network is unreachable)" in result.stdout
     assert "does the same" not in result.stdout
 
 
@@ -160,7 +160,7 @@ def test_rules_that_were_flushed_do_otherwise_than_planned(programmed: list[str]
     run("nft flush chain ip vipwire nat-prerouting")
     result = vipwire("explain", "web", "--from=203.0.113.9", *programmed)
     assert result.exit_code == 1
-    assert "the plan says answered, the kernel would leave it rejected" in result.stdout
+    assert "the plan says answered, the kernel's rules say rejected" in result.stdout
 
 
 def test_a_table_of_another_layout_is_said_to_be_one(network: int, flags: list[str]) -> None:
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_read_is_named_by_every_command(
 ) -> None:
     (tmp_path / "broken.yaml").write_text("kind: [\n")
     result = vipwire(*command, *programmed)
-    assert f"warning: what is in it is not shown here: Manifest {tmp_path / 'broken.yaml'}: line " in result.stderr
+    assert f"warning: its objects are missing here: Manifest {tmp_path / 'broken.yaml'}: line " in result.stderr
 
 
 def test_foreign_tables_and_a_second_proxy_are_found(network: int, flags: list[str]) -> None:
@@ -239,8 +239,8 @@ def test_connections_are_followed_and_counted_while_they_come(programmed: list[s
     ("arguments", "said"),
     [
         (["status", "--manifest=x"], "No such option '--manifest'. Did you mean '--manifests'?"),
-        (["status", "--cleanup"], "--cleanup has no meaning for a command that only looks"),
-        (["explain", "10.96.0.10"], "is no destination"),
+        (["status", "--cleanup"], "--cleanup has no meaning for a command that only reads"),
+        (["explain", "10.96.0.10"], "is not a destination"),
         (["plan", "--oom-score-adj=5000"], "oomScoreAdj"),
     ],
 )
@@ -262,7 +262,7 @@ def test_flags_may_stand_in_the_environment(flags: list[str], monkeypatch: pytes
     monkeypatch.setenv("VIPWIRE_FLAGS", " ".join(flags))
     assert "default/web" in vipwire("plan", "web").stdout
     masqueraded = vipwire("plan", "web", "--nodeport-addresses=primary", "--masquerade-all").stdout
-    assert "everything to a ClusterIP is masqueraded" in masqueraded
+    assert "vipwire masquerades all traffic to ClusterIPs" in masqueraded
 
 
 def test_names_alone_are_printed_for_other_programs(programmed: list[str]) -> None:

@@ -87,7 +87,7 @@ def test_shares_are_those_of_the_moment_and_nothing_has_drifted(network: int, tm
         status, document = shown(config, "explain", destination, f"--from={source}")
         assert (status, document["kernel"]["agrees"]) == (0, True)
         assert {each["address"]: round(each["share"], 2) for each in document["endpoints"]} == {OLD: 0.77, NEW: 0.23}
-        assert "an endpoint that joins has less than its share for 60 s (slow start)" in document["why"]
+        assert "a new endpoint gets less than its share for 60 s (slow start)" in document["why"]
 
 
 def test_what_somebody_has_changed_is_drift_all_the_same(network: int, tmp_path: Path) -> None:

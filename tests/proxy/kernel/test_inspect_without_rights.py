@@ -74,7 +74,7 @@ def test_what_listens_to_the_kernel_names_the_capability(tmp_path: Path, argumen
 def test_check_names_the_capability_and_judges_the_rest(tmp_path: Path) -> None:
     done = bare(tmp_path, "check", mode="nftables")
     assert done.returncode == 1
-    assert "without CAP_NET_ADMIN only plans can be shown" in done.stdout
+    assert "without CAP_NET_ADMIN vipwire shows plans" in done.stdout
     assert "Linux" in done.stdout
 
 

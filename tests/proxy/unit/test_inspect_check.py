@@ -67,7 +67,7 @@ def test_a_machine_that_is_fine_has_nothing_bad_and_no_warning() -> None:
             {"proxy": (ProxyState.RUNNING, replace(RECORD, failing={"nodes": "cannot connect"}))},
             "proxy nodes",
             Level.WARNING,
-            "stays as it is",
+            "stay as they are",
         ),
         ({"sysctls": {"net/ipv4/conf/all/rp_filter": 1}}, "sysctl net.ipv4.conf.all.rp_filter", Level.WARNING, "=2"),
         (
@@ -120,7 +120,7 @@ def test_what_the_proxy_will_set_is_not_bad() -> None:
     assert found(fresh)["sysctl net.ipv4.ip_forward"] == (Level.NOTE, "")
     bad, said = verdict(fresh)
     assert bad == 0
-    assert "`vipwire proxy` sets it to 1" in said
+    assert "`vipwire proxy` sets this to 1" in said
     assert "nftables mode can work here (0 warnings)" in said
 
 

@@ -65,7 +65,7 @@ def test_an_endpoint_is_an_address_with_or_without_a_port(
 
 @pytest.mark.parametrize("text", ["web", "10.244.1", f"{ONE}:0", f"{ONE}:http", f"{ONE}:70000", ":80"])
 def test_what_is_no_endpoint_is_an_error_that_says_what_is(situation: Situation, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no endpoint: give IP, IP:port or \[IPv6\]:port"):
+    with pytest.raises(ConfigError, match=r"is not an endpoint: write IP, IP:port or \[IPv6\]:port"):
         read_drain(situation, text, "")
 
 
@@ -104,7 +104,7 @@ def test_an_explanation_names_it(made: Config, situation: Situation) -> None:
     assert [each["address"] for each in document["endpoints"]] == [TWO]
     why = "drained on this node by `vipwire drain`"
     assert document["drained"] == [{"address": ONE, "port": 8080, "why": why}]
-    assert f"{ONE}:8080 is there, but gets no new connection ({why})" in document["why"]
+    assert f"{ONE}:8080 gets no new connections ({why})" in document["why"]
 
 
 def test_who_would_have_nobody_left_is_named_once_for_each_frontend(made: Config, situation: Situation) -> None:
@@ -123,13 +123,13 @@ def test_what_leaves_a_service_without_endpoints_is_refused_and_nothing_is_writt
     status, said = run(made, ONE)
     assert status == 1
     assert "error: default/dns would have no endpoints left for 10.96.0.11:53/tcp\n" in said
-    assert "error: nothing is drained; --force drains it all the same\n" in said
+    assert "error: no endpoint was drained; to drain it nevertheless, use --force\n" in said
     assert read_orders(drains_path(made.state_dir, "node-1")) == ()
 
 
 def test_undoing_what_was_not_done_says_what_is(made: Config) -> None:
-    assert run(made, ONE, "--undo") == (1, f"error: {ONE} is not drained; nothing is\n")
-    assert run(made, "--list") == (0, "nothing is drained on node-1\n")
+    assert run(made, ONE, "--undo") == (1, f"error: {ONE} is not drained; no endpoint is\n")
+    assert run(made, "--list") == (0, "no endpoint is drained on node-1\n")
 
 
 @pytest.mark.parametrize(

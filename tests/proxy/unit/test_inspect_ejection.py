@@ -52,7 +52,9 @@ def test_status_names_it_with_its_time(tmp_path: Path) -> None:
     assert usages[THERE]["ejectedUntil"] == SHOWN
     assert (usages[THERE]["forPolicies"], usages[HERE]["forPolicies"]) == ([], ["Cluster", "Local"])
     assert "ejectedUntil" not in usages[HERE]
-    assert f"{THERE}:8080 of default/web:http: ejected until {SHOWN}: it did not answer new connections" in text
+    assert (
+        f"{THERE}:8080 of default/web:http: ejected until {SHOWN}: the endpoint did not answer new connections"
+    ) in text
     assert [each["address"] for each in port["frontends"][0]["endpoints"]] == [HERE]
 
 
@@ -61,7 +63,7 @@ def test_where_nobody_else_is_left_it_is_used_all_the_same(tmp_path: Path) -> No
     (port,) = document["services"][0]["ports"]
     usage = next(each for each in port["endpoints"] if each["address"] == HERE)
     assert usage["forPolicies"] == ["Local"]
-    assert usage["why"].endswith("used all the same, for nobody else is left")
+    assert usage["why"].endswith("still used, because no other endpoint is left")
 
 
 @pytest.mark.parametrize("ejected", [(), (THERE,)])
@@ -70,9 +72,9 @@ def test_explain_leaves_it_out_and_says_so(tmp_path: Path, ejected: tuple[str, .
     explained = explain(situation, read_packet(situation, "10.244.1.12", f"{VIP}:80"), lambda _: None)
     assert explained is not None
     document = explain_document(explained)
-    assert "an endpoint that does not answer 3 connections in a row gets none for a while" in document["why"]
+    assert "vipwire ejects an endpoint that does not answer 3 connections in a row" in document["why"]
     assert {each["address"] for each in document["endpoints"]} == {HERE, THERE} - set(ejected)
     wanted = {"address": THERE, "port": 8080, "until": SHOWN, "used": False}
     assert document["ejected"] == [wanted for _ in ejected]
-    said = f"{THERE}:8080 is ejected until {SHOWN}: it did not answer new connections"
+    said = f"{THERE}:8080 is ejected until {SHOWN}: the endpoint did not answer new connections"
     assert (said in document["why"]) == bool(ejected)

@@ -89,20 +89,20 @@ def test_vipwire_itself_answers(
 def test_all_who_ask_for_one_port_are_named(situation: Situation) -> None:
     document = asked(situation, f"{NODE}:32002")
     assert [each["service"] for each in document["healthChecks"]] == ["default/first", "default/second"]
-    assert document["why"][-1].endswith("the last that came is answered for")
+    assert document["why"][-1].endswith("vipwire answers for the newest")
 
 
 @pytest.mark.parametrize(
     ("destination", "outcome", "words"),
     [
-        pytest.param(f"{NODE}:32003", "untouched", f"reached at {NODE}:32003/tcp, nor has one its health", id="none"),
+        pytest.param(f"{NODE}:32003", "untouched", f"is at {NODE}:32003/tcp, and no health check", id="none"),
         pytest.param(
             f"{NODE}:32003", "untouched", "32000/tcp (health check), 32001/tcp (health", id="others are named"
         ),
-        pytest.param("127.0.0.1:32000", "untouched", "reached at 127.0.0.1:32000/tcp, nor has", id="its loopback"),
         pytest.param(
-            f"{NODE}:32000/udp", "untouched", "no Service is reached at 192.168.0.1:32000/udp: the", id="UDP"
+            "127.0.0.1:32000", "untouched", "is at 127.0.0.1:32000/tcp, and no health check", id="its loopback"
         ),
+        pytest.param(f"{NODE}:32000/udp", "untouched", "no Service is at 192.168.0.1:32000/udp: the", id="UDP"),
         pytest.param("10.96.0.10:32000", "rejected", "the ClusterIP has no such port", id="a VIP"),
         pytest.param(
             f"{NODE}:31080", "answered", "node port 31080/tcp is the node port of default/taker", id="taken"
@@ -110,7 +110,7 @@ def test_all_who_ask_for_one_port_are_named(situation: Situation) -> None:
         pytest.param(
             f"{OTHER_NODE}:32000",
             "untouched",
-            f"32000 is the health check of default/well, but {OTHER_NODE} is no address of this node",
+            f"32000 is the health check of default/well, but {OTHER_NODE} is not an address of this node",
             id="another node",
         ),
     ],
@@ -126,7 +126,7 @@ def test_loopback_answers_this_node(situation: Situation) -> None:
     (check,) = asked(situation, "127.0.0.1:32000", NODE)["healthChecks"]
     assert check["service"] == "default/well"
     assert asked(situation, "127.0.0.1:32009", NODE)["why"][-1].startswith(
-        "served at this address: 31080/tcp (health check)"
+        "ports at this address: 31080/tcp (health check)"
     )
 
 

@@ -48,8 +48,8 @@ def answered(**more: Any) -> Walk:
         (answered(choice=BY_CHANCE), BY_CHANCE),
         (answered(choice=IN_TURN), IN_TURN),
         (answered(choice=IN_TURN, shares=WEIGHTED), f"{IN_TURN}, by weight"),
-        (answered(), "each new connection goes to one of them, as this mode chooses"),
-        (Walk(End.REJECTED, choice=IN_TURN), "each new connection goes to one of them, as this mode chooses"),
+        (answered(), "each new connection goes to an endpoint, by this mode's choice"),
+        (Walk(End.REJECTED, choice=IN_TURN), "each new connection goes to an endpoint, by this mode's choice"),
     ],
 )
 def test_how_a_target_is_chosen_is_what_the_kernels_objects_do(tmp_path: Path, walk: Walk, said: str) -> None:
@@ -59,22 +59,22 @@ def test_how_a_target_is_chosen_is_what_the_kernels_objects_do(tmp_path: Path, w
 def test_affinity_that_is_not_kept_is_said(tmp_path: Path) -> None:
     sticky: dict[str, Any] = {"sessionAffinity": "ClientIP"}
     kept = asked(tmp_path, answered(), **sticky)["why"]
-    assert "after its first choice this client stays with it for 10800 s" in kept
+    assert "session affinity: the client keeps its endpoint for 10800 s" in kept
     lost = asked(tmp_path, answered(affinity="clients are not remembered"), **sticky)["why"]
-    assert "session affinity is asked for, but clients are not remembered" in lost
-    assert not any("stays with it" in sentence for sentence in lost)
+    assert "the Service has session affinity, but clients are not remembered" in lost
+    assert not any("keeps its endpoint" in sentence for sentence in lost)
 
 
 @pytest.mark.parametrize(
     ("source", "without", "said"),
     [
-        ("", {VIP: "network is unreachable"}, "no route leads to 10.96.0.10 (network is unreachable)"),
+        ("", {VIP: "network is unreachable"}, "this node has no route to 10.96.0.10 (network is unreachable)"),
         (
             CLIENT,
             {CLIENT: "host is unreachable"},
-            "no route leads back to the client 203.0.113.9 (host is unreachable)",
+            "this node has no route back to the client 203.0.113.9 (host is unreachable)",
         ),
-        (CLIENT, {PODS["pod-2a"].addresses[0]: "x"}, f"no route leads to {PODS['pod-2a'].addresses[0]}:8080"),
+        (CLIENT, {PODS["pod-2a"].addresses[0]: "x"}, f"this node has no route to {PODS['pod-2a'].addresses[0]}:8080"),
     ],
     ids=["to the VIP", "to the client", "to an endpoint"],
 )
@@ -98,8 +98,8 @@ AS_PLANNED, ASTRAY = Direct(node=True, pods=True), Direct(node=True, pods=False,
 @pytest.mark.parametrize(
     ("source", "walk", "agrees", "said"),
     [
-        (POD, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "untouched; sockets to which programs give"),
-        (CLIENT, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "would leave it untouched"),
+        (POD, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "untouched; the socket programs"),
+        (CLIENT, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "rules say untouched"),
         ("", answered(direct=ASTRAY), False, "programs lead elsewhere"),
         (POD, Walk(End.ANSWERED, (), EVENLY, direct=ASTRAY), True, ""),
         (POD, Walk(End.ANSWERED, (), EVENLY, direct=AS_PLANNED), True, ""),
@@ -112,7 +112,7 @@ def test_programs_and_rules_may_be_damaged_apart(
     kernel = asked(tmp_path, walk, source=source)["kernel"]
     assert kernel["agrees"] is agrees
     assert kernel["difference"] == "" if agrees else said in kernel["difference"]
-    assert ("sockets to which programs give" in kernel["difference"]) is said.startswith("untouched;")
+    assert ("the socket programs" in kernel["difference"]) is said.startswith("untouched;")
 
 
 def test_who_is_led_by_programs_needs_no_route_to_the_service(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_virtual_servers_of_others_stay_those_of_excluded_cidrs_by_name() -> Non
     foreign = [each for each in judge_leaving(leaving(conf=conf, servers=servers)) if each.area == "foreign"]
     assert [each.now for each in foreign] == [
         "1 virtual server in excludeCIDRs 192.168.99.0/24: tcp 192.168.99.1:7777",
-        "1 virtual server of nobody's ipset: udp 172.16.0.1:53",
+        "1 virtual server in no ipset of kube-proxy: udp 172.16.0.1:53",
     ]
     assert {each.level for each in foreign} == {"note"}
 
@@ -159,7 +159,7 @@ def test_timeouts_affinity_connections_sctp_and_settings_are_told() -> None:
     sysctls = {"net/netfilter/nf_conntrack_tcp_timeout_established": 86400, "net/ipv4/vs/conntrack": 1}
     changes = judge_leaving(leaving(servers=servers, timeouts=Timeouts(7200, 120, 300), sysctls=sysctls))
     said = {each.now: each for each in changes}
-    timeouts = said["an idle TCP connection is forgotten after 7200 s (IPVS), UDP after 300 s"]
+    timeouts = said["IPVS forgets an idle TCP connection after 7200 s, UDP after 300 s"]
     assert (timeouts.level, timeouts.then) == ("otherwise", "after 86400 s (connection tracking)")
     assert timeouts.todo == "--conntrack-tcp-timeout-established=7200s keeps it"
     areas = {each.area: each for each in changes}
@@ -183,7 +183,7 @@ def test_without_ipvs_there_is_nothing_to_leave_and_what_nobody_can_see_is_statu
     )
     document = leave_document(empty, judge_leaving(empty), ())
     assert leave_exit(document) == 0
-    assert [each["then"] for each in document["changes"]] == ["nothing of ipvs to leave"]
+    assert [each["then"] for each in document["changes"]] == ["there are no objects of ipvs mode"]
     blind = Leaving(NFTABLES, IpvsState(obstacle="IPVS: Operation not permitted"))
     document = leave_document(blind, judge_leaving(blind), ["the kernel: IPVS: Operation not permitted"])
     assert leave_exit(document) == 2
@@ -201,8 +201,8 @@ def test_the_table_says_now_and_then_and_what_to_do(*, wide: bool) -> None:
         "IN NFTABLES MODE",
         "1 ClusterIP answers ping",
         "→ watch Services by their ports",
-        "not looked at: Services: nobody answers",
-        "2 things will be otherwise",
+        "not examined: Services: nobody answers",
+        "2 things will change",
     ):
         assert words in said
     assert leave_exit(made) == 1

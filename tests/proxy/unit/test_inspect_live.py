@@ -96,7 +96,7 @@ def test_the_summary_counts_and_says_what_was_lost(frontends: Frontends) -> None
     with screen.capture() as out:
         screen.print(summary_view(summary))
     assert "75 %" in out.get()
-    assert "some connections are missing" in out.get()
+    assert "the list is incomplete" in out.get()
 
 
 def test_rates_are_of_the_window_and_tracked_connections_of_now(frontends: Frontends) -> None:

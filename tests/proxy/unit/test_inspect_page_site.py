@@ -150,7 +150,7 @@ def test_a_difference_and_a_packet_are_those_of_the_commands(tmp_path: Path) -> 
     assert answer(tmp_path, "/api/diff")["families"][0]["state"] == "as planned"
     explained = answer(tmp_path, "/api/explain", to="default/web", **{"from": "203.0.113.9"})
     assert (explained["outcome"], explained["service"]) == ("answered", "default/web:http")
-    with pytest.raises(ConfigError, match="'none' is no mode"):
+    with pytest.raises(ConfigError, match="'none' is not a mode"):
         answer(tmp_path, "/api/explain", to="default/web", mode="none")
 
 

@@ -106,7 +106,7 @@ SERVED: Final = (
     (
         "postrouting: chain masquerading",
         "meta mark and 0x4000 != 0 meta mark set meta mark xor 0x4000 masquerade fully-random",
-        "replaces the client's address by the node's",
+        "replaces the client's address with the node's",
     ),
 )
 
@@ -153,7 +153,7 @@ def test_check() -> None:
     findings = [
         Finding("kernel", "release", Level.OK, "Linux 6.18.44"),
         Finding("mode", "ipvs", Level.WARNING, "the kernel has no IPVS: load the module ip_vs", "modprobe ip_vs"),
-        Finding("others", "kube-ipvs0", Level.BAD, "the interface kube-ipvs0 is there", "ip link delete kube-ipvs0"),
+        Finding("others", "kube-ipvs0", Level.BAD, "the interface kube-ipvs0 exists", "ip link delete kube-ipvs0"),
     ]
     check_shown("screen-check.txt", check_view(check_document(findings, "nftables"), wide=False))
 

@@ -21,9 +21,19 @@ def record(**given: Any) -> ProxyRecord:
     ("state", "found", "since", "why"),
     [
         (ProxyState.RUNNING, record(seen=NOW - SIGN_SECONDS), NOW, ""),
-        (ProxyState.RUNNING, record(seen=NOW - 4 * SIGN_SECONDS), NOW - 4 * SIGN_SECONDS, "process 7 gives no sign"),
-        (ProxyState.DIED, record(seen=NOW - 5), NOW - 5, "it was killed or has crashed"),
-        (ProxyState.ENDED, record(seen=NOW - 9, ended=NOW - 8, reason="SIGTERM"), NOW - 8, "it ended (SIGTERM)"),
+        (
+            ProxyState.RUNNING,
+            record(seen=NOW - 4 * SIGN_SECONDS),
+            NOW - 4 * SIGN_SECONDS,
+            "process 7 does not update its record",
+        ),
+        (ProxyState.DIED, record(seen=NOW - 5), NOW - 5, "the proxy was killed or crashed"),
+        (
+            ProxyState.ENDED,
+            record(seen=NOW - 9, ended=NOW - 8, reason="SIGTERM"),
+            NOW - 8,
+            "the proxy ended (SIGTERM)",
+        ),
         (ProxyState.NONE, None, NOW, ""),
     ],
 )
@@ -40,7 +50,7 @@ def test_the_first_error_of_a_row_is_the_beginning() -> None:
     silences.hear("objects", "timed out", NOW + 5)
     (line,) = silent_lines(silences.documents())
     assert line == (
-        "objects: silent since 1970-01-12T13:46:40+00:00: timed out; Services and endpoints are as they were then"
+        "objects: silent since 1970-01-12T13:46:40+00:00: timed out; Services and endpoints are of that time"
     )
     silences.hear("objects", "", NOW + 6)
     assert silences.documents() == []

@@ -150,10 +150,10 @@ def test_a_rejection_that_the_kernel_makes_too_is_agreed(drifted: Situation) -> 
     [
         ("203.0.113.9", "198.51.100.1:53", "dropped", "kube-system/away has no local endpoints"),
         ("198.18.0.1", "198.51.100.1:53", "dropped", "the source is not in loadBalancerSourceRanges"),
-        ("203.0.113.9", "10.96.0.10:81", "rejected", "served at this address: 80/tcp"),
-        ("203.0.113.9", "10.96.0.11:80", "untouched", "near it: 10.96.0.10 (default/web:http)"),
-        ("203.0.113.9", "192.168.9.9:30080", "untouched", "30080 is a node port, but 192.168.9.9 is no address"),
-        ("", "192.168.0.1:30080", "answered", "masqueraded, so that the answer comes back through this node"),
+        ("203.0.113.9", "10.96.0.10:81", "rejected", "ports at this address: 80/tcp"),
+        ("203.0.113.9", "10.96.0.11:80", "untouched", "similar addresses: 10.96.0.10 (default/web:http)"),
+        ("203.0.113.9", "192.168.9.9:30080", "untouched", "30080 is a node port, but 192.168.9.9 is not an address"),
+        ("", "192.168.0.1:30080", "answered", "masqueraded, so that the reply passes this node"),
     ],
 )
 def test_each_outcome_says_why(drifted: Situation, source: str, destination: str, outcome: str, why: str) -> None:

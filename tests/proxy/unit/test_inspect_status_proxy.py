@@ -73,14 +73,14 @@ def test_an_ended_proxy_is_told_and_its_flags_still_count(
 ) -> None:
     recorder.write(replace(record, ended=1_000_100.0, reason="SIGTERM"))
     monkeypatch.setattr(app_record, "running_proxy", lambda: None)
-    assert "nobody keeps the kernel up to date" in look(tmp_path, "status").stdout
+    assert "no proxy updates the kernel" in look(tmp_path, "status").stdout
     assert document(tmp_path, "plan")["node"] == "node-1"
 
 
 def test_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     said = look(tmp_path, "status", f"--manifests={tmp_path}/empty").stdout
-    assert "proxy: none runs here; nobody keeps the kernel up to date" in said
+    assert "proxy: none runs here; no proxy updates the kernel" in said
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,18 @@ def test_none_is_told(tmp_path: Path) -> None:
         ),
         (
             {"state": "ended", "ended": "1970-01-12T13:46:40+00:00", "reason": "SIGTERM"},
-            "proxy: ended (SIGTERM) 5 min ago; nobody keeps the kernel up to date",
+            "proxy: ended (SIGTERM) 5 min ago; no proxy updates the kernel",
         ),
         (
             {"state": "died", "seen": "1970-01-12T13:46:40+00:00"},
-            "proxy: was killed or has crashed, last seen 5 min ago; nobody keeps the kernel up to date",
+            "proxy: was killed or has crashed, last seen 5 min ago; no proxy updates the kernel",
         ),
         (
             {"state": "running", "otherFlags": ["--a=b"], "failing": {"nodes": "down"}, "lastSync": {}},
-            "proxy: runs since T0 (pid 7, vipwire 1.2.3)\nproxy: nodes: down\nproxy: it has --a=b, this look has not",
+            (
+                "proxy: runs since T0 (pid 7, vipwire 1.2.3)\nproxy: nodes: down\nproxy: it has --a=b, this "
+                "command does not"
+            ),
         ),
     ],
 )

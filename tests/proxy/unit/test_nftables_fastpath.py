@@ -133,8 +133,8 @@ def said(
 
 
 def test_explain_says_after_how_many_packets_and_where_the_plan_has_it_otherwise() -> None:
-    assert said(20, 20) == "PLANNED: carries the connection past all rules after 20 packets"
-    assert said(7, 20) == "DIFFERENT: carries the connection past all rules after 7 packets"
+    assert said(20, 20) == "PLANNED: offloads the connection after 20 packets"
+    assert said(7, 20) == "DIFFERENT: offloads the connection after 7 packets"
     assert said(20, 0).startswith(ObjectState.DIFFERENT.name)
     assert said(0, 20) == "MISSING: does not exist"
     assert said(0, 0) == ""

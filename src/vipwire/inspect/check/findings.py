@@ -55,13 +55,13 @@ def _kernel(facts: Facts, mode: str) -> Iterator[Finding]:
     if "CAP_NET_ADMIN" in facts.capabilities:
         yield _ok("kernel", "rights", "CAP_NET_ADMIN is there")
     else:
-        said = "without CAP_NET_ADMIN only plans can be shown, and nothing can be programmed"
+        said = "without CAP_NET_ADMIN vipwire shows plans, but cannot program the kernel"
         yield Finding("kernel", "rights", Level.BAD, said, _RIGHTS)
     if not facts.ipv6:
-        remedy = "start it without ipv6.disable=1, if Services of IPv6 are wanted"
-        yield Finding("kernel", "IPv6", Level.WARNING, "this machine has none: only IPv4 is proxied", remedy)
+        remedy = "for IPv6 Services, boot the node without ipv6.disable=1"
+        yield Finding("kernel", "IPv6", Level.WARNING, "this machine has no IPv6: vipwire proxies IPv4 only", remedy)
     if facts.sctp:
-        yield _ok("kernel", "SCTP", "sockets of SCTP can be opened (proxying it needs none)")
+        yield _ok("kernel", "SCTP", "the kernel opens SCTP sockets (vipwire proxies SCTP without them)")
 
 
 def _modes(facts: Facts, mode: str) -> Iterator[Finding]:
@@ -106,18 +106,26 @@ def _sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
         value = facts.sysctls.get(path)
         name = path.replace("/", ".")
         if value == 0 and _will_be_set(facts):
-            yield Finding("sysctl", name, Level.NOTE, f"{what} is not forwarded yet: `vipwire proxy` sets it to 1")
+            yield Finding(
+                "sysctl",
+                name,
+                Level.NOTE,
+                f"the kernel does not forward {what} yet: `vipwire proxy` sets this to 1",
+            )
         elif value == 0:
-            said = f"{what} is not forwarded: Pods and clients elsewhere are not reached"
+            said = f"the kernel does not forward {what}: Pods and clients on other machines are unreachable"
             yield Finding("sysctl", name, Level.BAD, said, f"sysctl -w {name}=1")
         elif value is not None:
             yield _ok("sysctl", name, str(value))
     if facts.sysctls.get("net/ipv4/conf/all/rp_filter") == 1:
-        said = "strict: packets that come back by another interface than they would leave by are dropped"
-        remedy = "sysctl -w net.ipv4.conf.all.rp_filter=2, if the node has several ways out"
+        said = "strict: the kernel drops a packet unless its route back uses the same interface"
+        remedy = "sysctl -w net.ipv4.conf.all.rp_filter=2, if the node has several default routes"
         yield Finding("sysctl", "net.ipv4.conf.all.rp_filter", Level.WARNING, said, remedy)
     if facts.sysctls.get("net/bridge/bridge-nf-call-iptables") == 0:
-        said = "rules do not see answers between Pods on one bridge: a Pod cannot reach a VIP whose endpoint is there"
+        said = (
+            "rules do not see replies between Pods of one bridge: a Pod cannot reach a VIP with an endpoint "
+            "on its bridge"
+        )
         remedy = "sysctl -w net.bridge.bridge-nf-call-iptables=1, if the network plugin uses a bridge"
         yield Finding("sysctl", "net.bridge.bridge-nf-call-iptables", Level.WARNING, said, remedy)
 
@@ -135,17 +143,19 @@ def _proxy(facts: Facts, mode: str) -> Iterator[Finding]:
         return
     who = f"pid {record.pid}, vipwire {record.version}"
     if state is ProxyState.RUNNING:
-        yield _ok("proxy", "state", f"one runs in {record.mode} mode ({who})")
+        yield _ok("proxy", "state", f"a proxy runs in {record.mode} mode ({who})")
         if record.mode != mode:
-            said = f"the proxy that runs is in {record.mode} mode; {mode} mode is judged here"
+            said = f"the proxy runs in {record.mode} mode; this check is for {mode} mode"
             yield Finding("proxy", "mode", Level.NOTE, said)
     else:
-        word = "has ended" if state is ProxyState.ENDED else "was killed or has crashed"
+        word = "ended" if state is ProxyState.ENDED else "was killed or crashed"
         yield Finding(
-            "proxy", "state", Level.WARNING, f"the last one {word} ({who})", "start it again: vipwire proxy"
+            "proxy", "state", Level.WARNING, f"the last proxy {word} ({who})", "start it again: vipwire proxy"
         )
     for source, error in record.failing.items():
-        yield Finding("proxy", source, Level.WARNING, error, "what is programmed stays as it is until this is mended")
+        yield Finding(
+            "proxy", source, Level.WARNING, error, "the kernel's rules stay as they are until this works again"
+        )
     for problem in record.problems:
         yield Finding("proxy", "node", Level.WARNING, problem, "give the Node's name with --hostname-override")
 
@@ -161,7 +171,10 @@ def _conntrack(facts: Facts, mode: str) -> Iterator[Finding]:
     if count is not None and most:
         yield _fill(count, most)
     if facts.sysctls.get("net/netfilter/nf_conntrack_events") == 0:
-        said = "the kernel tells of no connections: no endpoint is ejected, `vipwire trace` and `top` hear nothing"
+        said = (
+            "the kernel sends no connection events: vipwire ejects no endpoint, `vipwire trace` and `top` "
+            "show nothing"
+        )
         yield Finding("conntrack", "events", Level.WARNING, said, "sysctl -w net.netfilter.nf_conntrack_events=1")
     yield from _losses(facts)
 
@@ -172,18 +185,20 @@ def _fill(count: int, most: int) -> Finding:
     if share < _NEARLY_FULL:
         return _ok("conntrack", "fill", said)
     level = Level.BAD if share >= _FULL else Level.WARNING
-    remedy = f"raise --conntrack-min above {most}, or find who opens so many (`vipwire top`)"
-    return Finding("conntrack", "fill", level, f"{said}; new ones are dropped when it is full", remedy)
+    remedy = f"raise --conntrack-min above {most}, or find the clients that open so many (`vipwire top`)"
+    return Finding(
+        "conntrack", "fill", level, f"{said}; when the table is full, the kernel drops new connections", remedy
+    )
 
 
 def _losses(facts: Facts) -> Iterator[Finding]:
     meanings = {
         "insert_failed": (
-            "found no free port or lost a race while being translated",
-            "spread clients over more addresses",
+            "found no free source port or lost a race in address translation",
+            "give clients more source addresses",
         ),
         "drop": ("were dropped because the table was full", "raise --conntrack-min"),
-        "early_drop": ("were thrown out to make room for new ones", "raise --conntrack-min"),
+        "early_drop": ("were evicted for new connections", "raise --conntrack-min"),
     }
     for name, (meaning, remedy) in meanings.items():
         if count := facts.conntrack_losses.get(name, 0):
@@ -192,19 +207,19 @@ def _losses(facts: Facts) -> Iterator[Finding]:
 
 def _others(facts: Facts, mode: str) -> Iterator[Finding]:
     if facts.tables is None:
-        yield Finding("others", "nftables", Level.WARNING, "who has rules there cannot be read", _RIGHTS)
+        yield Finding("others", "nftables", Level.WARNING, "vipwire cannot read other programs' tables", _RIGHTS)
     tables = facts.tables or ()
     yield from _kube_proxies_tables(tables, mode)
     yield from _proxys_chains("iptables (legacy)", facts.legacy, mode)
     foreign = [each for each in tables if each.name not in _OURS and not _is_kube_proxy(each)]
     if foreign:
         names = ", ".join(each.name for each in foreign[:8])
-        yield _ok("others", "nftables", f"tables of others, left alone: {names}")
+        yield _ok("others", "nftables", f"tables of other programs, which vipwire leaves alone: {names}")
     iptables_nft = any(
         each.name.split(" ")[1] in ("nat", "filter", "mangle", "raw") and each.chains for each in tables
     )
     if facts.legacy and iptables_nft:
-        said = "both the legacy and the nft variant of iptables hold rules: each sees only its own"
+        said = "both the legacy and the nft variant of iptables have rules: each shows its own only"
         remedy = "choose one with update-alternatives, and empty the other (iptables-legacy -F; -t nat -F)"
         yield Finding("others", "iptables", Level.WARNING, said, remedy)
     yield from _ipvs(facts, mode)
@@ -215,7 +230,7 @@ def _earlier(facts: Facts, mode: str) -> Iterator[Finding]:
     del mode
     for each in facts.earlier:
         level = Level.WARNING if RuleEffect.TRANSLATE in each.effects else Level.NOTE
-        remedy = "`vipwire explain` says whether it concerns a Service; if so, give the chain a later priority"
+        remedy = "if `vipwire explain` shows this chain for a Service, give the chain a later priority"
         yield Finding("earlier", f"{each.table} {each.chain}", level, str(each), remedy)
 
 
@@ -239,9 +254,12 @@ def _proxys_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Fin
     ours = own_chains(mode, kube)
     if ours:
         said = _listed(where, [chain for chain in kube if chain in ours])
-        yield _ok("others", "iptables", f"{said}; in {mode} mode they are ours too")
+        yield _ok("others", "iptables", f"{said}; vipwire's {mode} mode has these names, too")
     if foreign := [chain for chain in kube if chain not in ours]:
-        remedy = "stop kube-proxy on this node, then `kube-proxy --cleanup`; what is kubelet's or the plugin's stays"
+        remedy = (
+            "stop kube-proxy on this node, then `kube-proxy --cleanup`; the chains of kubelet and the "
+            "network plugin stay"
+        )
         said = f"{_listed(where, foreign)}: they translate the same VIPs"
         yield Finding("others", "kube-proxy", Level.BAD, said, remedy)
 
@@ -255,12 +273,14 @@ def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
         return
     if facts.ipvs_services:
         said = (
-            f"IPVS has {facts.ipvs_services} virtual servers: what is left of a proxy in ipvs mode, or somebody's own"
+            f"IPVS has {facts.ipvs_services} virtual servers, of a stopped proxy in ipvs mode or of another program"
         )
-        remedy = "if kube-proxy made them: stop it, then `kube-proxy --cleanup`; `ipvsadm -Ln` lists them"
+        remedy = "if kube-proxy made them, stop kube-proxy, then `kube-proxy --cleanup`; `ipvsadm -Ln` lists them"
         yield Finding("others", "IPVS", Level.WARNING, said, remedy)
     if _IPVS_DEVICE in facts.interfaces:
-        said = "the interface kube-ipvs0 is there: its addresses make every VIP in ipvs mode this node's own"
+        said = (
+            "the interface kube-ipvs0 exists: the kernel takes each VIP on this interface for an address of the node"
+        )
         yield Finding("others", "kube-ipvs0", Level.BAD, said, "stop kube-proxy, then `ip link delete kube-ipvs0`")
 
 

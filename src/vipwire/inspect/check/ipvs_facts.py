@@ -143,7 +143,7 @@ def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
             obstacles.append(f"{what}: {error}")
             return otherwise
 
-    kernel = tried("the kernel", read_kernel, IpvsState(obstacle="it cannot be read"))
+    kernel = tried("the kernel", read_kernel, IpvsState(obstacle="vipwire cannot read IPVS"))
     if kernel.obstacle and not obstacles:
         obstacles.append(f"the kernel: {kernel.obstacle}")
     found = configured(find_kube_proxy())

@@ -53,14 +53,14 @@ ping | otherwise | the same | {cluster_ips} ping, on kube-ipvs0: {cluster_ips_li
     then: refused (ICMP port unreachable)
     todo: watch Services by their ports, not by ping (`vipwire explain`)
 ping | otherwise | the same | {external} ping, on kube-ipvs0: {external_listed}
-    then: passed on: whoever has the address answers, or nobody
+    then: the kernel routes the ping onwards
     todo: watch Services by their ports, not by ping (`vipwire explain`)
-ARP | otherwise | - | the node answers ARP for {on_link} on every interface, as they are on kube-ipvs0
-    then: it answers for none of them
-    todo: have them announced (MetalLB, kube-vip), routed to the node, or put on an interface
-ARP | note | - | {strict_arp}: the node answers ARP only for what is on the asked interface
-    then: VIPs are on no interface: the settings stay, and are not needed
-    todo: sysctl -w net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0, if nobody else needs them
+ARP | otherwise | - | the node answers ARP for {on_link} on every interface, because kube-ipvs0 has them
+    then: the node answers ARP for none of them
+    todo: announce them (MetalLB, kube-vip), route them to the node, or add them to an interface
+ARP | note | - | {strict_arp}: each interface answers ARP for its own addresses only
+    then: no interface has VIPs: the settings stay, but vipwire does not need them
+    todo: sysctl -w net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0, unless another program needs them
 node ports | otherwise | = | {lost_node_ports} at {node_addresses}
     then: they answer at {served}
     todo: --nodeport-addresses={node_prefixes}, or point clients at the node's address
@@ -73,39 +73,39 @@ node ports | same | = | {kept_node_ports} answer at {node_addresses}
         for name, (level, does, todo) in SCHEDULERS.items()
     )
     + """
-scheduler | otherwise | - | {other_schedulers}: as that scheduler does
+scheduler | otherwise | - | {other_schedulers}: each scheduler's own choice
     then: each new connection goes to a random endpoint
     todo: stay in ipvs mode (--proxy-mode=ipvs)
-affinity | note | - | clients of {sticky} are bound for {sticky_seconds}, {until_gone}
-    then: bound for so long after their last new connection, at all addresses of the Service port together
-    todo: clients that are bound now may be sent elsewhere once
+affinity | note | - | clients of {sticky} keep their endpoint for {sticky_seconds}, {until_gone}
+    then: kept for as long after the last new connection, at all addresses of the Service port
+    todo: nothing, but a client may change its endpoint once
 masquerading | otherwise | = | iptables.masqueradeAll: {old_masqueradeAll}, which ipvs mode reads
     then: {mode} mode reads {section}.masqueradeAll: {new_masqueradeAll}
     todo: write {section}.masqueradeAll: {old_masqueradeAll}
 masquerading | otherwise | = | iptables.masqueradeBit: {old_masqueradeBit}, which ipvs mode reads
     then: {mode} mode reads {section}.masqueradeBit: {new_masqueradeBit}
     todo: write {section}.masqueradeBit: {old_masqueradeBit}
-timeouts | otherwise | - | an idle TCP connection is forgotten after {chosen_tcp} s (IPVS), UDP after {udp} s
+timeouts | otherwise | - | IPVS forgets an idle TCP connection after {chosen_tcp} s, UDP after {udp} s
     then: {tracked}
     todo: --conntrack-tcp-timeout-established={chosen_tcp}s keeps it
-timeouts | note | - | an idle TCP connection is forgotten after {usual_tcp} s (IPVS), UDP after {udp} s
+timeouts | note | - | IPVS forgets an idle TCP connection after {usual_tcp} s, UDP after {udp} s
     then: {tracked}
 connections | note | - | {connections} connections are open in IPVS, to {busy}
-    then: they go on; each virtual server goes when its last one has ended
-    todo: `vipwire cleanup` looks again, and says what stays
+    then: the connections stay open; vipwire removes each virtual server after its last connection
+    todo: run `vipwire cleanup` later: it removes idle virtual servers and lists the others
 connections | note | - | {draining} endpoints with weight 0 finish their connections (graceful termination)
-    then: connection tracking keeps connections of a removed endpoint, with nothing to see in a list
+    then: connection tracking keeps connections of a removed endpoint, but no list shows the endpoint
 SCTP | note | - | IPVS translates {sctp}
-    then: connection tracking does: one address of each side for an association
+    then: connection tracking translates it: one address of each side for an association
 foreign | note | = | {excluded}
-    then: vipwire leaves them: they go on
+    then: vipwire leaves them alone
     todo: ipvsadm -Ln shows them
 foreign | note | = | {foreign}
-    then: vipwire leaves them: they go on
+    then: vipwire leaves them alone
     todo: ipvsadm -Ln shows them
 settings | note | - | {settings}
-    then: stay as they are: nobody resets them
-    todo: unload ip_vs, or restart the node, and they are gone; they do nothing without virtual servers
+    then: the settings stay: no program resets them
+    todo: unload ip_vs or reboot the node to reset them; without virtual servers they have no effect
 objects | otherwise | vipwire takes them over, and changes only what differs | {objects}
     then: vipwire removes them after its first sync
     todo: `ipvsadm -Ln` shows no Services then: use `vipwire status`, `vipwire top`, `vipwire explain`
@@ -220,7 +220,7 @@ def judge_leaving(leaving: Leaving) -> list[Consequence]:
     if lacks:
         then = lacks if lacks.startswith(mode) else f"{mode} cannot run here: {lacks}"
         found.append(
-            Consequence("mode", _OTHERWISE, "", then, "mend that first, or choose another mode (--proxy-mode)")
+            Consequence("mode", _OTHERWISE, "", then, "repair this first, or choose another mode (--proxy-mode)")
         )
     stays = DEVICE in leaving.target.vip_devices
     words = _kernel_words(leaving.kernel) | _server_words(leaving) | _proxy_words(leaving) | _node_port_words(leaving)
@@ -275,7 +275,7 @@ def _kernel_words(kernel: IpvsState) -> dict[str, str]:
         "usual_tcp": f"{tcp}" if usual else "",
         "chosen_tcp": "" if usual else f"{tcp}",
         "udp": f"{udp}",
-        "tracked": f"after {seconds} s (connection tracking)" if seconds else "when connection tracking forgets it",
+        "tracked": f"after {seconds} s (connection tracking)" if seconds else "at connection tracking's timeout",
         "settings": ", ".join(f"{path.replace('/', '.')}={value}" for path, value in left.items()),
         "objects": ", ".join(objects) if kernel.traces else "",
     }
@@ -295,7 +295,7 @@ def _server_words(leaving: Leaving) -> dict[str, str]:
         **schedulers,
         "other_schedulers": _few(others),
         "sticky": _few(leaving.names(sticky)),
-        "until_gone": "and until their last connection has gone, at each address by itself",
+        "until_gone": "and until their last connection closes, at each address separately",
         "sticky_seconds": _few([f"{each} s" for each in sorted({each.how.persistence for each in sticky})]),
         "connections": str(sum(each.connections for each in ours) or ""),
         "busy": _few(leaving.names(each for each in ours if each.connections)),
@@ -312,7 +312,7 @@ def _proxy_words(leaving: Leaving) -> dict[str, str]:
     words = {"mode": leaving.target.name, "section": leaving.target.settings.masquerading}
     for word, where, servers in (
         ("excluded", f"in excludeCIDRs {_few(excluded)}", inside),
-        ("foreign", "of nobody's ipset", [each for each in others if each not in inside]),
+        ("foreign", "in no ipset of kube-proxy", [each for each in others if each not in inside]),
     ):
         named = f"{plural(len(servers), 'virtual server')} {where}: {_few(leaving.names(servers))}"
         words[word] = named if servers else ""
@@ -325,8 +325,8 @@ def _proxy_words(leaving: Leaving) -> dict[str, str]:
     ):
         words |= {f"old_{name}": str(old).lower(), f"new_{name}": str(new).lower() if old != new else ""}
     words["another_mode"] = "" if proxy.mode == "ipvs" else f"kube-proxy runs {proxy.mode} mode ({proxy.where})"
-    left = "what is left of ipvs mode is no longer kept up"
-    words["left_of_ipvs"] = left if leaving.kernel.traces else "nothing of ipvs to leave"
+    left = "kube-proxy no longer updates its objects of ipvs mode"
+    words["left_of_ipvs"] = left if leaving.kernel.traces else "there are no objects of ipvs mode"
     return words
 
 
@@ -373,16 +373,16 @@ def leave_view(document: Document, *, wide: bool) -> RenderableType:
     columns: list[str | Column] = ["area", "", Column("now", prose=True)]
     columns.append(Column(f"in {document['mode']} mode", prose=True))
     found, otherwise = document["kubeProxy"], document["otherwise"]
-    heading = "No configuration of a kube-proxy was found: judged is what the kernel has."
+    heading = "vipwire found no configuration of kube-proxy, and compares with the kernel's objects."
     if found is not None:
         heading = f"kube-proxy is configured for {found['mode']} mode ({found['where']})."
     if otherwise:
-        verdict = Text(f"{plural(otherwise, 'thing')} will be otherwise", style="bold yellow")
+        verdict = Text(f"{plural(otherwise, 'thing')} will change", style="bold yellow")
     elif not document["seen"]:
-        verdict = Text("nobody can tell: see above", style="yellow")
+        verdict = Text("unknown: see above", style="yellow")
     else:
-        same = "nothing will be otherwise" if document["ipvs"] else "nothing of ipvs mode is here"
+        same = "nothing will change" if document["ipvs"] else "the kernel has no objects of ipvs mode"
         verdict = Text(same, style="green")
-    obstacles = [Text(f"not looked at: {each}", style="yellow") for each in document["obstacles"]]
+    obstacles = [Text(f"not examined: {each}", style="yellow") for each in document["obstacles"]]
     changes: list[RenderableType] = [table(columns, rows), Text()] if rows else []
     return Group(Text(heading), Text(), *changes, *obstacles, verdict)

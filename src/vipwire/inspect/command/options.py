@@ -85,15 +85,15 @@ class LookCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the command's own options, then the important flags of the proxy."""
         super().format_options(ctx, formatter)
-        with formatter.section("What to look at (flags of `vipwire proxy`, with the same values)"):
+        with formatter.section("Source of objects (flags of `vipwire proxy`, with the same values)"):
             formatter.write_dl([(usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
         with formatter.indentation():
             formatter.write_text(
-                "A flag that is not given has the value that the proxy running here has, or the last one had. Without"
-                " --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master"
-                " it is that of $KUBECONFIG or ~/.kube/config, as for kubectl, before a Pod's own, before that of a"
-                " `vipwire up` on this machine. The other flags of"
-                f" `vipwire proxy` are taken too. Flags in the variable {ENVIRONMENT} come before the proxy's."
+                "An absent flag takes its value from the proxy on this node, or from the last one. Without "
+                f"--manifests the command reads from the API server, like the proxy. Without --kubeconfig and "
+                f"--master it uses the first of these: $KUBECONFIG or ~/.kube/config, as kubectl does; the Pod's "
+                f"service account; a `vipwire up` on this machine. The command also accepts the other flags of "
+                f"`vipwire proxy`. Flags in the variable {ENVIRONMENT} come before the proxy's."
             )
 
 
@@ -138,7 +138,7 @@ def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
             rest.extend(_as_click_wants(word))
             continue
         if flag.name in _REFUSED:
-            raise ConfigError(f"--{flag.name} has no meaning for a command that only looks")
+            raise ConfigError(f"--{flag.name} has no meaning for a command that only reads")
         flags.append(word)
         if "=" not in word and flag.kind is not ValueKind.BOOL:
             flags.extend(_next(words))
@@ -180,16 +180,14 @@ def scoped(service: str, namespace: str, *, everywhere: bool) -> str:
 
 
 NAMESPACE = click.option("--namespace", "-n", default="", metavar="NS", help="Only the Services of this namespace.")
-EVERYWHERE = click.option(
-    "--all-namespaces", "-A", "everywhere", is_flag=True, help="All namespaces; so it is without -n."
-)
-WATCH = click.option("--watch", "-w", is_flag=True, help="Show changes until interrupted.")
+EVERYWHERE = click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="All namespaces, the default.")
+WATCH = click.option("--watch", "-w", is_flag=True, help="Show changes until Ctrl-C.")
 INTERVAL = click.option(
     "--interval",
     type=click.FloatRange(max=86400.0),
     default=2.0,
     show_default=True,
-    help="With --watch: seconds between looks.",
+    help="With --watch: seconds between two readings.",
 )
 SERVICES_OUTPUT = click.option(
     "--output",
@@ -197,7 +195,7 @@ SERVICES_OUTPUT = click.option(
     type=click.Choice(["table", "wide", "json", "yaml", "name"]),
     default="table",
     show_default=True,
-    help="How to print it: tables for a person, json or yaml for a program, or the Services' names alone.",
+    help="Output format: tables for people, json or yaml for programs, or only the Services' names.",
 )
 NAMED_OUTPUT = click.option(
     "--output",
@@ -205,7 +203,7 @@ NAMED_OUTPUT = click.option(
     type=click.Choice(["table", "wide", "json", "yaml", "name"]),
     default="table",
     show_default=True,
-    help="How to print it: tables for a person, json or yaml for a program, or names alone: of endpoints that can"
-    " answer (explain), get connections (trace) or are drained (drain), of busy Services (top), of objects that would"
-    " change (diff), of what is not in order (check).",
+    help="Output format: tables for people, json or yaml for programs, or only names: of endpoints that can answer "
+    "(explain), get connections (trace) or are drained (drain), of busy Services (top), of objects that would "
+    "change (diff), of failed checks (check).",
 )

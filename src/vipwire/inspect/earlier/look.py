@@ -284,7 +284,7 @@ class _Looking:
 
     def legacy(self) -> Iterator[EarlierChain]:
         """Find the chains of iptables-legacy, if this network namespace has its tables."""
-        for tool in with_tables(self._family, "looking for chains of others", limit=_SECONDS):
+        for tool in with_tables(self._family, "cannot read other programs' chains", limit=_SECONDS):
             if tool.variant is Variant.LEGACY:
                 for table in legacy_tables(self._family):
                     with suppress(CommitError, DecodeError):

@@ -186,7 +186,7 @@ def agreement(explanation: Explanation) -> tuple[Agreement, str]:
     if direct is not None and direct.difference:
         return Agreement.OTHERWISE, "; ".join(filter(None, (difference, direct.difference)))
     if direct is not None and agrees is Agreement.OTHERWISE:
-        return agrees, f"{difference}; sockets to which programs give an endpoint when they connect are as planned"
+        return agrees, f"{difference}; the socket programs of ebpf mode are as planned"
     if agrees is Agreement.SAME and (missing := _missing_route(explanation)):
         return Agreement.OTHERWISE, missing
     if agrees is Agreement.SAME and explanation.earlier:
@@ -210,30 +210,32 @@ def _missing_route(explanation: Explanation) -> str:
     if explanation.planned is End.UNTOUCHED:
         return ""
     if packet.from_node and _direct(explanation) is None and (why := obstacle(packet.destination)):
-        return f"no route leads to {format_address(packet.destination)} ({why}): no rule ever meets the packet"
+        return f"this node has no route to {format_address(packet.destination)} ({why}): the packet meets no rule"
     if explanation.planned is not End.ANSWERED:
         return ""
     lost = [target for target, share in explanation.pool.items() if share and obstacle(target.address)]
     if lost:
-        return f"no route leads to {listed([format_endpoint(each.address, each.port) for each in lost])}"
+        return f"this node has no route to {listed([format_endpoint(each.address, each.port) for each in lost])}"
     through = explanation.pool.keys() - bypassed(explanation)
     if through and not packet.from_node and (why := obstacle(packet.source)):
-        return f"no route leads back to the client {format_address(packet.source)} ({why})"
+        return f"this node has no route back to the client {format_address(packet.source)} ({why})"
     return ""
 
 
 def _agreement_of_rules(explanation: Explanation) -> tuple[Agreement, str]:
     walk, planned = explanation.walk, explanation.planned
     if walk is None:
-        reason = explanation.side.obstacle or explanation.side.remains or "this mode does not show a packet's way"
+        reason = (
+            explanation.side.obstacle or explanation.side.remains or "vipwire cannot show a packet's way in this mode"
+        )
         return Agreement.UNKNOWN, reason
     if walk.end is End.UNKNOWN:
-        return Agreement.UNKNOWN, "somebody has changed rules on the way, and what they do now cannot be told"
+        return Agreement.UNKNOWN, "another program has changed rules on the way, and vipwire cannot read their effect"
     if walk.refuses_strays and explanation.frontend is None:
         return Agreement.SAME, ""
     difference = ""
     if walk.end is not planned:
-        difference = f"the plan says {planned.value}, the kernel would leave it {walk.end.value}"
+        difference = f"the plan says {planned.value}, the kernel's rules say {walk.end.value}"
     elif isinstance(explanation.outcome, Answered):
         difference = _other_answer(explanation, explanation.outcome, walk)
     return Agreement.OTHERWISE if difference else Agreement.SAME, difference
@@ -247,7 +249,7 @@ def _other_answer(explanation: Explanation, outcome: Answered, walk: Walk) -> st
         return "; ".join(_share_differences(planned, held))
     reached = outcome.masqueraded & {target.address for target in explanation.pool}
     if walk.masqueraded != reached and not walk.relayed and not _delivered_here(explanation):
-        return "the kernel masquerades for other endpoints than the plan says"
+        return "the kernel does not masquerade for the endpoints of the plan"
     return ""
 
 
@@ -264,14 +266,14 @@ def _same_shares(planned: Mapping[Endpoint, Fraction], held: _Shares) -> bool:
 
 def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> Iterable[str]:
     if None in held:
-        yield f"{share_text(held[None])} of new connections go to nobody"
+        yield f"{share_text(held[None])} of new connections go to no endpoint"
     if left_out := [format_endpoint(*target) for target, share in planned.items() if share and target not in held]:
-        yield f"nothing goes to {listed(left_out)}"
+        yield f"no connection goes to {listed(left_out)}"
     extra = [target for target in held if target is not None and target not in planned]
     if extra:
         yield f"some go to {listed([format_endpoint(*target) for target in extra])}, which the plan does not have"
     if not (left_out or extra or None in held):
-        yield "the shares of the endpoints are others"
+        yield "the endpoints' shares differ from the plan"
 
 
 def seen_source(explanation: Explanation, target: Target) -> Address | None:

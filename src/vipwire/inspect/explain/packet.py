@@ -76,16 +76,17 @@ def _parsed(text: str) -> tuple[Address, int, Protocol] | _Named:
     except ValueError:
         if not place or place[0] in ":0123456789" or "[" in place:
             raise ConfigError(
-                f"{text!r} is no destination: write ADDRESS:PORT[/tcp|udp|sctp], or a Service as NAMESPACE/NAME:PORT"
+                f"{text!r} is not a destination: write ADDRESS:PORT[/tcp|udp|sctp], or a Service as "
+                "NAMESPACE/NAME:PORT"
             ) from None
         return _Named(place, protocol)
     if not colon or (":" in host and not host.startswith("[")):
-        raise ConfigError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
+        raise ConfigError(f"{text!r} is not a destination: an IPv6 address needs brackets, as in [fd00::1]:80")
     if slash and protocol is None:
-        raise ConfigError(f"{text!r}: {word!r} is none of tcp, udp, sctp")
+        raise ConfigError(f"{text!r}: {word!r} must be tcp, udp or sctp")
     number = port_number(port)
     if number is None:
-        raise ConfigError(f"{text[:80]!r}: {port[:80]!r} is no port from 1 to 65535")
+        raise ConfigError(f"{text[:80]!r}: {port[:80]!r} is not a port from 1 to 65535")
     return address, number, protocol or Protocol.TCP
 
 
@@ -122,7 +123,7 @@ def _own_address(situation: Situation, family: Family) -> Address:
     side = situation.side(family)
     if side is not None and side.node.address is not None:
         return side.node.address
-    raise ConfigError(f"this node has no {family.value} address: say with --from where the packet comes from")
+    raise ConfigError(f"this node has no {family.value} address: give the client's address with --from")
 
 
 def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Service]:
@@ -153,5 +154,5 @@ def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     if close:
         return f"; near it: {', '.join(close)}"
     if not options:
-        return "; there is none at all"
+        return "; there are no Services"
     return f"; there is {', '.join(options)}" if len(options) <= 2 * _NEAR else f"; there are {len(options)} others"

@@ -26,7 +26,7 @@ def reasons(explanation: Explanation) -> Iterable[str]:
         case Dropped(why) | Rejected(why):
             yield why
             if isinstance(outcome, Dropped) and frontend is not None and "no local" in why:
-                yield "dropped rather than rejected, because another node can answer"
+                yield "vipwire drops, and does not reject, because another node can answer"
         case Answered():
             yield from _answer_reasons(explanation, outcome)
         case _ if not explanation.health_checks:
@@ -42,9 +42,13 @@ def reasons(explanation: Explanation) -> Iterable[str]:
 def _untouched_reason(explanation: Explanation) -> str:
     packet, walk = explanation.packet, explanation.walk
     strays = walk is not None and walk.refuses_strays
-    what = "refused, for in this mode the node has the address" if strays else "the kernel routes it as it is"
-    nor = ", nor has one its health check there" if packet.to_node and packet.protocol is Protocol.TCP else ""
-    return f"no Service is reached at {_place(packet)}{nor}: {what}"
+    what = (
+        "the kernel refuses the packet, because this mode puts the address on the node"
+        if strays
+        else "the kernel routes the packet unchanged"
+    )
+    nor = ", and no health check of a Service" if packet.to_node and packet.protocol is Protocol.TCP else ""
+    return f"no Service is at {_place(packet)}{nor}: {what}"
 
 
 def _check_reasons(explanation: Explanation) -> Iterable[str]:
@@ -54,7 +58,7 @@ def _check_reasons(explanation: Explanation) -> Iterable[str]:
         ready = f"{check.local_endpoints or 'no'} ready endpoint{'s' * (check.local_endpoints != 1)}"
         yield f"{place} is the health check of {check.service}: vipwire itself answers, HTTP {status}, {ready} here"
     if len(checks) > 1:
-        yield "of several Services that ask for one health check node port, the last that came is answered for"
+        yield "several Services have this health check node port: vipwire answers for the newest"
 
 
 def _place(packet: Packet) -> str:
@@ -63,7 +67,7 @@ def _place(packet: Packet) -> str:
 
 def _drained_words(found: Sequence[DrainedTarget]) -> Iterable[str]:
     for left in found[:_MANY]:
-        yield f"{left.target} is there, but gets no new connection ({left.why})"
+        yield f"{left.target} gets no new connections ({left.why})"
     if len(found) > _MANY:
         yield f"{len(found) - _MANY} more endpoints are drained"
 
@@ -71,7 +75,7 @@ def _drained_words(found: Sequence[DrainedTarget]) -> Iterable[str]:
 def _choice(explanation: Explanation, action: Forward) -> str:
     walk = _answering(explanation)
     if len(action.pool) == 1:
-        return "every new connection goes to the only one"
+        return "every new connection goes to the only endpoint"
     words = (walk.choice if walk is not None else "") or _ASKED[action.spread.algorithm]
     shares = list(walk.shares.values()) if walk is not None and walk.shares else []
     weighted = len(set(shares)) > 1 if len(shares) > 1 else bool(action.spread.weights)
@@ -84,7 +88,7 @@ def _answering(explanation: Explanation) -> Walk | None:
 
 
 _ASKED = {
-    Algorithm.RANDOM: "each new connection goes to one of them, as this mode chooses",
+    Algorithm.RANDOM: "each new connection goes to an endpoint, by this mode's choice",
     Algorithm.ROUND_ROBIN: IN_TURN,
     Algorithm.SOURCE_HASH: BY_ADDRESS,
     Algorithm.MAGLEV: BY_ADDRESS_AND_PORT,
@@ -97,7 +101,7 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
     action = explanation.action
     if frontend.short_circuit is not None and (pod or packet.from_node):
         who = "a Pod" if pod else "this node itself"
-        yield f"the client is {who}, so the external policy Local does not bind it: every endpoint may answer"
+        yield f"the client is {who}, to which the external policy Local does not apply: every endpoint may answer"
     elif frontend.short_circuit is not None:
         yield "the external policy is Local: only endpoints on this node answer, and they see the client's address"
     if frontend.allowed_sources is not None:
@@ -105,33 +109,36 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
     assert action is not None  # noqa: S101 - it is answered
     yield _choice(explanation, action)
     if explanation.service is not None and (seconds := read_wishes(explanation.service[0]).slow_start):
-        yield f"an endpoint that joins has less than its share for {seconds} s (slow start)"
+        yield f"a new endpoint gets less than its share for {seconds} s (slow start)"
     if explanation.service is not None and (row := read_wishes(explanation.service[0]).eject_after):
         times = f"{row} connections in a row" if row > 1 else "a connection"
-        yield f"an endpoint that does not answer {times} gets none for a while"
+        yield f"vipwire ejects an endpoint that does not answer {times}"
     walk = _answering(explanation)
     if action.affinity_seconds is not None and walk is not None and walk.affinity:
-        yield f"session affinity is asked for, but {walk.affinity}"
+        yield f"the Service has session affinity, but {walk.affinity}"
     elif action.affinity_seconds is not None:
         shared = ", at all ports of the Service" if action.shared_affinity else ""
-        yield f"after its first choice this client stays with it for {action.affinity_seconds} s{shared}"
+        yield f"session affinity: the client keeps its endpoint for {action.affinity_seconds} s{shared}"
     if explanation.walk is not None and explanation.walk.relayed:
-        yield "relayed: endpoints see this node, whoever the client is"
+        yield "relayed: endpoints see this node's address, not the client's"
         return
     yield _masquerade_reason(explanation, action, outcome, pod=pod)
     if bypassed(explanation):
-        yield "endpoints elsewhere answer this client directly: it hears them if that way leads through this node"
+        yield (
+            "endpoints on other nodes reply to this client directly: the client gets the reply only if it "
+            "passes this node"
+        )
 
 
 def _masquerade_reason(explanation: Explanation, action: Forward, outcome: Answered, *, pod: bool) -> str:
     if action.masquerade is Masquerade.ALWAYS:
         if explanation.side.node.masquerade_all and outcome.frontend.kind.value == "cluster IP":
             return "masqueraded: --masquerade-all is set"
-        return "masqueraded, so that the answer comes back through this node"
+        return "masqueraded, so that the reply passes this node"
     if action.masquerade is Masquerade.UNLESS_POD and not pod:
         return "masqueraded, because the client is not a Pod"
     if outcome.masqueraded:
-        return "not masqueraded, except where the client is its own endpoint (hairpin)"
+        return "not masqueraded, except for a client that is its own endpoint (hairpin)"
     return "not masqueraded: the endpoint sees the client's own address"
 
 
@@ -146,14 +153,14 @@ def _hints(situation: Situation, packet: Packet) -> Iterable[str]:
     if answers_checks(situation, packet):
         here += [f"{port}/tcp (health check)" for port in checks]
     if here:
-        yield f"served at this address: {listed(sorted(set(here)), 8)}"
+        yield f"ports at this address: {listed(sorted(set(here)), 8)}"
         return
     owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
     if near := _similar_addresses(packet.destination, owners):
-        yield f"near it: {', '.join(near)}"
+        yield f"similar addresses: {', '.join(near)}"
     if packet.to_node:
         return
-    elsewhere = f"but {format_address(packet.destination)} is no address of this node"
+    elsewhere = f"but {format_address(packet.destination)} is not an address of this node"
     if packet.port in {key.port for key in keys if key.address is None}:
         yield f"{packet.port} is a node port, {elsewhere}"
     if check := checks.get(packet.port):

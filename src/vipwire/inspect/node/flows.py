@@ -87,13 +87,13 @@ class FlowEvents:
             self._socket.join(GROUP_DESTROY)
         except PermissionError as error:
             raise UnsupportedError(
-                "the kernel tells of connections only as root or with the capability CAP_NET_ADMIN; "
-                "`vipwire status`, `plan`, `explain` and `check` work without it"
+                "the kernel sends connection events only to root or with the capability CAP_NET_ADMIN; `vipwire "
+                "status`, `plan`, `explain` and `check` work without"
             ) from error
         except OSError as error:
             raise UnsupportedError(
-                "the kernel does not tell of connections: it needs CONFIG_NF_CONNTRACK_EVENTS and the module "
-                f"nf_conntrack_netlink ({error.strerror})"
+                "the kernel sends no connection events: load the module nf_conntrack_netlink, in a kernel with "
+                f"CONFIG_NF_CONNTRACK_EVENTS ({error.strerror})"
             ) from error
 
     def __enter__(self) -> Self:

@@ -58,11 +58,11 @@ def proxy_silence(config: Config, now: float) -> tuple[float, str]:
     if record is None:
         return now, ""
     if state is ProxyState.ENDED:
-        return record.ended or record.seen, f"it ended ({record.reason})"
+        return record.ended or record.seen, f"the proxy ended ({record.reason})"
     if state is ProxyState.DIED:
-        return record.seen, "it was killed or has crashed"
+        return record.seen, "the proxy was killed or crashed"
     if now - record.seen > _SIGNS * SIGN_SECONDS:
-        return record.seen, f"process {record.pid} gives no sign"
+        return record.seen, f"process {record.pid} does not update its record"
     return now, ""
 
 
@@ -72,8 +72,8 @@ def unread_objects(error: str) -> list[dict[str, Any]]:
 
 
 EFFECTS: Final = {
-    OBJECTS: "Services and endpoints are as they were then",
-    PROXY: "the kernel's rules are as they were then",
+    OBJECTS: "Services and endpoints are of that time",
+    PROXY: "the kernel's rules are of that time",
     KERNEL: "its rules are unknown",
 }
 

@@ -184,5 +184,5 @@ def observed(
     except (VipwireError, OSError) as error:
         refused = isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES)
         reason = "run as root, or with the capability CAP_NET_ADMIN" if refused else error
-        return replace(side, obstacle=f"the kernel cannot be read: {reason}")
+        return replace(side, obstacle=f"vipwire cannot read the kernel's objects: {reason}")
     return replace(side, observed=seen, remains=remains)

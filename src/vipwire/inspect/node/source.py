@@ -65,7 +65,7 @@ def read_objects(config: Config) -> Store:
 def warn_of_files(store: Store) -> None:
     for problem in store.problems:
         if problem.kind == "Manifest":
-            warn(f"what is in it is not shown here: {problem}")
+            warn(f"its objects are missing here: {problem}")
 
 
 def list_once(source: Source, patience: float = PATIENCE) -> Store:
@@ -114,7 +114,7 @@ async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: f
         if not listed.is_set() and time.monotonic() > deadline:
             missing = ", ".join(sorted(kind.value for kind in store.waiting))
             failed = [health for health in awaited if health.error]
-            lines = [f"no list of {missing} came within {patience:g} seconds", *_reasons(failed)]
+            lines = [f"the API server sent no list of {missing} within {patience:g} seconds", *_reasons(failed)]
             raise ConfigError("\n".join(lines))
 
 

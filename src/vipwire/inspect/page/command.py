@@ -30,9 +30,13 @@ _SHORTEST_TOKEN: Final = 16
 
 @click.command(cls=LookCommand)
 @click.option(
-    "--allowed-host", "hosts", multiple=True, metavar="NAME", help="A DNS name for this server, beside its IP."
+    "--allowed-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A DNS name of this server, which browsers may use besides its IP address.",
 )
-@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token; made if it does not exist.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token; created if absent.")
 @click.option("--beside-proxy", is_flag=True, hidden=True)
 @click.option("--until-input-ends", is_flag=True, hidden=True)
 def view(
@@ -56,7 +60,7 @@ def view(
     def ready(url: str) -> None:
         if not beside_proxy:
             say(f"Serving at {url}" + (f"?token={token}" if token else ""))
-            note("Interrupt to end.")
+            note("Press Ctrl-C to stop.")
 
     gate = AccessControl(frozenset(name.lower() for name in hosts), token)
     event_loop.run(_serve(config, gate, address, ready, bound=beside_proxy or until_input_ends))
@@ -111,13 +115,13 @@ def read_token(path: Path) -> str:
     with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
         about = os.fstat(descriptor)
         if about.st_uid not in (0, os.geteuid()):
-            raise ConfigError(f"{path}: belongs to user {about.st_uid}, who knows this token: remove it")
+            raise ConfigError(f"{path}: belongs to user {about.st_uid}, who can read this token: remove the file")
         if stat.S_IMODE(about.st_mode) & 0o077:
             raise ConfigError(f"{path}: others can read this token: chmod 600 {path}")
         token = file.read(4096).strip()
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isalnum():
         raise ConfigError(
-            f"{path}: a token has at least {_SHORTEST_TOKEN} letters and digits; remove it for a new one"
+            f"{path}: a token has at least {_SHORTEST_TOKEN} letters and digits; remove the file to get a new token"
         )
     return token
 

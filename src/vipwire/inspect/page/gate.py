@@ -36,12 +36,11 @@ class AccessControl:
         host = host_of(request)
         if not self._known(host):
             return Reply(
-                f"403: this server does not know itself as {host!r}. Use its IP address, or start it with "
-                "--allowed-host and that name.\n",
+                f"403: {host!r} is not a name of this server. Use its IP address, or start it with --allowed-host.\n",
                 HTTPStatus.FORBIDDEN,
             )
         if request.path != "/" and request.headers.get("sec-fetch-site", "none") not in _SAME:
-            return Reply("403: asked by a page of another site.\n", HTTPStatus.FORBIDDEN)
+            return Reply("403: the request comes from a page of another site.\n", HTTPStatus.FORBIDDEN)
         if self.token and not self._shown(request):
             return refusal(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Bearer realm="vipwire view"'})
         return None

@@ -97,11 +97,11 @@ class Look:
         """Answer a question from the last Situation. Raise NotYetError before the first; the question's errors."""
         loop = self._loop
         if loop is None or self._situation is None:
-            raise NotYetError("the objects have not been read yet")
+            raise NotYetError("vipwire has not read the objects yet")
 
         async def answer() -> T:
             if self._situation is None:
-                raise NotYetError("the objects have not been read yet")
+                raise NotYetError("vipwire has not read the objects yet")
             return question(self._situation)
 
         asked: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(answer(), loop)

@@ -88,7 +88,7 @@ def _explain(situation: Situation, asked: Asked) -> Document:
         packet = packet._replace(interface=interface_towards(packet.source))
     if mode and mode != situation.config.proxy_mode:
         if mode not in mode_names():
-            raise ConfigError(f"{mode!r} is no mode; there is {', '.join(mode_names())}")
+            raise ConfigError(f"{mode!r} is not a mode; allowed: {', '.join(mode_names())}")
         return _supposed(situation, packet, mode)
     earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
     found = explain(situation, packet, source_towards, obstacle_towards, earlier)
@@ -103,7 +103,7 @@ def _supposed(situation: Situation, packet: Packet, mode: str) -> Document:
     try:
         built = suppose_modes(config, families())
     except (VipwireError, OSError) as error:
-        raise UnsupportedError(f"{mode} mode cannot be had on this machine: {error}") from error
+        raise UnsupportedError(f"{mode} mode cannot run on this machine: {error}") from error
     try:
         sides = tuple(_as_if(config, side, built, packet) for side in situation.sides)
         other = replace(situation, config=config, sides=sides)

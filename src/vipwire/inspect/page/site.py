@@ -72,13 +72,13 @@ class PageSite:
         if question is None:
             return refusal(HTTPStatus.NOT_FOUND, SAFE)
         if self._asking >= MOST_ASKING:
-            return _trouble("too many ask at once; try again", HTTPStatus.SERVICE_UNAVAILABLE)
+            return _trouble("too many requests at once; try again", HTTPStatus.SERVICE_UNAVAILABLE)
         self._asking += 1
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 return _json(await self._look.ask(question))
         except (NotYetError, TimeoutError) as error:
-            return _trouble(str(error) or "that takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
+            return _trouble(str(error) or "the answer takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
         except ConfigError as error:
             return _trouble(str(error), HTTPStatus.BAD_REQUEST)
         except VipwireError as error:
@@ -88,7 +88,7 @@ class PageSite:
 
     def _stream(self) -> Reply | Stream:
         if self._readers >= MOST_READERS:
-            return _trouble(f"{MOST_READERS} pages are open already", HTTPStatus.SERVICE_UNAVAILABLE)
+            return _trouble(f"{MOST_READERS} pages are already open", HTTPStatus.SERVICE_UNAVAILABLE)
         return Stream(self._events(), {**SAFE, "Content-Type": "text/event-stream"})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:

@@ -268,11 +268,11 @@ def unread_document(config: Config, error: VipwireError) -> Document:
 def _unread_family(family: Family, kernel: Kernel) -> Document:
     document: Document = {"family": family.value, "state": "unknown", "wantedObjects": None, **_counts(None)}
     try:
-        seen, reason = len(kernel.modes[family].observe()), "the objects to compare with are unknown"
+        seen, reason = len(kernel.modes[family].observe()), "the planned objects are unknown"
     except KeyError:
         seen, reason = None, kernel.obstacles.get(family, "")
     except (VipwireError, OSError) as error:
-        seen, reason = None, f"the kernel cannot be read: {error}"
+        seen, reason = None, f"vipwire cannot read the kernel's objects: {error}"
     return document | {"observedObjects": seen, "reason": reason}
 
 

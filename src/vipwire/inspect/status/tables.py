@@ -78,7 +78,7 @@ def _family_words(family: Document) -> str:
     return f" ({family['observedObjects']} objects{''.join(f', {count}' for count in counts)})"
 
 
-_NOBODY: Final = "nobody keeps the kernel up to date"
+_NOBODY: Final = "no proxy updates the kernel"
 _SHORT: Final = (
     Column("service"),
     Column("type", rank=3),
@@ -327,7 +327,7 @@ def proxy_text(document: Document, now: float | None = None) -> Text:
         text.append_text(Text(f"\nproxy: {resource}: {error}", style="yellow"))
     if document["otherFlags"]:
         flags = " ".join(document["otherFlags"])
-        text.append_text(Text(f"\nproxy: it has {flags}, this look has not", style="yellow"))
+        text.append_text(Text(f"\nproxy: it has {flags}, this command does not", style="yellow"))
     return text
 
 

@@ -89,8 +89,8 @@ def endpoint_usages(store: Store, side: FamilyView, service: Service, port: Serv
 
 def why_ejected(until: float, *, spared: bool) -> str:
     """Return the reason why an ejected endpoint gets no connections, or does although ejected."""
-    said = f"ejected until {shown_time(until)}: it did not answer new connections"
-    return f"{said}; used all the same, for nobody else is left" if spared else said
+    said = f"ejected until {shown_time(until)}: the endpoint did not answer new connections"
+    return f"{said}; still used, because no other endpoint is left" if spared else said
 
 
 def _usage(
@@ -119,13 +119,17 @@ def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, use
     if endpoint.ready:
         hints = ", ".join(endpoint.nodes or endpoint.zones)
         place = f"node {node.name}" if endpoint.nodes else f"zone {node.zone}"
-        for_local = "; used where a policy is Local" if used else ""
-        return f"left to others: its hints say {hints}, this is {place}{for_local}"
+        for_local = "; used for the policy Local" if used else ""
+        return f"for other zones or nodes: its hints say {hints}, this is {place}{for_local}"
     if used:
-        return "terminating, but still serves and no endpoint that could replace it is ready"
+        return "terminating, but serving, and used because no endpoint is ready"
     if endpoint.terminating:
         some = any(other.endpoint.ready for other in found)
-        return "terminating, and others are ready" if some and endpoint.serving else "terminating, serves no more"
+        return (
+            "terminating, and other endpoints are ready"
+            if some and endpoint.serving
+            else "terminating, and no longer serving"
+        )
     return "not ready"
 
 

@@ -24,7 +24,12 @@ _DATA_DIRS = (Path("/var/lib/vipwire"),)
 
 
 @click.command(cls=LookCommand)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="The archive; in this folder if not given.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Path of the archive; the default is a new file in the current folder.",
+)
 def sysdump(config: Config, output: Path | None) -> None:
     """Collect what a bug report needs in one archive: configuration, check, status, rules, metrics, logs, objects.
 

@@ -130,7 +130,7 @@ def _page(address: str, path: str) -> str:
 
 def _journal() -> str:
     if shutil.which("journalctl") is None:
-        return "there is no journalctl\n"
+        return "journalctl: not installed\n"
     return _output(["journalctl", "--no-pager", "--output=short-iso", f"--lines={_LINES}", "--unit=vipwire*"])
 
 

@@ -95,7 +95,7 @@ export function changesOf(changes, ofAll) {
     [each.joined ? el("span", { class: "good" }, `+${each.joined} `) : null, each.left ? el("span", { class: "bad" }, `−${each.left}`) : null, !each.joined && !each.left ? "–" : null],
     took(each.secondsToKernel), each.about ? "–" : took(each.syncSeconds), each.family || "–",
   ].filter((cell) => cell !== null));
-  const titles = ["When", ...(ofAll ? ["Service"] : []), "What", "Endpoints", "Until in kernel", "Sync", "Family"];
+  const titles = ["When", ...(ofAll ? ["Service"] : []), "Change", "Endpoints", "Until in kernel", "Sync", "Family"];
   return [ofAll ? null : el("h2", null, "Changes"), rows.length
     ? table(titles, rows, "Changes")
     : el("p", { class: "empty" }, "None since the proxy started, as far as its state directory tells.")];

@@ -48,7 +48,7 @@ function drawHead() {
   byId("problem-count").textContent = number ? count(number) : "";
 }
 
-const EFFECTS = { objects: "Services and endpoints are shown as they were then", proxy: "the kernel's rules are as they were then", kernel: "its rules are unknown" };
+const EFFECTS = { objects: "Services and endpoints are of that time", proxy: "the kernel's rules are of that time", kernel: "its rules are unknown" };
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 
 // What does not answer, since when, and what is greyed for it. Times of the server are moved to this machine's clock.
@@ -81,7 +81,7 @@ function differences() {
     each.reason ? el("p", { class: "warn" }, each.reason) : null,
     el("p", { class: "dim" }, each.missing === null ? "" : `${count(each.missing)} missing, ${count(each.different)} different, ${count(each.surplus)} surplus, of ${plural(each.wantedObjects ?? 0, "object")}`),
     each.script.length ? [el("p", null, "A sync would change this", each.tool ? [", as ", el("code", null, each.tool), " takes it:"] : ":"), code(each.script, each.more)]
-      : el("p", { class: "empty" }, each.state === "unknown" ? "It cannot be told." : "Nothing would change.")))),
+      : el("p", { class: "empty" }, each.state === "unknown" ? "unknown" : "Nothing would change.")))),
   (error) => fill(byId("differences"), el("p", { class: "empty" }, error.message)));
 }
 
@@ -95,7 +95,7 @@ function problems() {
   const failing = Object.entries((known.state?.proxy ?? head.proxy).failing ?? {}).map(([resource, error]) => ["source", resource, "", error]);
   const flags = head.proxy.otherFlags?.length ? el("p", { class: "warn" }, `The proxy has ${head.proxy.otherFlags.join(" ")}, this page has not.`) : null;
   const rows = [...failing, ...head.problems.map((each) => [each.kind, each.object, each.field, each.message])];
-  fill(byId("problems"), flags, rows.length ? table(["Kind", "Object", "Field", "What is wrong"], rows, "Problems") : el("p", { class: "empty" }, "None: every object is valid, and every source can be read."));
+  fill(byId("problems"), flags, rows.length ? table(["Kind", "Object", "Field", "Problem"], rows, "Problems") : el("p", { class: "empty" }, "None: every object is valid, and every source can be read."));
 }
 
 function keyed(event) {

@@ -89,7 +89,7 @@ function stepOf(step) {
 
 function endsOf(said) {
   if (!said.endpoints.length) return said.outcome === "answered" ? null : el("p", { class: `card end-of-way ${tone(said.outcome)}` }, `The packet is ${said.outcome}.`);
-  return el("section", { class: "targets" }, el("h3", null, "Who can answer"),
+  return el("section", { class: "targets" }, el("h3", null, "Endpoints that can answer"),
     el("ul", null, said.endpoints.slice(0, 100).map((end) => {
       const bar = el("span", { class: "bar" });
       bar.style.setProperty("--share", end.share);
