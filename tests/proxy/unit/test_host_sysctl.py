@@ -98,7 +98,7 @@ def test_a_setting_that_is_no_number_is_an_obstacle(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
-        (errno.EROFS, "privileged"),
+        (errno.EROFS, "/run/host/proc/sys/net"),
         (errno.EACCES, "hostNetwork"),
         (errno.EPERM, "CAP_NET_ADMIN"),
         (errno.EINVAL, "does not accept the value 1000"),
