@@ -251,5 +251,5 @@ class Declared(Generic[SpecT_co]):
         return sound_status(msgspec.json.decode(self.written_status))
 
 
-IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared[Any]
+IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared[object]
 IngressEvent: TypeAlias = EventOf[IngressKind, IngressObject]

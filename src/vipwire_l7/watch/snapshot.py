@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from vipwire.kube.gateway_addresses import GATEWAY
@@ -102,7 +102,7 @@ _AnyShelf: TypeAlias = (
     | _Shelf[BackendService]
     | _Shelf[BackendSlice]
     | _Shelf[Secret]
-    | _Shelf[Declared[Any]]
+    | _Shelf[Declared[object]]
 )
 
 
@@ -121,14 +121,14 @@ class Snapshot:
             IngressKind.SLICE: self._all_slices,
             IngressKind.SECRET: self._secrets,
         }
-        self._declared: dict[IngressKind, _Shelf[Declared[Any]]] = {
+        self._declared: dict[IngressKind, _Shelf[Declared[object]]] = {
             kind: _Shelf(Declared) for kind in kinds - self._shelves.keys()
         }
         self._shelves |= self._declared
         self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
         self.cluster_ips: dict[Address, ObjectName] = {}
         """The Services by their ClusterIPs."""
-        self._grants: dict[str, dict[ObjectName, Declared[Any]]] = {}
+        self._grants: dict[str, dict[ObjectName, Declared[object]]] = {}
         self._assigned: dict[ObjectName, dict[ObjectName, BackendService]] = {}
         self._problems: dict[tuple[IngressKind, ObjectName], tuple[Problem, ...]] = {}
         self._waiting = set(kinds)
@@ -173,11 +173,11 @@ class Snapshot:
         """All Secrets."""
         return MappingProxyType(self._secrets.objects)
 
-    def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[Any]]:
+    def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[object]]:
         """Return all objects of one of the Gateway API's kinds."""
         return MappingProxyType(self._declared[kind].objects) if kind in self._declared else MappingProxyType({})
 
-    def grants(self, namespace: str) -> Iterable[Declared[Any]]:
+    def grants(self, namespace: str) -> Iterable[Declared[object]]:
         """Return the ReferenceGrants of a namespace."""
         return self._grants.get(namespace, {}).values()
 

@@ -14,6 +14,7 @@ from vipwire_l7.gateway.plan.matching.ladders import Entry
 from vipwire_l7.gateway.plan.matching.matches import PathMatch, RequestMatch
 from vipwire_l7.gateway.plan.matching.steps import HostSteps, rules_of
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.watch.wire import HttpRouteSpec
 from vipwire_l7.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import Aspect, Compared, Match, choice_of, pool_name
@@ -21,7 +22,7 @@ from vipwire_l7.watch.objects import Declared, IngressKind
 
 pytestmark = pytest.mark.slow
 
-ROUTE = Declared(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), None)
+ROUTE = Declared(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), HttpRouteSpec())
 WHEN = (Compared(Aspect.METHOD, "GET"),)
 OPEN = "allowedRoutes: {namespaces: {from: All}}"
 HTTP = f"{{name: http, port: 80, protocol: HTTP, {OPEN}}}"

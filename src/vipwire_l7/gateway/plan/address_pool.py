@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.objects import Item
+from vipwire_l7.gateway.plan.kinds.objects import Gateway
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Given = Mapping[ObjectName, tuple[str, ...]]
@@ -30,7 +30,7 @@ class AddressPool:
             return False
         return any(address in network for network in self.networks)
 
-    def give(self, gateways: Sequence[Item], before: Given) -> dict[ObjectName, tuple[str, ...]]:
+    def give(self, gateways: Sequence[Gateway], before: Given) -> dict[ObjectName, tuple[str, ...]]:
         """Give addresses to those Gateways that name none, who keep theirs before others choose."""
         if not self.networks:
             return {}
@@ -62,12 +62,12 @@ class AddressPool:
         return ""
 
 
-def named(gateway: Item) -> tuple[str, ...]:
+def named(gateway: Gateway) -> tuple[str, ...]:
     """Return the addresses that a Gateway names."""
     return tuple(each.value for each in gateway.spec.addresses if each.value)
 
 
-def _in_status(gateway: Item) -> tuple[str, ...]:
+def _in_status(gateway: Gateway) -> tuple[str, ...]:
     """Read the addresses of a status."""
     return tuple(each["value"] for each in (gateway.status or {}).get("addresses", ()))
 

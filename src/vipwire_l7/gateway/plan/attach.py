@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
 from vipwire_l7.gateway.plan.kinds.hostnames import covers, intersection, is_hostname, wider
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.watch.objects import IngressKind
@@ -16,7 +16,6 @@ from vipwire_l7.watch.snapshot import ObjectRef
 ByOwner: TypeAlias = Mapping[ObjectRef, Sequence[Listener]]
 """All listeners, by the object that they stand in."""
 _PARENTS: Final = {each.value: each for each in (IngressKind.GATEWAY, IngressKind.LISTENER_SET)}
-_HOSTLESS: Final = (IngressKind.TCP_ROUTE, IngressKind.UDP_ROUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,13 @@ class Parent:
     attachments: tuple[Attachment, ...] = ()
 
 
-def parents_of(route: Item, listeners: ByOwner, world: GatewayWorld) -> tuple[Parent, ...]:
+def parents_of(route: RouteObject, listeners: ByOwner, world: GatewayWorld) -> tuple[Parent, ...]:
     """Judge those parents of a route that are ours."""
     made = (_parent(route, ref, listeners, world) for ref in route.spec.parent_refs)
     return tuple(parent for parent in made if parent is not None)
 
 
-def _parent(route: Item, ref: wire.ParentRef, listeners: ByOwner, world: GatewayWorld) -> Parent | None:
+def _parent(route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: GatewayWorld) -> Parent | None:
     ours: Sequence[Listener] = ()
     if ref.group == wire.GROUP and ref.kind in _PARENTS:
         parent = _PARENTS[ref.kind], ObjectName(ref.namespace or route.name.namespace, ref.name)
@@ -57,7 +56,7 @@ def _parent(route: Item, ref: wire.ParentRef, listeners: ByOwner, world: Gateway
     allowed = [each for each in named if route.kind in each.kinds and _lets_in(each, route, world)]
     if not allowed:
         return Parent(ref, no("NotAllowedByListeners", "no listener takes routes of this kind and namespace"))
-    wanted_hosts = () if route.kind in _HOSTLESS else route.spec.hostnames
+    wanted_hosts = route.spec.hostnames if isinstance(route.spec, wire.NamedRouteSpec) else ()
     hosts = tuple(host for host in wanted_hosts if is_hostname(host))
     strange = ", ".join(f"{host[:80]!r}" for host in wanted_hosts if host not in hosts)[:400]
     if strange and not hosts:
@@ -70,7 +69,7 @@ def _parent(route: Item, ref: wire.ParentRef, listeners: ByOwner, world: Gateway
     )
 
 
-def _lets_in(listener: Listener, route: Item, world: GatewayWorld) -> bool:
+def _lets_in(listener: Listener, route: RouteObject, world: GatewayWorld) -> bool:
     wanted, own = listener.spec.allowed_routes.namespaces, listener.owner.name.namespace
     return admits(wanted, own, route.name.namespace, world, "Same")
 

@@ -6,7 +6,7 @@ A backend that cannot be had takes its share all the same: those datagrams are d
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vipwire_l7.gateway.plan.kinds.objects import Item, no
+from vipwire_l7.gateway.plan.kinds.objects import RouteObject, no
 from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.plan.rules import Read
 from vipwire_l7.gateway.plan.targets import Targets
@@ -33,7 +33,7 @@ class DatagramPlace:
         return DatagramFrontend(self.name, self.bind, self.port, self.shares)
 
 
-def shares_of(route: Item, targets: Targets, read: Read) -> Shares:
+def shares_of(route: RouteObject, targets: Targets, read: Read) -> Shares:
     """Read a route's rules: the first that can be served takes all, since a rule of UDP has no matches."""
     found: Shares = ()
     for index, rule in enumerate(route.spec.rules):
@@ -47,7 +47,7 @@ def shares_of(route: Item, targets: Targets, read: Read) -> Shares:
 
 
 def _shares(
-    route: Item, rule: rule_wire.RouteRule, targets: Targets, read: Read
+    route: RouteObject, rule: rule_wire.RouteRule, targets: Targets, read: Read
 ) -> Iterator[tuple[Pool | None, int]]:
     for ref in rule.backend_refs:
         if not 0 <= ref.weight <= _MOST_WEIGHT:

@@ -11,7 +11,17 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.gateway.plan.address_pool import AddressPool, Given, named
 from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
-from vipwire_l7.gateway.plan.kinds.objects import POLICY_KINDS, GatewaySetting, GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import (
+    POLICY_KINDS,
+    Gateway,
+    GatewaySetting,
+    GatewayWorld,
+    Item,
+    ListenerSet,
+    Verdict,
+    no,
+    yes,
+)
 from vipwire_l7.gateway.plan.listeners import Listener, is_let_in, listeners_of, sets_by_gateway
 from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
 from vipwire_l7.gateway.plan.places import SharedPort, place_ref
@@ -20,6 +30,7 @@ from vipwire_l7.gateway.plan.statuses import Json, class_status, own_policy_stat
 from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls, backend_tls_of
 from vipwire_l7.gateway.plan.tls.certified import distinct
 from vipwire_l7.gateway.plan.tls.clients import OwnCertificate, own_certificate
+from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.sites import Certificate, DatagramFrontend
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
@@ -40,7 +51,7 @@ KINDS = frozenset(
 class GatewayResult:
     """What a Gateway has come to. `reached` are its addresses, as its status says them."""
 
-    gateway: Item
+    gateway: Gateway
     listeners: tuple[Listener, ...]
     address: Verdict
     reached: tuple[str, ...]
@@ -51,7 +62,7 @@ class GatewayResult:
 class SetResult:
     """What a ListenerSet has come to; `address` is what has become of its Gateway's."""
 
-    item: Item
+    item: ListenerSet
     address: Verdict
     let_in: bool
 
@@ -94,14 +105,18 @@ def frame_of(world: GatewayWorld, setting: GatewaySetting, refused: Collection[s
     """Plan it. `refused` are frontends whose addresses cannot be had; `before` is what the pool gave last."""
     draft = _Draft(world, setting, refused)
     classes = [
-        each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
+        each
+        for each in world.all(IngressKind.GATEWAY_CLASS, wire.GatewayClassSpec)
+        if each.spec.controller_name == setting.controller
     ]
     has_services = setting.services is not None or (world.is_pooled and not setting.pool)
     features = FEATURES | WITH_SERVICES if has_services else FEATURES
     for each in classes:
         draft.made.statuses[each.kind, each.name] = class_status(each, features)
     names = {each.name.name for each in classes if each.spec.parameters_ref is None}
-    gateways = [each for each in world.all(IngressKind.GATEWAY) if each.spec.gateway_class_name in names]
+    gateways = [
+        each for each in world.all(IngressKind.GATEWAY, wire.GatewaySpec) if each.spec.gateway_class_name in names
+    ]
     draft.made.given = AddressPool(setting.pool).give(gateways, before)
     if setting.services is not None:
         draft.services = OwnServices(world, setting, gateways)
@@ -121,7 +136,7 @@ class _Draft:
         self.services: OwnServices | None = None
         self.made = Frame(backend_tls_of(world, has_system=setting.has_system_authorities))
 
-    def add_gateway(self, gateway: Item) -> None:
+    def add_gateway(self, gateway: Gateway) -> None:
         """Add a Gateway and its listeners."""
         made, world = self.made, self._world
         sets = [(each, is_let_in(each, gateway, world)) for each in self._of_gateway.get(gateway.name, ())]
@@ -148,7 +163,7 @@ class _Draft:
         if not verdict.holds:
             self._tell(gateway, "spec", verdict)
 
-    def _assigned(self, gateway: Item) -> tuple[str, ...] | None:
+    def _assigned(self, gateway: Gateway) -> tuple[str, ...] | None:
         """Return the addresses that `vipwire up` has given to a Gateway; None where it gives none to any."""
         if self._setting.pool or not self._world.is_pooled:
             return None
@@ -176,7 +191,7 @@ class _Draft:
             places.append(place)
         return replace(listener, places=tuple(places))
 
-    def add_policies(self, gateways: Iterable[Item]) -> None:
+    def add_policies(self, gateways: Iterable[Gateway]) -> None:
         """Attach our own policies, once all Gateways are there."""
         self.made.policies = policies_of(self._world, gateways)
         for each in self.made.policies.all:
@@ -236,7 +251,7 @@ def problems_of(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]
 
 
 def _addresses(
-    gateway: Item, setting: GatewaySetting, given: tuple[str, ...], assigned: tuple[str, ...] | None
+    gateway: Gateway, setting: GatewaySetting, given: tuple[str, ...], assigned: tuple[str, ...] | None
 ) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
     """Return whether a Gateway can have its addresses, where it listens, and what its status says.
 

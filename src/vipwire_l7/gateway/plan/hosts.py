@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, Item
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, RouteObject
 from vipwire_l7.gateway.plan.matching.ladders import Entry, routes_of
 from vipwire_l7.gateway.plan.matching.steps import HostSteps, rules_of
 from vipwire_l7.gateway.plan.routes import Brought, RouteResult, Way
@@ -23,7 +23,7 @@ Refused: TypeAlias = tuple[str, tuple[Brought, ...]]
 """Why a route has no room, and what is closed in its place."""
 
 
-def order_of(route: Item) -> tuple[str, ObjectName, int]:
+def order_of(route: RouteObject) -> tuple[str, ObjectName, int]:
     """Sorts routes as they are planned: the oldest first."""
     return (*route.age, ROUTE_KINDS.index(route.kind))
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
 from vipwire_l7.gateway.plan.kinds.hostnames import covers, is_hostname, wider
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, ListenerOwner, ListenerSet, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
 from vipwire_l7.gateway.plan.tls.clients import ClientCheck, client_check
 from vipwire_l7.gateway.watch import wire
@@ -41,8 +41,8 @@ ListenerKey: TypeAlias = tuple[IngressKind, ObjectName, int]
 class Listener:
     """A listener of a Gateway. `owner` is the Gateway, or the ListenerSet that it stands in."""
 
-    gateway: Item
-    owner: Item
+    gateway: Gateway
+    owner: ListenerOwner
     index: int
     spec: wire.GatewayListener
     kinds: tuple[IngressKind, ...]
@@ -112,33 +112,36 @@ class Listener:
         return no("Invalid", "see the other conditions") if not self.serves else yes("Programmed")
 
 
-def listeners_of(gateway: Item, sets: Iterable[Item], world: GatewayWorld) -> tuple[Listener, ...]:
+def listeners_of(gateway: Gateway, sets: Iterable[ListenerSet], world: GatewayWorld) -> tuple[Listener, ...]:
     """Judge all listeners of a Gateway. `sets` are the ListenerSets that it lets in, the oldest first."""
+    owners: tuple[ListenerOwner, ...] = (gateway, *sets)
     made = [
         _judged(gateway, owner, index, each, world)
-        for owner in (gateway, *sets)
+        for owner in owners
         for index, each in enumerate(owner.spec.listeners)
     ]
     return tuple(_with_overlaps(tuple(_without_conflicts(made))))
 
 
-def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[Item]]:
+def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
     """Return the ListenerSets by the Gateway that they name, the oldest first."""
-    found: dict[ObjectName, list[Item]] = {}
-    for each in world.all(IngressKind.LISTENER_SET):
-        ref: wire.ParentRef = each.spec.parent_ref
+    found: dict[ObjectName, list[ListenerSet]] = {}
+    for each in world.all(IngressKind.LISTENER_SET, wire.ListenerSetSpec):
+        ref = each.spec.parent_ref
         if (ref.group, ref.kind) == (wire.GROUP, "Gateway"):
             found.setdefault(ObjectName(ref.namespace or each.name.namespace, ref.name), []).append(each)
     return found
 
 
-def is_let_in(item: Item, gateway: Item, world: GatewayWorld) -> bool:
+def is_let_in(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:
     """Report whether a Gateway lets in a ListenerSet that names it."""
     wanted = gateway.spec.allowed_listeners.namespaces
     return admits(wanted, gateway.name.namespace, item.name.namespace, world, "None")
 
 
-def _judged(gateway: Item, owner: Item, index: int, spec: wire.GatewayListener, world: GatewayWorld) -> Listener:
+def _judged(
+    gateway: Gateway, owner: ListenerOwner, index: int, spec: wire.GatewayListener, world: GatewayWorld
+) -> Listener:
     passes = spec.tls is not None and spec.tls.mode == "Passthrough"
     supported = _KINDS.get(spec.protocol, ())[: 1 if passes else None]
     wanted = spec.allowed_routes.kinds

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER, service_name
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.address_pool import named
-from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting, GatewayWorld, Item
+from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.watch.objects import BackendService
 
@@ -50,7 +50,7 @@ class Standing:
 class OwnServices:
     """The Services of all Gateways of a plan; who had a port keeps it before others choose."""
 
-    def __init__(self, world: GatewayWorld, setting: GatewaySetting, gateways: Iterable[Item]) -> None:
+    def __init__(self, world: GatewayWorld, setting: GatewaySetting, gateways: Iterable[Gateway]) -> None:
         self._world, self._setting = world, setting
         self._known = {each.name: dict(_targets(self.there(each))) for each in gateways}
         """By Gateway, the ports that its Service leads to."""
@@ -59,18 +59,18 @@ class OwnServices:
         self.wanted: dict[ObjectName, OwnService] = {}
         """By name."""
 
-    def there(self, gateway: Item) -> BackendService | None:
+    def there(self, gateway: Gateway) -> BackendService | None:
         """Find the Service of a Gateway; another's of its name is none."""
         found = self._world.services.get(self.name_of(gateway))
         mine = {GATEWAY: gateway.name.name, OF_CONTROLLER: self._setting.controller}
         return found if found is not None and mine.items() <= found.annotations.items() else None
 
     @staticmethod
-    def name_of(gateway: Item) -> ObjectName:
+    def name_of(gateway: Gateway) -> ObjectName:
         """Name the Service of a Gateway."""
         return ObjectName(gateway.name.namespace, service_name(gateway.name.name, gateway.spec.gateway_class_name))
 
-    def add(self, gateway: Item, listeners: Iterable[Listener]) -> Standing:
+    def add(self, gateway: Gateway, listeners: Iterable[Listener]) -> Standing:
         """Add a Gateway's Service for its listeners, and say how that stands."""
         places = dict.fromkeys(each.place for each in listeners if _is_real(each))
         name, found = self.name_of(gateway), self.there(gateway)

@@ -14,7 +14,7 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.datagrams import Shares
 from vipwire_l7.gateway.plan.frame import KINDS, Frame, frame_of
 from vipwire_l7.gateway.plan.hosts import HostKey, Hosts, order_of
-from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld, sections_of
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.routes import RouteResult, Way, plan_route
@@ -114,11 +114,7 @@ class GatewayPlanner:
             or not self._planned <= world.now < self.due
             or any(kind in KINDS for kind, _ in changed)
             or _FRAME in self._looked_at.users(changed)
-            or any(
-                sections_of(world.find(*each)) != self._frame.seen[each]
-                for each in changed
-                if each in self._frame.seen
-            )
+            or any(world.parts(*each) != self._frame.seen[each] for each in changed if each in self._frame.seen)
         )
 
     def _plan_frame(self, world: GatewayWorld) -> set[ObjectRef]:
@@ -157,7 +153,7 @@ class GatewayPlanner:
         """Plan some routes again, and put their hosts together."""
         hosts, places = set[HostKey](), set[str]()
         for ref in refs:
-            before, route = self._results.pop(ref, None), world.find(*ref)
+            before, route = self._results.pop(ref, None), world.route(*ref)
             now = plan_route(route, self._frame, world) if route is not None else None
             if route is None:
                 self._looked_at.forget(ref)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.plan.annotations import AnnotationValues
@@ -64,7 +64,7 @@ class Policies:
     all: list[Judged] = field(default_factory=list)
 
     def traffic(
-        self, route: Item, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
+        self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
     ) -> Policy | None:
         """Complete the policy of a rule at a listener; None if what is asked cannot be read."""
         for place in _places(route, rule, listener):
@@ -86,7 +86,7 @@ class Policies:
         return policy
 
 
-def _places(route: Item, rule: rule_wire.RouteRule, listener: Listener) -> Iterator[Place]:
+def _places(route: RouteObject, rule: rule_wire.RouteRule, listener: Listener) -> Iterator[Place]:
     """Yield where a policy for a rule may be attached, the nearest first."""
     owner, gateway = listener.owner, listener.gateway
     if rule.name:
@@ -123,9 +123,9 @@ def policies_of(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
     """Read all policies. `gateways` are ours."""
     made = Policies()
     here = _Here(world, frozenset(each.name for each in gateways))
-    for policy in world.all(IngressKind.TRAFFIC_POLICY):
+    for policy in world.all(IngressKind.TRAFFIC_POLICY, object):
         _attach(made, policy, _traffic(policy, world), here)
-    for policy in world.all(IngressKind.BACKEND_POLICY):
+    for policy in world.all(IngressKind.BACKEND_POLICY, object):
         _attach(made, policy, _backend(policy), here)
     return made
 

@@ -15,7 +15,7 @@ from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolated, parents
 from vipwire_l7.gateway.plan.datagrams import Shares, shares_of
 from vipwire_l7.gateway.plan.frame import Frame, problems_of
 from vipwire_l7.gateway.plan.kinds.hostnames import breadth
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, no
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, no
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.matching.ladders import Entry
 from vipwire_l7.gateway.plan.matching.matches import ALL
@@ -66,7 +66,7 @@ class Brought:
 class RouteResult:
     """What a route has come to. `brought` is what it asks for; what it gets, the budget says."""
 
-    route: Item
+    route: RouteObject
     parents: tuple[Parent, ...]
     read: Read = field(default_factory=Read)
     brought: tuple[Brought, ...] = ()
@@ -116,7 +116,7 @@ def _once(found: SetT) -> SetT:
     return found
 
 
-def plan_route(route: Item, frame: Frame, world: GatewayWorld) -> RouteResult | None:
+def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteResult | None:
     """Attach a route to its listeners, as far as they let it; None if none of its parents is ours."""
     parents = parents_of(route, frame.listeners, world)
     if not parents:

@@ -13,7 +13,7 @@ from itertools import chain
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Attachment
 from vipwire_l7.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
-from vipwire_l7.gateway.plan.kinds.objects import Item, Verdict, yes
+from vipwire_l7.gateway.plan.kinds.objects import RouteObject, Verdict, yes
 from vipwire_l7.gateway.plan.matching.ladders import Entry
 from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
 from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
@@ -48,7 +48,7 @@ class Read:
         return tuple(f"rules[{index}]: {text}" for index, text in told.items())
 
 
-def services_of(route: Item) -> Iterator[ObjectName]:
+def services_of(route: RouteObject) -> Iterator[ObjectName]:
     """Yield the Services that a route's rules name as backends."""
     for rule in route.spec.rules:
         for ref in rule.backend_refs:
@@ -56,7 +56,7 @@ def services_of(route: Item) -> Iterator[ObjectName]:
                 yield ObjectName(ref.namespace or route.name.namespace, ref.name)
 
 
-def entries_of(route: Item, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
+def entries_of(route: RouteObject, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
     """Read the rules for one listener. A rule that cannot be served is noted, and costs itself."""
     for index, rule in enumerate(route.spec.rules):
         try:
@@ -70,7 +70,7 @@ def entries_of(route: Item, attachment: Attachment, targets: Targets, read: Read
 
 
 def _entries(
-    route: Item, rule: rule_wire.RouteRule, index: int, attachment: Attachment, targets: Targets, read: Read
+    route: RouteObject, rule: rule_wire.RouteRule, index: int, attachment: Attachment, targets: Targets, read: Read
 ) -> Iterator[Entry]:
     if isinstance(rule, rule_wire.HttpRule):
         matches: Sequence[RequestMatch] = tuple(http_matches(rule.matches))
@@ -108,7 +108,7 @@ def _asks(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]
     return tuple(each.external_auth or unread for each in filters if each.type == "ExternalAuth")
 
 
-def _closed(route: Item, rule: rule_wire.RouteRule, index: int) -> Iterator[Entry]:
+def _closed(route: RouteObject, rule: rule_wire.RouteRule, index: int) -> Iterator[Entry]:
     """Close what a rule matches; of a match that cannot be read its path, or what that begins with."""
     for number, match in enumerate(rule.matches if isinstance(rule, rule_wire.HttpRule) else ()):
         begin = literal_prefix(match.path.value)
@@ -120,7 +120,7 @@ def _closed(route: Item, rule: rule_wire.RouteRule, index: int) -> Iterator[Entr
 
 
 def _may_miss(
-    route: Item, rule: rule_wire.RouteRule, match: RequestMatch, attachment: Attachment, targets: Targets
+    route: RouteObject, rule: rule_wire.RouteRule, match: RequestMatch, attachment: Attachment, targets: Targets
 ) -> bool:
     """Report whether a regular expression guards requests that it may miss, since PCRE gives up."""
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
@@ -138,7 +138,7 @@ def _needs_path(rule: rule_wire.HttpRule) -> bool:
 
 
 def _target(
-    route: Item, rule: rule_wire.RouteRule, path: PathMatch, attachment: Attachment, targets: Targets
+    route: RouteObject, rule: rule_wire.RouteRule, path: PathMatch, attachment: Attachment, targets: Targets
 ) -> tuple[str, Verdict]:
     certificate = targets.frame.shown(attachment.listener.gateway.name)
     if not isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule):

@@ -6,12 +6,12 @@ from typing import Any, Final, TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Parent
 from vipwire_l7.gateway.plan.features import FEATURES
-from vipwire_l7.gateway.plan.kinds.objects import Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import Gateway, ListenerSet, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener, ListenerKey
 from vipwire_l7.gateway.plan.policies import Judged
 from vipwire_l7.gateway.plan.tls.backend_tls import Checked
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import Declared, IngressKind
 
 Json: TypeAlias = dict[str, Any]
 _NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
@@ -48,7 +48,7 @@ def condition(kind: str, verdict: Verdict, generation: int) -> Json:
     }
 
 
-def class_status(item: Item, features: Iterable[str] = FEATURES) -> Json:
+def class_status(item: Declared[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
     """Write the status of a GatewayClass."""
     accepted = yes("Accepted")
     if item.spec.parameters_ref is not None:
@@ -63,7 +63,7 @@ def class_status(item: Item, features: Iterable[str] = FEATURES) -> Json:
 
 
 def gateway_status(
-    gateway: Item,
+    gateway: Gateway,
     listeners: Sequence[Listener],
     counts: Mapping[ListenerKey, int],
     address: Verdict,
@@ -88,7 +88,7 @@ def gateway_status(
     }
 
 
-def tls_conditions(gateway: Item, listeners: Iterable[Listener], certificate: Verdict | None) -> list[Json]:
+def tls_conditions(gateway: Gateway, listeners: Iterable[Listener], certificate: Verdict | None) -> list[Json]:
     """Write what a Gateway says about certificates of clients, and about its own, if it names one."""
     made = []
     if certificate is not None:
@@ -101,7 +101,7 @@ def tls_conditions(gateway: Item, listeners: Iterable[Listener], certificate: Ve
 
 
 def set_status(
-    item: Item, own: Sequence[Listener], counts: Mapping[ListenerKey, int], address: Verdict, *, let_in: bool
+    item: ListenerSet, own: Sequence[Listener], counts: Mapping[ListenerKey, int], address: Verdict, *, let_in: bool
 ) -> Json:
     """Write the status of a ListenerSet. `own` are its listeners, `address` what has become of its Gateway's."""
     accepted, programmed = _overall(own)
@@ -166,7 +166,7 @@ def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], addre
 
 
 def parents_status(
-    route: Item,
+    route: RouteObject,
     parents: Iterable[Parent],
     controller: str,
     resolved: Verdict,
@@ -179,7 +179,7 @@ def parents_status(
 
 
 def _parent(
-    route: Item, parent: Parent, controller: str, resolved: Verdict, failed: Sequence[str], *, all_failed: bool
+    route: RouteObject, parent: Parent, controller: str, resolved: Verdict, failed: Sequence[str], *, all_failed: bool
 ) -> Json:
     accepted, said = parent.accepted, "; ".join(failed)[:1000]
     if all_failed and accepted.holds:
@@ -200,7 +200,7 @@ def _ref(ref: wire.ParentRef) -> Json:
     return {"group": ref.group, "kind": ref.kind, "name": ref.name} | found
 
 
-def policy_status(checked: Checked, gateways: Iterable[Item], controller: str) -> Json:
+def policy_status(checked: Checked, gateways: Iterable[Gateway], controller: str) -> Json:
     """Write the status of a policy about backends: for each Gateway whose routes lead there."""
     generation = checked.policy.generation
     conditions = [

@@ -13,7 +13,7 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.filters import Filters, checked_auth, read_filters
 from vipwire_l7.gateway.plan.frame import Frame
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
@@ -48,7 +48,7 @@ class Targets:
 
     def rule(
         self,
-        route: Item,
+        route: RouteObject,
         refs: Sequence[rule_wire.BackendRef],
         filters: Filters,
         protocol: BackendProtocol | None = None,
@@ -84,7 +84,9 @@ class Targets:
             return self._broken(route, policy), failed
         return self.share(parts), failed
 
-    def traffic(self, route: Item, rule: rule_wire.RouteRule, listener: Listener, policy: Policy) -> Policy | None:
+    def traffic(
+        self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy
+    ) -> Policy | None:
         """Complete the policy of a rule at a listener by TrafficPolicies; None if what they ask cannot be read."""
         return self.frame.policies.traffic(route, rule, listener, policy, self.world)
 
@@ -109,7 +111,7 @@ class Targets:
 
     def backend(
         self,
-        route: Item,
+        route: RouteObject,
         ref: rule_wire.BackendRef,
         policy: Policy,
         protocol: BackendProtocol | None = None,
@@ -133,7 +135,7 @@ class Targets:
         return self.pool(service, port, policy), verdict
 
     def resolve(
-        self, route: Item, ref: rule_wire.BackendRef
+        self, route: RouteObject, ref: rule_wire.BackendRef
     ) -> tuple[tuple[BackendService, BackendPort] | None, Verdict]:
         """Find the Service's port that a reference names."""
         if (ref.group, ref.kind) != ("", "Service"):
@@ -170,7 +172,7 @@ class Targets:
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name
 
-    def _broken(self, route: Item, policy: Policy) -> str:
+    def _broken(self, route: RouteObject, policy: Policy) -> str:
         """Return what answers for a backend that cannot be had; browsers may read it where a rule lets them."""
         if route.kind in _BROKEN_FOR or policy.cors is None:
             return _BROKEN_FOR.get(route.kind, BROKEN)
@@ -199,7 +201,7 @@ class Targets:
         self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))
         return name
 
-    def _mirrors(self, route: Item, filters: Filters, protocol: BackendProtocol | None) -> Verdict:
+    def _mirrors(self, route: RouteObject, filters: Filters, protocol: BackendProtocol | None) -> Verdict:
         """Find the pools of mirrors; what cannot be found mirrors nothing, and the status says it."""
         verdict = yes("ResolvedRefs")
         filters.mirrored.clear()

@@ -6,7 +6,7 @@ the API server's garbage collection deletes them with it. What a Gateway has no 
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from vipwire.kube.access.access import Access
 from vipwire.kube.gateway_addresses import OF_CONTROLLER
@@ -61,7 +61,7 @@ class ServiceWriter:
         for name in list(self._left_over(wanted)):
             await self._delete(objects, path_of(*_SERVICES, *name))
 
-    async def _keep(self, objects: FencedObjects, service: OwnService, gateway: Declared[Any]) -> None:
+    async def _keep(self, objects: FencedObjects, service: OwnService, gateway: Declared[object]) -> None:
         snapshot = self._snapshot
         uid, version = gateway.identity
         body = service_of(service, uid, version.rpartition("/")[2], self._controller)

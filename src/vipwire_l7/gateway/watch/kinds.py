@@ -4,10 +4,10 @@ The experimental and standard channels serve some kinds at different versions: `
 has. Manifests are read at all of them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -35,12 +35,13 @@ VERSIONS: Final[Mapping[str, Sequence[str]]] = {
     wire.CERTIFICATES_GROUP: ("v1", "v1beta1", "v1alpha1"),
 }
 """The versions that are read of a group that has several, the best first."""
+Reader: TypeAlias = Callable[[wire.Object], tuple[Declared[object] | None, tuple[Problem, ...]]]
 
 
-def _reader(kind: IngressKind, version: str) -> object:
+def _reader(kind: IngressKind, version: str) -> Reader:
     has_signer = kind is IngressKind.CLUSTER_TRUST_BUNDLE
 
-    def convert(source: wire.Object) -> tuple[Declared[Any] | None, tuple[Problem, ...]]:
+    def convert(source: wire.Object) -> tuple[Declared[object] | None, tuple[Problem, ...]]:
         meta = source.metadata or wire.ObjectMeta()
         name = ObjectName(meta.namespace or "", meta.name or "")
         # The name of a bundle of a signer has colons, where others have dots.
@@ -66,7 +67,7 @@ def _reader(kind: IngressKind, version: str) -> object:
 
 def _resource(kind: IngressKind, plural: str, of: type[wire.Object], path: str = f"{_BASE}/v1") -> IngressResource:
     reader = _reader(kind, path.removeprefix("/apis/").removeprefix("/api/"))
-    return Resource(kind, path, plural, of, reader, optional=path.startswith("/apis/"))  # type: ignore[arg-type]
+    return Resource(kind, path, plural, of, reader, optional=path.startswith("/apis/"))
 
 
 _OWN: Final = (

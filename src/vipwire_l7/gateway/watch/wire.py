@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import field
 
+from vipwire.kube.wire import Meta
 from vipwire_l7.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, RouteRule, Wire
 
 GROUP = "gateway.networking.k8s.io"
@@ -16,13 +17,9 @@ POLICY_GROUP = "vipwire.io"
 """The group of our own kinds."""
 
 
-class ObjectMeta(Wire, frozen=True):
+class ObjectMeta(Meta, gc=False, rename="camel"):
     """`metadata`."""
 
-    name: str | None = None
-    namespace: str | None = None
-    uid: str | None = None
-    resource_version: str | None = None
     creation_timestamp: str | None = None
     generation: int | None = None
     labels: dict[str, str] | None = None
@@ -47,24 +44,20 @@ class RouteSpec(Wire, frozen=True):
 
 
 class NamedRouteSpec(RouteSpec, frozen=True):
-    """The `spec` of a TLSRoute."""
+    """The `spec` of a TLSRoute, and of routes that have hosts."""
 
     hostnames: tuple[str, ...] = ()
 
 
-class HttpRouteSpec(Wire, frozen=True):
+class HttpRouteSpec(NamedRouteSpec, frozen=True):
     """The `spec` of an HTTPRoute."""
 
-    parent_refs: tuple[ParentRef, ...] = ()
-    hostnames: tuple[str, ...] = ()
     rules: tuple[HttpRule, ...] = (HttpRule(),)
 
 
-class GrpcRouteSpec(Wire, frozen=True):
+class GrpcRouteSpec(NamedRouteSpec, frozen=True):
     """The `spec` of a GRPCRoute."""
 
-    parent_refs: tuple[ParentRef, ...] = ()
-    hostnames: tuple[str, ...] = ()
     rules: tuple[GrpcRule, ...] = ()
 
 

@@ -13,7 +13,7 @@ def may_refer(world: GatewayWorld, source: Item, group: str, kind: str, target: 
     """Report whether an object may refer to another one: in its own namespace, or by a grant of the other one's."""
     if source.name.namespace == target.namespace:
         return True
-    return any(_allows(grant.spec, source, group, kind, target.name) for grant in world.grants(target.namespace))
+    return any(_allows(grant, source, group, kind, target.name) for grant in world.grants(target.namespace))
 
 
 def _allows(grant: wire.GrantSpec, source: Item, group: str, kind: str, name: str) -> bool:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from vipwire.kube.gateway_addresses import CONTROLLER, POOL
 from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.certificates import Pair, judge_secret, judged_until
 from vipwire_l7.plan.dependencies import Looked
 from vipwire_l7.watch.objects import BackendService, Declared, IngressKind
@@ -48,7 +49,17 @@ def no(reason: str, message: str = "") -> Verdict:
     return Verdict(holds=False, reason=reason, message=message)
 
 
-Item: TypeAlias = Declared[Any]
+Item: TypeAlias = Declared[object]
+Gateway: TypeAlias = Declared[wire.GatewaySpec]
+ListenerSet: TypeAlias = Declared[wire.ListenerSetSpec]
+ListenerOwner: TypeAlias = Gateway | ListenerSet
+RouteObject: TypeAlias = Declared[wire.RouteSpec]
+SpecT = TypeVar("SpecT")
+
+
+def has_spec(item: Item, of: type[SpecT]) -> TypeGuard[Declared[SpecT]]:
+    """Report whether the `spec` of an object is of a type."""
+    return isinstance(item.spec, of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,40 +135,48 @@ class GatewayWorld:
     def authorities(self, name: ObjectName) -> Mapping[str, str]:
         """Return the content of a ConfigMap."""
         found = self._maps.get(name)
-        return found.spec if found is not None else {}
+        return found.spec if found is not None and isinstance(found.spec, dict) else {}
 
     def bundle(self, name: str) -> str | None:
         """Return the certificates of a ClusterTrustBundle, in PEM."""
         found = self._bundles.get(ObjectName("", name))
-        return found.spec.trust_bundle if found is not None else None
+        return found.spec.trust_bundle if found is not None and has_spec(found, wire.TrustBundle) else None
 
-    def grants(self, namespace: str) -> Iterable[Item]:
-        """Return the ReferenceGrants of a namespace."""
+    def grants(self, namespace: str) -> Iterable[wire.GrantSpec]:
+        """Return the `spec` of the ReferenceGrants of a namespace."""
         self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
-        return self._snapshot.grants(namespace)
+        return (each.spec for each in self._snapshot.grants(namespace) if has_spec(each, wire.GrantSpec))
 
-    def assigned(self, gateway: Item) -> BackendService | None:
+    def assigned(self, gateway: Gateway) -> BackendService | None:
         """Find the Service from which a Gateway has its addresses."""
         return self._snapshot.assigned(gateway.name)
 
-    def all(self, kind: IngressKind) -> tuple[Item, ...]:
-        """Return all objects of a kind, the oldest first."""
-        return tuple(sorted(self._snapshot.declared(kind).values(), key=lambda each: each.age))
+    def all(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
+        """Return all objects of a kind, whose `spec` has a type, the oldest first."""
+        found = (each for each in self._snapshot.declared(kind).values() if has_spec(each, of))
+        return tuple(sorted(found, key=lambda each: each.age))
 
-    def find(self, kind: IngressKind, name: ObjectName) -> Item | None:
-        """Return an object of one of the API's kinds. Nothing is noted."""
-        return self._snapshot.declared(kind).get(name)
+    def route(self, kind: IngressKind, name: ObjectName) -> RouteObject | None:
+        """Return a route. Nothing is noted."""
+        found = self._snapshot.declared(kind).get(name)
+        return found if found is not None and has_spec(found, wire.RouteSpec) else None
+
+    def parts(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
+        """Name the rules of a route, the listeners of a Gateway or ListenerSet, as far as they have names.
+
+        Return None for an object that is not there. Nothing is noted.
+        """
+        found = self._snapshot.declared(kind).get(name)
+        if found is None:
+            return None
+        if has_spec(found, wire.RouteSpec):
+            return frozenset(rule.name for rule in found.spec.rules if rule.name)
+        if isinstance(found.spec, wire.GatewaySpec | wire.ListenerSetSpec):
+            return frozenset(each.name for each in found.spec.listeners if each.name)
+        return frozenset()
 
     def sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
         """Name the parts of an object; None if it is not there. What the answer was is noted, not the object."""
         if (kind, name) not in self.sections_seen:
-            self.sections_seen[kind, name] = sections_of(self.find(kind, name))
+            self.sections_seen[kind, name] = self.parts(kind, name)
         return self.sections_seen[kind, name]
-
-
-def sections_of(item: Item | None) -> frozenset[str] | None:
-    """Name the rules of a route, the listeners of a Gateway or ListenerSet, as far as they have names."""
-    if item is None:
-        return None
-    parts = item.spec.rules if item.kind in ROUTE_KINDS else item.spec.listeners
-    return frozenset(part.name for part in parts if part.name)

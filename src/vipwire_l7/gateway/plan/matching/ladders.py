@@ -10,9 +10,8 @@ without a condition.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from vipwire_l7.gateway.plan.kinds.objects import Item
+from vipwire_l7.gateway.plan.kinds.objects import RouteObject
 from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch
 from vipwire_l7.plan.expressions import literal_prefix
 from vipwire_l7.plan.sites import CLOSED, Aspect, Choice, Compared, Match, Route, Step, choice_of
@@ -24,7 +23,7 @@ NOWHERE = "nowhere"
 class Entry:
     """One match of a route, and where it leads. `order` tells the rules and matches of one route apart."""
 
-    route: Item
+    route: RouteObject
     match: RequestMatch
     order: tuple[int, int]
     target: str
@@ -32,7 +31,7 @@ class Entry:
     """Sorts after the site's own host the wider ones for which other routes have come to it."""
 
     @property
-    def sorting(self) -> tuple[Any, ...]:
+    def sorting(self) -> tuple[object, ...]:
         """Sorts the entries of one path."""
         return (*self.match.rank, *self.route.age, self.route.kind.value, *self.order)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.hostnames import is_hostname
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.policy import Verification
-from vipwire_l7.watch.objects import BackendPort, IngressKind
+from vipwire_l7.watch.objects import BackendPort, Declared, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
 _WELL_KNOWN = "System"
@@ -22,7 +22,7 @@ _WELL_KNOWN = "System"
 class Checked:
     """What a policy has come to. Pools of its Services answer 500 unless both verdicts hold."""
 
-    policy: Item
+    policy: Declared[wire.BackendTlsSpec]
     accepted: Verdict
     resolved: Verdict
     verification: Verification | None = None
@@ -49,7 +49,7 @@ class BackendTls:
 def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> BackendTls:
     """Read all policies. `has_system` tells whether this machine has authorities of its own."""
     made = BackendTls()
-    for policy in world.all(IngressKind.BACKEND_TLS_POLICY):
+    for policy in world.all(IngressKind.BACKEND_TLS_POLICY, wire.BackendTlsSpec):
         checked = _checked(policy, world, made.files, has_system=has_system)
         conflicts = False
         for key in targets_of(policy):
@@ -61,15 +61,21 @@ def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> Ba
     return made
 
 
-def targets_of(policy: Item) -> Iterator[tuple[ObjectName, str]]:
+def targets_of(policy: Declared[wire.BackendTlsSpec]) -> Iterator[tuple[ObjectName, str]]:
     """Yield the Services that a policy is for, each with the name of a port, "" for all."""
     for ref in policy.spec.target_refs:
         if (ref.group, ref.kind) == ("", "Service"):
             yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
 
 
-def _checked(policy: Item, world: GatewayWorld, files: dict[str, str], *, has_system: Callable[[], bool]) -> Checked:
-    validation: wire.TlsValidation = policy.spec.validation
+def _checked(
+    policy: Declared[wire.BackendTlsSpec],
+    world: GatewayWorld,
+    files: dict[str, str],
+    *,
+    has_system: Callable[[], bool],
+) -> Checked:
+    validation = policy.spec.validation
     accepted, resolved = yes("Accepted"), yes("ResolvedRefs")
     host = validation.hostname
     if not is_hostname(host) or host.startswith("*"):

@@ -10,9 +10,8 @@ from typing import Final
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
-from vipwire_l7.gateway.watch import wire
 
 _OPTIONAL: Final = "AllowInsecureFallback"
 _MODES: Final = ("AllowValidOnly", _OPTIONAL)
@@ -45,9 +44,9 @@ class OwnCertificate:
     pem: str = field(default="", repr=False)
 
 
-def client_check(gateway: Item, port: int, world: GatewayWorld) -> JudgedValidation:
+def client_check(gateway: Gateway, port: int, world: GatewayWorld) -> JudgedValidation:
     """Judge what a Gateway asks of clients at a port."""
-    frontend: wire.FrontendTls = gateway.spec.tls.frontend
+    frontend = gateway.spec.tls.frontend
     here = next((each.tls for each in frontend.per_port if each.port == port), frontend.default)
     validation = here.validation
     if validation is None:
@@ -62,7 +61,7 @@ def client_check(gateway: Item, port: int, world: GatewayWorld) -> JudgedValidat
     return JudgedValidation(ClientCheck(file_of(text), text, validation.mode == _OPTIONAL), resolved=resolved)
 
 
-def own_certificate(gateway: Item, world: GatewayWorld) -> OwnCertificate | None:
+def own_certificate(gateway: Gateway, world: GatewayWorld) -> OwnCertificate | None:
     """Read the certificate that a Gateway shows to Pods; None if it names none."""
     ref = gateway.spec.tls.backend.client_certificate_ref
     if ref is None:
