@@ -1,4 +1,4 @@
-"""Build Debian packages: `python -m scripts.debian --wheel dist/vipwire-0.1.0-py3-none-any.whl --to dist`.
+"""Build Debian packages: `python -m scripts.debian --wheel dist/vipwire-0.2.0-py3-none-any.whl --to dist`.
 
 A package has an environment of its own in /usr/lib/vipwire, with the libraries of requirements/etcd.lock: Debian has
 older ones, or none. The interpreter is the system's, so a package is for one release of Debian and one architecture.

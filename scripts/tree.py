@@ -1,4 +1,4 @@
-"""Build the tree with its own interpreter: `python -m scripts.tree --wheel dist/vipwire-0.1.0-py3-none-any.whl`.
+"""Build the tree with its own interpreter: `python -m scripts.tree --wheel dist/vipwire-0.2.0-py3-none-any.whl`.
 
 The tree runs in /opt/vipwire on any Linux of its architecture, whatever C library the distribution has: Python 3.11,
 its libraries, the C library and its loader are Debian 12's. The archive is a .tar.gz: a minimal system has no zstd or

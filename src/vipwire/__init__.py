@@ -1,3 +1,3 @@
 """vipwire: a Kubernetes service proxy that keeps Services as data in the kernel."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

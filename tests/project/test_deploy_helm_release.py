@@ -150,11 +150,11 @@ def test_a_release_is_upgraded_rolled_back_and_removed(tmp_path: Path) -> None:
             await helm(front, tmp_path, "install", "vipwire", chart, *values)
             first = front.daemonsets()
             assert list(first) == ["vipwire"]
-            on = ("--reuse-values", "--set=mode=iptables", "--set=ingress.enabled=true", "--set=image.tag=0.2.0")
+            on = ("--reuse-values", "--set=mode=iptables", "--set=ingress.enabled=true", "--set=image.tag=0.3.0")
             await helm(front, tmp_path, "upgrade", "vipwire", chart, *on)
             second = front.daemonsets()
             assert sorted(second) == ["vipwire", "vipwire-ingress"]
-            assert second["vipwire"]["containers"][0]["image"] == "registry.example/vipwire:0.2.0"
+            assert second["vipwire"]["containers"][0]["image"] == "registry.example/vipwire:0.3.0"
             for pods in (first, second):
                 state = {each["name"]: each for each in pods["vipwire"]["volumes"]}["state"]
                 assert state["hostPath"]["path"] == "/run/vipwire", "orders of `vipwire drain` outlive the Pod"

@@ -44,7 +44,7 @@ def test_the_proxys_container_as_podman_is_to_run_it() -> None:
         "--env=NODE_NAME=node-0",
         "--env=VIPWIRE_FLAGS=--config=/var/lib/kube-proxy/config.conf --hostname-override=node-0",
         '--entrypoint=["vipwire", "proxy"]',
-        "registry.example/vipwire:0.1.0",
+        "registry.example/vipwire:0.2.0",
         "--config=/var/lib/kube-proxy/config.conf",
         "--hostname-override=node-0",
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scripts import signing
 
-FILES = {"vipwire_0.1.0_amd64.deb": b"package", "vipwire_0.1.0_amd64.oci.tar": b"image"}
+FILES = {"vipwire_0.2.0_amd64.deb": b"package", "vipwire_0.2.0_amd64.oci.tar": b"image"}
 
 
 def done(folder: Path, *command: str) -> bool:
@@ -32,7 +32,7 @@ def release(tmp_path: Path) -> Path:
     signing.write_provenance(folder, "1" * 40, {"run.lock": b"click==8"})
     listed = "".join(f"{found}  {name}\n" for name, found in signing.sums(folder).items())
     (folder / signing.SUMS).write_text(listed, encoding="utf-8")
-    signing.sign(folder, tmp_path / "vipwire.key", "vipwire 0.1.0")
+    signing.sign(folder, tmp_path / "vipwire.key", "vipwire 0.2.0")
     return folder
 
 

@@ -7,8 +7,8 @@ A name belongs to a network namespace: NETNS is its inode number. Only the folde
 user can take a name or connect. A process listens until it ends; the next process that takes a name removes sockets
 without a listening process. Containers find each other if they share the folder: by hostPath, in a Pod.
 
-Versions before 0.1.0 had abstract sockets, whose names any user can take. vipwire connects to those of root and of
-its own user, to take over from such a version, but binds none.
+Versions before 0.2.0 may have abstract sockets, whose names any user can take. vipwire connects to those of root and
+of its own user, to take over from such a version, but binds none.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def connect(name: str) -> socket.socket | None:
 
 
 def connect_to_older(name: str) -> socket.socket | None:
-    """Connect to an abstract socket, of versions before 0.1.0, of root or this user."""
+    """Connect to an abstract socket, of versions before 0.2.0, of root or this user."""
     try:
         connection = _connected(f"\0{name}")
     except OSError:

@@ -75,7 +75,7 @@ def test_what_a_group_says_of_its_commands_is_not_cut(runner: CliRunner, group: 
 )
 def test_the_version_is_shown(runner: CliRunner, arguments: list[str]) -> None:
     result = runner.invoke(main, arguments)
-    assert (result.exit_code, result.output) == (0, "vipwire 0.1.0\n")
+    assert (result.exit_code, result.output) == (0, f"vipwire {__version__}\n")
 
 
 @pytest.mark.parametrize(
