@@ -23,27 +23,27 @@ from vipwire_up.store.record import Key
 _AUTHORIZATION: Final = "authorization.k8s.io"
 _AUTHENTICATION: Final = "authentication.k8s.io"
 _TABLE: Final = """
-ResourceAttributes | What is to be done to which objects.
-  namespace string #1 | Where they are; none are all namespaces, or none is needed.
-  verb string #2 | What is to be done: get, list, watch, create, update, patch, delete; * is all.
-  group string #3 | Their API group.
-  version string #4 | Its version.
-  resource string #5 | Their kind's plural.
-  subresource string #6 | A part of them.
-  name string #7 | One of them.
-NonResourceAttributes | What is to be done to a page.
-  path string #1 | Its path.
-  verb string #2 | The method, in lower case.
-SelfSubjectAccessReviewSpec | What is asked.
-  resourceAttributes ResourceAttributes #1 | About objects.
-  nonResourceAttributes NonResourceAttributes #2 | About a page.
-kind SelfSubjectAccessReview | May I do this?
-  spec SelfSubjectAccessReviewSpec #2 default={} | What is asked.
-SelfSubjectRulesReviewSpec | What is asked.
-  namespace string #1 | Where.
-kind SelfSubjectRulesReview | What may I do?
-  spec SelfSubjectRulesReviewSpec #2 default={} | What is asked.
-kind SelfSubjectReview | Who am I?
+ResourceAttributes | A request about objects.
+  namespace string #1 | Namespace of the objects; empty means all, or none for objects without namespaces.
+  verb string #2 | Verb: get, list, watch, create, update, patch, delete; * means all.
+  group string #3 | API group of the objects.
+  version string #4 | API version of the objects.
+  resource string #5 | Resource name (plural) of the objects.
+  subresource string #6 | Subresource of the objects.
+  name string #7 | Name of one object; empty means all.
+NonResourceAttributes | A request about a URL path.
+  path string #1 | The URL path.
+  verb string #2 | HTTP method in lower case.
+SelfSubjectAccessReviewSpec | Request to check.
+  resourceAttributes ResourceAttributes #1 | A request about objects.
+  nonResourceAttributes NonResourceAttributes #2 | A request about a URL path.
+kind SelfSubjectAccessReview | Check of whether the current user may send a request.
+  spec SelfSubjectAccessReviewSpec #2 default={} | Request to check.
+SelfSubjectRulesReviewSpec | Scope of the list.
+  namespace string #1 | Namespace of the objects.
+kind SelfSubjectRulesReview | List of the requests that the current user may send.
+  spec SelfSubjectRulesReviewSpec #2 default={} | Scope of the list.
+kind SelfSubjectReview | Attributes of the current user.
 """
 _TYPES: Final = read_types(_TABLE, "io.k8s.api.authorization.v1", META)
 

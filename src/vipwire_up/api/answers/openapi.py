@@ -90,12 +90,12 @@ def _schemas(resources: Iterable[Resource], base: str, document: int) -> dict[st
         found[resource.type.name]["x-kubernetes-group-version-kind"] = [_gvk(resource)]
         found[f"{resource.type.name}List"] = _list_schema(resource, base)
     _collect(META["ObjectMeta"], found, base, document)
-    text = {"description": "An amount, with a unit: 100m, 2Gi.", "type": "string"}
+    text = {"description": "A quantity, such as 100m or 2Gi.", "type": "string"}
     found[_NAMED["quantity"]] = text
     found[_NAMED["intstr"]] = _int_or_string(document)
     number = {"type": "integer", "format": "int64"}
     properties = {"continue": _FORMATS["string"], "remainingItemCount": number, "resourceVersion": _FORMATS["string"]}
-    found[_LIST_META] = {"description": "What every list has.", "type": "object", "properties": properties}
+    found[_LIST_META] = {"description": "Metadata of every list.", "type": "object", "properties": properties}
     return dict(sorted(found.items()))
 
 

@@ -17,35 +17,35 @@ from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
-kind EndpointSlice | Some of the endpoints of a Service.
-  addressType string #4 required one=FQDN,IPv4,IPv6 | What the addresses are. Cannot be changed.
-  endpoints []Endpoint #2 atomic | The endpoints; 1000 at most.
-  ports []EndpointPort #3 atomic | The ports that every endpoint has.
+kind EndpointSlice | A subset of the endpoints of a Service.
+  addressType string #4 required one=FQDN,IPv4,IPv6 | Type of all addresses in the slice. Immutable.
+  endpoints []Endpoint #2 atomic | Endpoints in this slice; at most 1000.
+  ports []EndpointPort #3 atomic | Ports of every endpoint in this slice.
 Endpoint | One endpoint.
-  addresses []string #1 required set | Its addresses; clients use the first.
-  conditions EndpointConditions #2 | Whether it can be used.
-  deprecatedTopology {}string #5 | Not used any more.
-  hints EndpointHints #8 | Who should use it.
-  hostname string #3 max=63 | Its name under the Service's.
-  nodeName string #6 | The node that it is on.
-  targetRef ObjectReference #4 | The Pod it belongs to.
-  zone string #7 | The zone that it is in.
-EndpointConditions | Whether an endpoint can be used.
-  ready bool #1 | Whether it takes connections.
-  serving bool #2 | The same, also while it terminates.
-  terminating bool #3 | Whether it is about to end.
-EndpointHints | Who should use an endpoint.
-  forNodes []ForNode #2 atomic | Nodes.
-  forZones []ForZone #1 atomic | Zones.
-ForNode | A node that should use an endpoint.
-  name string #1 required | Its name.
-ForZone | A zone that should use an endpoint.
-  name string #1 required | Its name.
-EndpointPort | A port of the endpoints.
-  appProtocol string #4 | What is spoken, as a hint.
-  name string #1 default= | Its name: that of the Service's port.
-  port int32 #3 range=1..65535 | The number.
-  protocol string #2 default=TCP pointer one=SCTP,TCP,UDP | The protocol.
+  addresses []string #1 required set | Addresses of the endpoint; clients use the first.
+  conditions EndpointConditions #2 | Conditions of the endpoint.
+  deprecatedTopology {}string #5 | Deprecated and unused.
+  hints EndpointHints #8 | Hints about the clients for which the endpoint is meant.
+  hostname string #3 max=63 | Hostname of the endpoint, a DNS label below the Service's name.
+  nodeName string #6 | Name of the Node with the endpoint.
+  targetRef ObjectReference #4 | Object that the endpoint represents, usually a Pod.
+  zone string #7 | Zone of the endpoint.
+EndpointConditions | Conditions of an endpoint.
+  ready bool #1 | True if the endpoint accepts new connections. Clients treat an absent value as true.
+  serving bool #2 | Same as ready, but also for an endpoint that terminates.
+  terminating bool #3 | True if the endpoint terminates.
+EndpointHints | Hints about the clients for which an endpoint is meant.
+  forNodes []ForNode #2 atomic | Nodes whose clients should use the endpoint.
+  forZones []ForZone #1 atomic | Zones whose clients should use the endpoint.
+ForNode | A Node whose clients should use the endpoint.
+  name string #1 required | Name of the Node.
+ForZone | A zone whose clients should use the endpoint.
+  name string #1 required | Name of the zone.
+EndpointPort | A port of endpoints.
+  appProtocol string #4 | Application protocol of the port, as a hint.
+  name string #1 default= | Name of the port, equal to the name of the Service's port.
+  port int32 #3 range=1..65535 | Number of the port.
+  protocol string #2 default=TCP pointer one=SCTP,TCP,UDP | Transport protocol: TCP, UDP or SCTP.
 """
 _KNOWN: Final = META | {"ObjectReference": SERVICE_TYPES["ObjectReference"]}
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.discovery.v1", _KNOWN)

@@ -7,332 +7,332 @@ from vipwire_up.api.objects.schema import Type, read_types
 
 GROUP: Final = "gateway.networking.k8s.io"
 _SHARED: Final = """
-ParentReference | What a route attaches to.
-  group string default=gateway.networking.k8s.io like=group | Its group.
-  kind string default=Gateway like=kind | Its kind.
-  namespace string like=namespace | Its namespace; the route's if not given.
-  name string required | Its name.
-  sectionName string like=subdomain | A listener of it.
-  port int32 range=1..65535 | A port of it.
-SecretObjectReference | An object that holds something.
-  group string default= like=group | Its group.
-  kind string default=Secret like=kind | Its kind.
-  name string required | Its name.
-  namespace string like=namespace | Its namespace.
+ParentReference | Reference to a parent object.
+  group string default=gateway.networking.k8s.io like=group | API group of the object.
+  kind string default=Gateway like=kind | Kind of the object.
+  namespace string like=namespace | Namespace of the object; empty means the namespace of the referrer.
+  name string required | Name of the object.
+  sectionName string like=subdomain | Name of one listener of the object; empty means all listeners.
+  port int32 range=1..65535 | Port of the listeners; 0 means all ports.
+SecretObjectReference | Reference to an object, usually a Secret.
+  group string default= like=group | API group of the object.
+  kind string default=Secret like=kind | Kind of the object.
+  name string required | Name of the object.
+  namespace string like=namespace | Namespace of the object; empty means the namespace of the referrer.
 RouteGroupKind | A kind of route.
-  group string default=gateway.networking.k8s.io like=group | Its group.
-  kind string required like=kind | Its kind.
-NamespaceSelector | Namespaces from which something may attach.
-  from string one=All,Selector,Same,None | Which ones.
-  selector LabelSelector | Their labels.
-RouteParentStatus | What a controller says about a route at one parent.
-  parentRef ParentReference required | The parent.
-  controllerName string required | The controller.
-  conditions []Condition key=type | What is the case.
-RouteStatus | What controllers say about a route.
-  parents []RouteParentStatus atomic | By parent.
-BackendRef | Where requests go.
-  group string default= like=group | The group of the backend.
-  kind string default=Service like=kind | Its kind.
-  name string required | Its name.
-  namespace string like=namespace | Its namespace.
-  port int32 range=1..65535 | Its port.
-  weight int32 default=1 range=0..1000000 | Its share.
-Fraction | A share.
-  numerator int32 required | The part.
-  denominator int32 default=100 | The whole.
-HTTPHeader | A header.
-  name string required max=256 like=header | Its name.
-  value string required max=4096 like=text | Its value.
-HTTPHeaderFilter | Changes of headers.
-  set []HTTPHeader key=name | Replaced.
-  add []HTTPHeader key=name | Added.
-  remove []string set | Removed.
-HTTPRequestMirrorFilter | A copy of requests.
-  backendRef BackendRef required | Where it goes.
-  percent int32 range=0..100 | How many of them.
-  fraction Fraction | How many of them.
-HTTPPathModifier | A change of a path.
-  type string required one=ReplaceFullPath,ReplacePrefixMatch | What is changed.
-  replaceFullPath string max=1024 | The new path.
-  replacePrefixMatch string max=1024 | The new prefix.
-HTTPRequestRedirectFilter | A redirect.
-  scheme string one=http,https | The scheme.
-  hostname string like=subdomain | The host.
-  path HTTPPathModifier | The path.
-  port int32 range=1..65535 | The port.
-  statusCode int32 default=302 | The status code.
-HTTPURLRewriteFilter | A change of requests on their way to the backend.
-  hostname string like=subdomain | The host.
-  path HTTPPathModifier | The path.
-HTTPCORSFilter | Cross-origin requests.
-  allowOrigins []string set | From where.
-  allowCredentials bool | Whether with credentials.
-  allowMethods []string set | With which methods.
-  allowHeaders []string set | With which headers.
-  exposeHeaders []string set | Which headers of responses are shown.
-  maxAge int32 default=5 | Seconds that this holds.
-HTTPAuthConfig | How a server is asked by HTTP.
-  path string max=1024 | What comes before the path.
-  allowedHeaders []string set | Which headers it gets.
-  allowedResponseHeaders []string set | Which of its headers the backend gets.
-GRPCAuthConfig | How a server is asked by gRPC.
-  allowedHeaders []string set | Which headers it gets.
-ForwardBodyConfig | Whether it gets the body.
-  maxSize int32 range=0..65535 | The most bytes.
-HTTPExternalAuthFilter | A server that is asked whether a request may pass.
-  protocol string required one=HTTP,GRPC | How it is asked.
-  backendRef BackendRef required | The server.
-  http HTTPAuthConfig | How it is asked by HTTP.
-  grpc GRPCAuthConfig | How it is asked by gRPC.
-  forwardBody ForwardBodyConfig | Whether it gets the body.
-HTTPDirectResponseBody | What an answer says.
-  string string required max=4096 | The text.
-HTTPDirectResponseFilter | An answer without a backend.
-  statusCode int32 required range=100..599 | Its status code.
-  body HTTPDirectResponseBody | What it says.
-LocalObjectReference | An object of the same namespace.
-  group string like=group | Its group.
-  kind string required like=kind | Its kind.
-  name string required | Its name.
-HTTPRouteFilter | What is done with requests or responses.
-  type string required | Which filter it is.
-  requestHeaderModifier HTTPHeaderFilter | Headers of requests.
-  responseHeaderModifier HTTPHeaderFilter | Headers of responses.
-  requestMirror HTTPRequestMirrorFilter | A copy.
-  requestRedirect HTTPRequestRedirectFilter | A redirect.
-  urlRewrite HTTPURLRewriteFilter | Another URL.
-  cors HTTPCORSFilter | Cross-origin requests.
-  externalAuth HTTPExternalAuthFilter | A server that is asked.
-  directResponse HTTPDirectResponseFilter | An answer without a backend.
-  extensionRef LocalObjectReference | A filter of somebody's.
-FilteredBackendRef | Where requests go, and what is done with them.
-  group string default= like=group | The group of the backend.
-  kind string default=Service like=kind | Its kind.
-  name string required | Its name.
-  namespace string like=namespace | Its namespace.
-  port int32 range=1..65535 | Its port.
-  weight int32 default=1 range=0..1000000 | Its share.
-  filters []HTTPRouteFilter atomic | What is done with the requests.
-CookieConfig | A cookie.
-  lifetimeType string default=Session one=Permanent,Session | How long it lives.
-SessionPersistence | Requests of a session go to the same endpoint.
-  sessionName string max=128 | Its name.
-  absoluteTimeout string | How long it lasts.
-  idleTimeout string | How long it lasts without a request.
-  type string default=Cookie one=Cookie,Header | How it is known.
-  cookieConfig CookieConfig | Its cookie.
-NamedMatch | A header or a query parameter.
-  type string default=Exact one=Exact,RegularExpression | How it is compared.
-  name string required max=256 like=header | Its name.
-  value string required max=4096 like=text | Its value.
+  group string default=gateway.networking.k8s.io like=group | API group of the route.
+  kind string required like=kind | Kind of the route.
+NamespaceSelector | Namespaces from which objects may attach.
+  from string one=All,Selector,Same,None | Set of namespaces: All, Selector, Same or None.
+  selector LabelSelector | Labels of the namespaces, if from is Selector.
+RouteParentStatus | State of a route at one parent, according to one controller.
+  parentRef ParentReference required | The parent, as spec.parentRefs names it.
+  controllerName string required | Name of the controller that wrote this status.
+  conditions []Condition key=type | Conditions of the route at this parent.
+RouteStatus | Observed state of a route.
+  parents []RouteParentStatus atomic | State of the route at each parent.
+BackendRef | A destination of requests or connections.
+  group string default= like=group | API group of the backend.
+  kind string default=Service like=kind | Kind of the backend.
+  name string required | Name of the backend.
+  namespace string like=namespace | Namespace of the backend; empty means the namespace of the route.
+  port int32 range=1..65535 | Port of the backend.
+  weight int32 default=1 range=0..1000000 | Share of requests, relative to the sum of all weights.
+Fraction | A fraction.
+  numerator int32 required | Numerator of the fraction.
+  denominator int32 default=100 | Denominator of the fraction.
+HTTPHeader | An HTTP header.
+  name string required max=256 like=header | Name of the header.
+  value string required max=4096 like=text | Value of the header.
+HTTPHeaderFilter | Changes of HTTP headers.
+  set []HTTPHeader key=name | Headers to overwrite.
+  add []HTTPHeader key=name | Headers to add.
+  remove []string set | Names of headers to remove.
+HTTPRequestMirrorFilter | A mirror of requests.
+  backendRef BackendRef required | Backend that gets the mirrored requests.
+  percent int32 range=0..100 | Percentage of requests to mirror.
+  fraction Fraction | Fraction of requests to mirror.
+HTTPPathModifier | A change of the path of a request.
+  type string required one=ReplaceFullPath,ReplacePrefixMatch | Type of the change: the whole path or a prefix.
+  replaceFullPath string max=1024 | New path.
+  replacePrefixMatch string max=1024 | New prefix, in place of the prefix that the rule matched.
+HTTPRequestRedirectFilter | An HTTP redirect.
+  scheme string one=http,https | Scheme of the new URL.
+  hostname string like=subdomain | Hostname of the new URL.
+  path HTTPPathModifier | Path of the new URL.
+  port int32 range=1..65535 | Port of the new URL.
+  statusCode int32 default=302 | Status code of the response.
+HTTPURLRewriteFilter | A change of requests before HAProxy forwards them.
+  hostname string like=subdomain | New Host header.
+  path HTTPPathModifier | New path.
+HTTPCORSFilter | Rules for cross-origin requests (CORS).
+  allowOrigins []string set | Origins that may send requests.
+  allowCredentials bool | True if cross-origin requests may carry credentials.
+  allowMethods []string set | Methods of cross-origin requests.
+  allowHeaders []string set | Headers of cross-origin requests.
+  exposeHeaders []string set | Response headers that browsers may show to scripts.
+  maxAge int32 default=5 | Seconds for which browsers may cache these rules.
+HTTPAuthConfig | Requests to an HTTP authorization server.
+  path string max=1024 | Prefix of the path of authorization requests.
+  allowedHeaders []string set | Request headers that the server gets.
+  allowedResponseHeaders []string set | Response headers of the server that the backend gets.
+GRPCAuthConfig | Requests to a gRPC authorization server.
+  allowedHeaders []string set | Request headers that the server gets.
+ForwardBodyConfig | The part of the body that the authorization server gets.
+  maxSize int32 range=0..65535 | Largest number of bytes; 0 forwards no body.
+HTTPExternalAuthFilter | External authorization of requests.
+  protocol string required one=HTTP,GRPC | Protocol of the authorization server: HTTP or GRPC.
+  backendRef BackendRef required | The authorization server.
+  http HTTPAuthConfig | Settings for an HTTP server.
+  grpc GRPCAuthConfig | Settings for a gRPC server.
+  forwardBody ForwardBodyConfig | The part of the body that the server gets.
+HTTPDirectResponseBody | Body of a direct response.
+  string string required max=4096 | Text of the body.
+HTTPDirectResponseFilter | A response without a backend.
+  statusCode int32 required range=100..599 | Status code of the response.
+  body HTTPDirectResponseBody | Body of the response.
+LocalObjectReference | Reference to an object in the same namespace.
+  group string like=group | API group of the object.
+  kind string required like=kind | Kind of the object.
+  name string required | Name of the object.
+HTTPRouteFilter | A filter of requests or responses.
+  type string required | Type of the filter, which names the field with its settings.
+  requestHeaderModifier HTTPHeaderFilter | Changes of request headers.
+  responseHeaderModifier HTTPHeaderFilter | Changes of response headers.
+  requestMirror HTTPRequestMirrorFilter | Mirror of requests.
+  requestRedirect HTTPRequestRedirectFilter | Redirect of requests.
+  urlRewrite HTTPURLRewriteFilter | Change of the host or path.
+  cors HTTPCORSFilter | Rules for cross-origin requests (CORS).
+  externalAuth HTTPExternalAuthFilter | External authorization of requests.
+  directResponse HTTPDirectResponseFilter | Response without a backend.
+  extensionRef LocalObjectReference | Filter of another API group.
+FilteredBackendRef | A destination of requests, with filters.
+  group string default= like=group | API group of the backend.
+  kind string default=Service like=kind | Kind of the backend.
+  name string required | Name of the backend.
+  namespace string like=namespace | Namespace of the backend; empty means the namespace of the route.
+  port int32 range=1..65535 | Port of the backend.
+  weight int32 default=1 range=0..1000000 | Share of requests, relative to the sum of all weights.
+  filters []HTTPRouteFilter atomic | Filters for requests to this backend.
+CookieConfig | Settings of a session cookie.
+  lifetimeType string default=Session one=Permanent,Session | Permanent cookies have an expiry.
+SessionPersistence | Session persistence: requests of one session go to the same endpoint.
+  sessionName string max=128 | Name of the cookie or header.
+  absoluteTimeout string | Longest time of a session.
+  idleTimeout string | Longest time of a session without requests.
+  type string default=Cookie one=Cookie,Header | Carrier of the session: a cookie or a header.
+  cookieConfig CookieConfig | Settings of the cookie.
+NamedMatch | A condition on a header or query parameter.
+  type string default=Exact one=Exact,RegularExpression | Comparison of the value: Exact or RegularExpression.
+  name string required max=256 like=header | Name of the header or query parameter.
+  value string required max=4096 like=text | Value to compare with.
 """
 _ROUTES: Final = """
-HTTPPathMatch | A path.
-  type string default=PathPrefix one=Exact,PathPrefix,RegularExpression | How it is compared.
-  value string default=/ max=1024 | Its value.
-HTTPRouteMatch | What must hold of a request.
-  path HTTPPathMatch | Its path.
-  headers []NamedMatch key=name | Its headers.
-  queryParams []NamedMatch key=name | Its query.
-  method string one=GET,HEAD,POST,PUT,DELETE,CONNECT,OPTIONS,TRACE,PATCH | Its method.
-HTTPRouteTimeouts | How long things may take.
-  request string | The whole.
-  backendRequest string | One try.
-HTTPRouteRetry | When a request is sent again.
-  codes []int32 atomic | After these status codes.
-  attempts int32 | How often.
-  backoff string | After how long.
-HTTPRouteRule | Some requests, and what becomes of them.
-  name string | Its name.
-  matches []HTTPRouteMatch atomic | Which requests: any of these.
-  filters []HTTPRouteFilter atomic | What is done with them.
-  backendRefs []FilteredBackendRef atomic | Where they go.
-  timeouts HTTPRouteTimeouts | How long they may take.
-  retry HTTPRouteRetry | When they are sent again.
-  sessionPersistence SessionPersistence | Whether sessions stay.
-kind HTTPRoute | Where HTTP requests go.
-  spec HTTPRouteSpec required | What is wanted.
-  status RouteStatus | What is the case.
-HTTPRouteSpec | Where requests go.
-  parentRefs []ParentReference atomic | To what it attaches.
-  hostnames []string atomic | For which hosts.
-  rules []HTTPRouteRule atomic | Its rules.
-GRPCMethodMatch | A method of gRPC.
-  type string default=Exact one=Exact,RegularExpression | How it is compared.
-  service string max=1024 | Its service.
-  method string max=1024 | Its name.
-GRPCRouteMatch | What must hold of a request.
-  method GRPCMethodMatch | Its method.
-  headers []NamedMatch key=name | Its headers.
-GRPCRouteRule | Some requests, and what becomes of them.
-  name string | Its name.
-  matches []GRPCRouteMatch atomic | Which requests.
-  filters []HTTPRouteFilter atomic | What is done with them.
-  backendRefs []FilteredBackendRef atomic | Where they go.
-  sessionPersistence SessionPersistence | Whether sessions stay.
-kind GRPCRoute | Where gRPC requests go.
-  spec GRPCRouteSpec | What is wanted.
-  status RouteStatus | What is the case.
-GRPCRouteSpec | Where requests go.
-  parentRefs []ParentReference atomic | To what it attaches.
-  hostnames []string atomic | For which hosts.
-  rules []GRPCRouteRule atomic | Its rules.
-PlainRouteRule | Where connections go.
-  name string | Its name.
-  backendRefs []BackendRef required atomic | Where they go.
-kind TLSRoute | Where TLS connections go, by the name that is asked for.
-  spec TLSRouteSpec required | What is wanted.
-  status RouteStatus | What is the case.
-TLSRouteSpec | Where connections go.
-  parentRefs []ParentReference atomic | To what it attaches.
-  hostnames []string required atomic | For which names.
-  rules []PlainRouteRule required atomic | Its rules.
-kind TCPRoute | Where TCP connections go.
-  spec PlainRouteSpec required | What is wanted.
-  status RouteStatus | What is the case.
-kind UDPRoute | Where datagrams go.
-  spec PlainRouteSpec required | What is wanted.
-  status RouteStatus | What is the case.
-PlainRouteSpec | Where connections go.
-  parentRefs []ParentReference atomic | To what it attaches.
-  rules []PlainRouteRule required atomic | Its rules.
+HTTPPathMatch | A condition on the path.
+  type string default=PathPrefix one=Exact,PathPrefix,RegularExpression | Comparison of the path.
+  value string default=/ max=1024 | Path to compare with.
+HTTPRouteMatch | Conditions on a request, all of which must be true.
+  path HTTPPathMatch | Condition on the path.
+  headers []NamedMatch key=name | Conditions on headers.
+  queryParams []NamedMatch key=name | Conditions on query parameters.
+  method string one=GET,HEAD,POST,PUT,DELETE,CONNECT,OPTIONS,TRACE,PATCH | Method of the request.
+HTTPRouteTimeouts | Timeouts of requests.
+  request string | Timeout of the whole request.
+  backendRequest string | Timeout of one attempt at a backend.
+HTTPRouteRetry | Retries of failed requests.
+  codes []int32 atomic | Status codes after which HAProxy retries.
+  attempts int32 | Number of retries.
+  backoff string | Time between retries.
+HTTPRouteRule | Conditions on requests, and the actions for requests that match.
+  name string | Name of the rule.
+  matches []HTTPRouteMatch atomic | Conditions; a request must match one of them.
+  filters []HTTPRouteFilter atomic | Filters for requests that match.
+  backendRefs []FilteredBackendRef atomic | Backends of requests that match.
+  timeouts HTTPRouteTimeouts | Timeouts of requests.
+  retry HTTPRouteRetry | Retries of failed requests.
+  sessionPersistence SessionPersistence | Session persistence for requests that match.
+kind HTTPRoute | Routes of HTTP requests from listeners to backends.
+  spec HTTPRouteSpec required | Desired state of the HTTPRoute.
+  status RouteStatus | Observed state of the HTTPRoute.
+HTTPRouteSpec | Desired state of an HTTPRoute.
+  parentRefs []ParentReference atomic | Gateways, ListenerSets and listeners to which the route attaches.
+  hostnames []string atomic | Hostnames of requests; empty means all.
+  rules []HTTPRouteRule atomic | Rules of the route.
+GRPCMethodMatch | A condition on the gRPC method.
+  type string default=Exact one=Exact,RegularExpression | Comparison of the names: Exact or RegularExpression.
+  service string max=1024 | Name of the gRPC service.
+  method string max=1024 | Name of the gRPC method.
+GRPCRouteMatch | Conditions on a request, all of which must be true.
+  method GRPCMethodMatch | Condition on the gRPC method.
+  headers []NamedMatch key=name | Conditions on headers.
+GRPCRouteRule | Conditions on requests, and the actions for requests that match.
+  name string | Name of the rule.
+  matches []GRPCRouteMatch atomic | Conditions; a request must match one of them.
+  filters []HTTPRouteFilter atomic | Filters for requests that match.
+  backendRefs []FilteredBackendRef atomic | Backends of requests that match.
+  sessionPersistence SessionPersistence | Session persistence for requests that match.
+kind GRPCRoute | Routes of gRPC requests from listeners to backends.
+  spec GRPCRouteSpec | Desired state of the GRPCRoute.
+  status RouteStatus | Observed state of the GRPCRoute.
+GRPCRouteSpec | Desired state of a GRPCRoute.
+  parentRefs []ParentReference atomic | Gateways, ListenerSets and listeners to which the route attaches.
+  hostnames []string atomic | Hostnames of requests; empty means all.
+  rules []GRPCRouteRule atomic | Rules of the route.
+PlainRouteRule | Backends of connections.
+  name string | Name of the rule.
+  backendRefs []BackendRef required atomic | Backends of connections.
+kind TLSRoute | Routes of TLS connections to backends by server name (SNI).
+  spec TLSRouteSpec required | Desired state of the TLSRoute.
+  status RouteStatus | Observed state of the TLSRoute.
+TLSRouteSpec | Desired state of a TLSRoute.
+  parentRefs []ParentReference atomic | Gateways, ListenerSets and listeners to which the route attaches.
+  hostnames []string required atomic | Server names (SNI) of connections.
+  rules []PlainRouteRule required atomic | Rules of the route.
+kind TCPRoute | Routes of TCP connections to backends.
+  spec PlainRouteSpec required | Desired state of the TCPRoute.
+  status RouteStatus | Observed state of the TCPRoute.
+kind UDPRoute | Routes of UDP datagrams to backends.
+  spec PlainRouteSpec required | Desired state of the UDPRoute.
+  status RouteStatus | Observed state of the UDPRoute.
+PlainRouteSpec | Desired state of a TCPRoute or UDPRoute.
+  parentRefs []ParentReference atomic | Gateways, ListenerSets and listeners to which the route attaches.
+  rules []PlainRouteRule required atomic | Rules of the route.
 """
 _GATEWAYS: Final = """
-kind GatewayClass | Who serves Gateways of this class.
-  spec GatewayClassSpec required | What is wanted.
-  status GatewayClassStatus | What is the case.
-GatewayClassSpec | Who serves a class.
-  controllerName string required max=253 | The controller.
-  parametersRef SecretObjectReference | Its parameters.
-  description string max=64 | What it is for.
-GatewayClassStatus | What is the case about a class.
-  conditions []Condition key=type | What is the case.
-  supportedFeatures []SupportedFeature key=name | What it can do.
-SupportedFeature | A feature.
-  name string required | Its name.
-kind Gateway | Where requests come in.
-  spec GatewaySpec required | What is wanted.
-  status GatewayStatus | What is the case.
-GatewaySpec | Where requests come in.
-  gatewayClassName string required max=253 | Who serves it.
-  listeners []Listener key=name | The places.
-  addresses []GatewayAddress atomic | Their addresses.
-  infrastructure GatewayInfrastructure | What is made for it.
-  allowedListeners AllowedListeners | Whose ListenerSets may add listeners.
-  tls GatewayTLS | How TLS is spoken.
-  defaultScope string | Whose routes attach without naming it.
-GatewayInfrastructure | What is made for a Gateway.
-  labels {}string | Labels of all that is made.
-  annotations {}string | Annotations of all that is made.
-  parametersRef LocalParametersReference | More about how.
-LocalParametersReference | An object of the same namespace that says more.
-  group string required max=253 like=group | Its group.
-  kind string required max=63 like=kind | Its kind.
-  name string required max=253 | Its name.
-GatewayTLS | How TLS is spoken.
-  backend GatewayBackendTLS | With Pods.
-  frontend GatewayFrontendTLS | With clients.
-GatewayBackendTLS | How TLS is spoken with Pods.
-  clientCertificateRef SecretObjectReference | The certificate that they are shown.
-GatewayFrontendTLS | How TLS is spoken with clients.
-  default TLSConfig required | At all ports.
-  perPort []TLSPortConfig key=port | At some ports instead.
-TLSPortConfig | How TLS is spoken at a port.
-  port int32 required range=1..65535 | The port.
-  tls TLSConfig required | How.
-TLSConfig | How TLS is spoken with clients.
-  validation FrontendTLSValidation | How their certificates are checked.
-FrontendTLSValidation | How certificates of clients are checked.
-  caCertificateRefs []ObjectReference required atomic | Who signs them.
-  mode string default=AllowValidOnly one=AllowValidOnly,AllowInsecureFallback | Who else is let in.
-ObjectReference | An object of any namespace.
-  group string required max=253 like=group | Its group.
-  kind string required max=63 like=kind | Its kind.
-  name string required max=253 | Its name.
-  namespace string like=namespace | Its namespace.
-AllowedListeners | Whose ListenerSets are let in.
-  namespaces NamespaceSelector default={} | From which namespaces.
-Listener | A place where requests come in.
-  name string required max=253 | Its name.
-  hostname string max=253 like=text | Its host.
-  port int32 required range=1..65535 | Its port.
-  protocol string required max=255 | Its protocol.
-  tls GatewayTLSConfig | Its certificates.
-  allowedRoutes AllowedRoutes default={} | Whose routes may attach.
-GatewayTLSConfig | How TLS is ended.
-  mode string default=Terminate one=Terminate,Passthrough | Where it ends.
-  certificateRefs []SecretObjectReference atomic | The certificates.
-  frontendValidation any | Who may come.
-  options {}string | More.
-AllowedRoutes | Whose routes may attach.
-  namespaces NamespaceSelector default={} | From which namespaces.
-  kinds []RouteGroupKind atomic | Of which kinds.
-GatewayAddress | An address.
-  type string default=IPAddress | Its kind.
-  value string | The address.
-GatewayStatusAddress | An address.
-  type string default=IPAddress | Its kind.
+kind GatewayClass | A class of Gateways that one controller serves.
+  spec GatewayClassSpec required | Desired state of the GatewayClass.
+  status GatewayClassStatus | Observed state of the GatewayClass.
+GatewayClassSpec | Desired state of a GatewayClass.
+  controllerName string required max=253 | Name of the controller that serves Gateways of this class.
+  parametersRef SecretObjectReference | Object with parameters for the controller.
+  description string max=64 | Description of the class.
+GatewayClassStatus | Observed state of a GatewayClass.
+  conditions []Condition key=type | Conditions of the GatewayClass.
+  supportedFeatures []SupportedFeature key=name | Features of the Gateway API that the controller supports.
+SupportedFeature | A feature of the Gateway API.
+  name string required | Name of the feature.
+kind Gateway | Listeners that accept traffic for routes.
+  spec GatewaySpec required | Desired state of the Gateway.
+  status GatewayStatus | Observed state of the Gateway.
+GatewaySpec | Desired state of a Gateway.
+  gatewayClassName string required max=253 | Name of the GatewayClass.
+  listeners []Listener key=name | Listeners of the Gateway.
+  addresses []GatewayAddress atomic | Addresses of the Gateway; empty means addresses that the controller chooses.
+  infrastructure GatewayInfrastructure | Metadata of the objects that the controller creates for the Gateway.
+  allowedListeners AllowedListeners | ListenerSets that may add listeners to the Gateway.
+  tls GatewayTLS | TLS settings of the Gateway.
+  defaultScope string | Routes that attach without a reference to the Gateway.
+GatewayInfrastructure | Metadata of the objects that the controller creates for a Gateway.
+  labels {}string | Labels of these objects.
+  annotations {}string | Annotations of these objects.
+  parametersRef LocalParametersReference | Object with parameters for the controller.
+LocalParametersReference | Reference to an object with parameters, in the same namespace.
+  group string required max=253 like=group | API group of the object.
+  kind string required max=63 like=kind | Kind of the object.
+  name string required max=253 | Name of the object.
+GatewayTLS | TLS settings of a Gateway.
+  backend GatewayBackendTLS | TLS to endpoints.
+  frontend GatewayFrontendTLS | TLS from clients.
+GatewayBackendTLS | TLS to endpoints.
+  clientCertificateRef SecretObjectReference | Secret with the client certificate for endpoints.
+GatewayFrontendTLS | TLS from clients.
+  default TLSConfig required | Settings of all ports.
+  perPort []TLSPortConfig key=port | Settings of single ports, in place of the default.
+TLSPortConfig | TLS settings of one port.
+  port int32 required range=1..65535 | Number of the port.
+  tls TLSConfig required | Settings of this port.
+TLSConfig | TLS settings for clients.
+  validation FrontendTLSValidation | Validation of client certificates.
+FrontendTLSValidation | Validation of client certificates.
+  caCertificateRefs []ObjectReference required atomic | Objects with the CA certificates of clients.
+  mode string default=AllowValidOnly one=AllowValidOnly,AllowInsecureFallback | Treatment of invalid certificates.
+ObjectReference | Reference to an object.
+  group string required max=253 like=group | API group of the object.
+  kind string required max=63 like=kind | Kind of the object.
+  name string required max=253 | Name of the object.
+  namespace string like=namespace | Namespace of the object.
+AllowedListeners | ListenerSets that may add listeners to a Gateway.
+  namespaces NamespaceSelector default={} | Namespaces of these ListenerSets.
+Listener | A port that accepts traffic.
+  name string required max=253 | Name of the listener.
+  hostname string max=253 like=text | Hostname of requests; empty means all.
+  port int32 required range=1..65535 | Number of the port.
+  protocol string required max=255 | Protocol: HTTP, HTTPS, TLS, TCP or UDP.
+  tls GatewayTLSConfig | TLS settings of the listener.
+  allowedRoutes AllowedRoutes default={} | Routes that may attach to the listener.
+GatewayTLSConfig | TLS settings of a listener.
+  mode string default=Terminate one=Terminate,Passthrough | Terminate: the Gateway decrypts.
+  certificateRefs []SecretObjectReference atomic | Secrets with the server certificates.
+  frontendValidation any | Validation of client certificates.
+  options {}string | Settings of the implementation.
+AllowedRoutes | Routes that may attach to a listener.
+  namespaces NamespaceSelector default={} | Namespaces of these routes.
+  kinds []RouteGroupKind atomic | Kinds of these routes.
+GatewayAddress | An address of a Gateway.
+  type string default=IPAddress | Type of the address.
+  value string | The address; empty means one that the controller chooses.
+GatewayStatusAddress | An address of a Gateway.
+  type string default=IPAddress | Type of the address.
   value string required | The address.
-GatewayStatus | What is the case about a Gateway.
-  addresses []GatewayStatusAddress atomic | Where it is reached.
-  attachedListenerSets int32 | How many are.
-  conditions []Condition key=type | What is the case.
-  listeners []ListenerStatus key=name | By listener.
-ListenerStatus | What is the case about a listener.
-  name string required | Its name.
-  supportedKinds []RouteGroupKind atomic | Which routes it takes.
-  attachedRoutes int32 required | How many have come.
-  conditions []Condition key=type | What is the case.
-kind ListenerSet | More listeners of a Gateway.
-  spec ListenerSetSpec required | What is wanted.
-  status ListenerSetStatus | What is the case.
-ListenerSetSpec | More listeners.
-  parentRef ParentReference required | Of which Gateway.
-  listeners []Listener required key=name | The places.
-ListenerSetStatus | What is the case about more listeners.
-  conditions []Condition key=type | What is the case.
-  listeners []ListenerStatus key=name | By listener.
-kind ReferenceGrant | Who may refer to objects of this namespace.
-  spec ReferenceGrantSpec required | What is allowed.
-ReferenceGrantSpec | Who may refer to what.
-  from []ReferenceGrantFrom required atomic | Who.
-  to []ReferenceGrantTo required atomic | To what.
-ReferenceGrantFrom | Who may refer.
-  group string required like=group | Of which group.
-  kind string required like=kind | Of which kind.
-  namespace string required like=namespace | Of which namespace.
-ReferenceGrantTo | What may be referred to.
-  group string required like=group | Of which group.
-  kind string required like=kind | Of which kind.
-  name string | Which one; all if not given.
-kind BackendTLSPolicy | How endpoints' certificates are checked.
-  spec BackendTLSPolicySpec required | What is wanted.
-  status PolicyStatus | What is the case.
-BackendTLSPolicySpec | How certificates are checked.
-  targetRefs []PolicyTarget required atomic | Whose.
-  validation BackendTLSPolicyValidation required | How.
-  options {}string | More.
-PolicyTarget | What a policy is for.
-  group string required like=group | Its group.
-  kind string required like=kind | Its kind.
-  name string required | Its name.
-  sectionName string like=subdomain | A part of it.
-BackendTLSPolicyValidation | How certificates are checked.
-  caCertificateRefs []LocalObjectReference atomic | Who signs them.
-  wellKnownCACertificates string | Who signs them.
-  hostname string required max=253 like=subdomain | The name that they have.
-  subjectAltNames []SubjectAltName atomic | Further names.
-SubjectAltName | A name in a certificate.
-  type string required one=Hostname,URI | Its kind.
-  hostname string like=subdomain | A host.
-  uri string | A URI.
-PolicyAncestorStatus | What a controller says about a policy.
-  ancestorRef ParentReference required | At what.
-  controllerName string required | The controller.
-  conditions []Condition key=type | What is the case.
-PolicyStatus | What controllers say about a policy.
-  ancestors []PolicyAncestorStatus atomic | By what they are about.
+GatewayStatus | Observed state of a Gateway.
+  addresses []GatewayStatusAddress atomic | Addresses at which clients reach the Gateway.
+  attachedListenerSets int32 | Number of attached ListenerSets.
+  conditions []Condition key=type | Conditions of the Gateway.
+  listeners []ListenerStatus key=name | State of each listener.
+ListenerStatus | Observed state of a listener.
+  name string required | Name of the listener.
+  supportedKinds []RouteGroupKind atomic | Kinds of routes that the listener supports.
+  attachedRoutes int32 required | Number of attached routes.
+  conditions []Condition key=type | Conditions of the listener.
+kind ListenerSet | Additional listeners of a Gateway.
+  spec ListenerSetSpec required | Desired state of the ListenerSet.
+  status ListenerSetStatus | Observed state of the ListenerSet.
+ListenerSetSpec | Desired state of a ListenerSet.
+  parentRef ParentReference required | Gateway that gets the listeners.
+  listeners []Listener required key=name | Listeners of the ListenerSet.
+ListenerSetStatus | Observed state of a ListenerSet.
+  conditions []Condition key=type | Conditions of the ListenerSet.
+  listeners []ListenerStatus key=name | State of each listener.
+kind ReferenceGrant | Permission to refer to objects in this namespace from other namespaces.
+  spec ReferenceGrantSpec required | Desired state of the ReferenceGrant.
+ReferenceGrantSpec | Desired state of a ReferenceGrant.
+  from []ReferenceGrantFrom required atomic | Kinds and namespaces of objects that may refer.
+  to []ReferenceGrantTo required atomic | Objects in this namespace to which they may refer.
+ReferenceGrantFrom | A kind and namespace of objects that may refer.
+  group string required like=group | API group of these objects.
+  kind string required like=kind | Kind of these objects.
+  namespace string required like=namespace | Namespace of these objects.
+ReferenceGrantTo | A kind of objects to which others may refer.
+  group string required like=group | API group of these objects.
+  kind string required like=kind | Kind of these objects.
+  name string | Name of one object; empty means all.
+kind BackendTLSPolicy | TLS from a Gateway to the endpoints of Services.
+  spec BackendTLSPolicySpec required | Desired state of the BackendTLSPolicy.
+  status PolicyStatus | Observed state of the BackendTLSPolicy.
+BackendTLSPolicySpec | Desired state of a BackendTLSPolicy.
+  targetRefs []PolicyTarget required atomic | Services and ports of Services with this policy.
+  validation BackendTLSPolicyValidation required | Validation of the endpoints' certificates.
+  options {}string | Settings of the implementation.
+PolicyTarget | An object with the policy.
+  group string required like=group | API group of the object.
+  kind string required like=kind | Kind of the object.
+  name string required | Name of the object.
+  sectionName string like=subdomain | Name of one part: a listener, rule or port.
+BackendTLSPolicyValidation | Validation of endpoints' certificates.
+  caCertificateRefs []LocalObjectReference atomic | Objects with the CA certificates.
+  wellKnownCACertificates string | Set of well-known CA certificates: System.
+  hostname string required max=253 like=subdomain | Server name (SNI), which the certificate must contain.
+  subjectAltNames []SubjectAltName atomic | Names of which the certificate must contain one, in place of hostname.
+SubjectAltName | A subject alternative name of a certificate.
+  type string required one=Hostname,URI | Type of the name: Hostname or URI.
+  hostname string like=subdomain | Hostname in the certificate.
+  uri string | URI in the certificate.
+PolicyAncestorStatus | State of a policy at one ancestor, according to one controller.
+  ancestorRef ParentReference required | The ancestor, usually a Gateway.
+  controllerName string required | Name of the controller that wrote this status.
+  conditions []Condition key=type | Conditions of the policy at this ancestor.
+PolicyStatus | Observed state of a policy.
+  ancestors []PolicyAncestorStatus atomic | State of the policy at each ancestor.
 """
 _PREFIX: Final = "io.k8s.networking.gateway.v1"
 _PARTS: Final = read_types(_SHARED, _PREFIX, META, custom=True)

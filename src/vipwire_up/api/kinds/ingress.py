@@ -17,64 +17,64 @@ from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
 _LOCAL: Final = """
-TypedLocalObjectReference | Names an object of the same namespace.
-  apiGroup string #1 | The group of its kind.
-  kind string #2 required | Its kind.
-  name string #3 required | Its name.
+TypedLocalObjectReference | Reference to an object in the same namespace.
+  apiGroup string #1 | API group of the object.
+  kind string #2 required | Kind of the object.
+  name string #3 required | Name of the object.
 """
 _TABLE: Final = """
-kind Ingress | How requests from outside reach Services, by host and path.
-  spec IngressSpec #2 | What is wanted.
-  status IngressStatus #3 default={} | What is the case.
-IngressSpec | Which requests go where.
-  defaultBackend IngressBackend #1 | Where requests go that no rule matches.
-  ingressClassName string #4 | Which controller does it.
-  rules []IngressRule #3 atomic | Which requests go where, by host.
-  tls []IngressTLS #2 atomic | Certificates.
-IngressRule | Requests for one host.
-  host string #1 | The host; all if not given.
-  http HTTPIngressRuleValue #2.1 | Where they go, by path.
-HTTPIngressRuleValue | Where requests go, by path.
-  paths []HTTPIngressPath #1 required atomic | The paths.
-HTTPIngressPath | Where requests for a path go.
-  backend IngressBackend #2 required | Where they go.
-  path string #1 | The path.
-  pathType string #3 required named pointer one=Exact,ImplementationSpecific,Prefix | How paths are compared.
-IngressBackend | Where requests go.
-  resource TypedLocalObjectReference #3 atomic | An object that is no Service.
-  service IngressServiceBackend #4 | A Service.
+kind Ingress | Rules that route HTTP requests to Services by host and path.
+  spec IngressSpec #2 | Desired state of the Ingress.
+  status IngressStatus #3 default={} | Observed state of the Ingress.
+IngressSpec | Desired state of an Ingress.
+  defaultBackend IngressBackend #1 | Backend of requests that match no rule.
+  ingressClassName string #4 | Name of the IngressClass.
+  rules []IngressRule #3 atomic | Rules, by host.
+  tls []IngressTLS #2 atomic | Certificates for hosts.
+IngressRule | Rules for one host.
+  host string #1 | Host of requests; empty means all.
+  http HTTPIngressRuleValue #2.1 | Backends of the host, by path.
+HTTPIngressRuleValue | Backends, by path.
+  paths []HTTPIngressPath #1 required atomic | Paths and their backends.
+HTTPIngressPath | A path and its backend.
+  backend IngressBackend #2 required | Backend of requests that match.
+  path string #1 | Path to compare with.
+  pathType string #3 required named pointer one=Exact,ImplementationSpecific,Prefix | Comparison of the path.
+IngressBackend | A destination of requests.
+  resource TypedLocalObjectReference #3 atomic | Object in the same namespace, in place of a Service.
+  service IngressServiceBackend #4 | Service in the same namespace.
 IngressServiceBackend | A Service as a backend.
-  name string #1 required | Its name.
-  port ServiceBackendPort #2 | Its port.
+  name string #1 required | Name of the Service.
+  port ServiceBackendPort #2 | Port of the Service.
 ServiceBackendPort | A port of a Service, by name or number.
-  name string #1 | Its name.
-  number int32 #2 range=0..65535 | Its number.
+  name string #1 | Name of the port.
+  number int32 #2 range=0..65535 | Number of the port.
 IngressTLS | A certificate for hosts.
-  hosts []string #1 atomic | The hosts.
-  secretName string #2 | The Secret with certificate and key.
-IngressStatus | What is the case about an Ingress.
-  loadBalancer IngressLoadBalancerStatus #1 default={} | Where it can be reached.
-IngressLoadBalancerStatus | Where an Ingress can be reached.
-  ingress []IngressLoadBalancerIngress #1 atomic | The addresses.
+  hosts []string #1 atomic | Hosts in the certificate.
+  secretName string #2 | Name of the Secret with the certificate and key.
+IngressStatus | Observed state of an Ingress.
+  loadBalancer IngressLoadBalancerStatus #1 default={} | Addresses of the Ingress.
+IngressLoadBalancerStatus | Addresses of an Ingress.
+  ingress []IngressLoadBalancerIngress #1 atomic | Addresses at which clients reach the Ingress.
 IngressLoadBalancerIngress | An address of an Ingress.
-  hostname string #2 | A name.
-  ip string #1 | An address.
+  hostname string #2 | DNS name.
+  ip string #1 | IP address.
   ports []IngressPortStatus #4 atomic | State of single ports.
 IngressPortStatus | State of one port.
-  error string #3 | What is wrong with it.
-  port int32 #1 required | The port.
-  protocol string #2 required | Its protocol.
-kind IngressClass | Who serves Ingresses of this class.
-  spec IngressClassSpec #2 | What is wanted.
-IngressClassSpec | Who serves a class.
-  controller string #1 max=250 | The controller.
-  parameters IngressClassParametersReference #2 | An object with its parameters.
-IngressClassParametersReference | Names an object with parameters.
-  apiGroup string #1 | The group of its kind.
-  kind string #2 required | Its kind.
-  name string #3 required | Its name.
-  namespace string #5 | Its namespace.
-  scope string #4 pointer default=Cluster one=Cluster,Namespace | Whether it has one.
+  error string #3 | Error of the port, if there is one.
+  port int32 #1 required | Number of the port.
+  protocol string #2 required | Transport protocol of the port.
+kind IngressClass | A class of Ingresses that one controller serves.
+  spec IngressClassSpec #2 | Desired state of the IngressClass.
+IngressClassSpec | Desired state of an IngressClass.
+  controller string #1 max=250 | Name of the controller that serves Ingresses of this class.
+  parameters IngressClassParametersReference #2 | Object with parameters for the controller.
+IngressClassParametersReference | Reference to an object with parameters.
+  apiGroup string #1 | API group of the object.
+  kind string #2 required | Kind of the object.
+  name string #3 required | Name of the object.
+  namespace string #5 | Namespace of the object, if scope is Namespace.
+  scope string #4 pointer default=Cluster one=Cluster,Namespace | Scope of the object: Cluster or Namespace.
 """
 _REFERENCES: Final = read_types(_LOCAL, CORE_PREFIX, META)
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.networking.v1", META | _REFERENCES)

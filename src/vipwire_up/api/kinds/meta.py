@@ -7,60 +7,60 @@ from vipwire_up.api.objects.schema import Type, read_types
 PREFIX: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
 
 _TABLE: Final = """
-OwnerReference | Points to the object that this one belongs to: it is deleted with its owner.
+OwnerReference | Reference to an owner. The garbage collector deletes an object without owners.
   apiVersion string #5 required | API version of the owner.
   kind string #1 required | Kind of the owner.
   name string #3 required | Name of the owner.
   uid string #4 required | UID of the owner.
-  controller bool #6 | Whether this owner controls the object; at most one does.
-  blockOwnerDeletion bool #7 | Whether a foreground deletion of the owner waits for this object.
-ManagedFieldsEntry | Which fields one writer has set.
-  manager string #1 | Who writes.
-  operation string #2 | How the fields came to be the manager's: Apply or Update.
-  apiVersion string #3 | The version that the fields are named in.
-  time time #4 | When the manager last wrote.
-  fieldsType string #6 | The form of fieldsV1; always FieldsV1.
-  fieldsV1 any #7 | The fields: f:name, k:{keys} and v:value, nested.
-  subresource string #8 | The subresource that was written to, if any.
-ObjectMeta | What every object has besides its own content.
-  name string #1 | Unique among the objects of its kind in its namespace. Cannot be changed.
-  generateName string #2 | Beginning of a name that the server makes unique, where name is not given.
-  namespace string #3 | The namespace that the object is in. Cannot be changed.
-  uid string #5 | Unique in space and time; set by the server.
-  resourceVersion string #6 | Number of the object's last change. An update with an older one fails.
-  generation int64 #7 | Counts changes of what is wanted; set by the server.
-  creationTimestamp time #8 | When the object was created; set by the server.
-  deletionTimestamp time #9 | When the object will be or was to be gone; set by the server at deletion.
-  deletionGracePeriodSeconds int64 #10 | Seconds from deletion to removal; set by the server.
-  labels {}string #11 | Names and values that objects are selected by.
-  annotations {}string #12 | Names and values that tools keep with the object; not for selection.
-  ownerReferences []OwnerReference #13 key=uid merge=uid | The objects that this one depends on.
-  finalizers []string #14 set merge=- | What has to be done before the object may go; it goes when this is empty.
-  managedFields []ManagedFieldsEntry #17 atomic | Which writer has set which fields; kept by the server.
-  selfLink string #4 | Not used any more.
+  controller bool #6 | True if this owner is the managing controller; at most one is.
+  blockOwnerDeletion bool #7 | True if a foreground deletion of the owner waits for this object.
+ManagedFieldsEntry | Fields that one manager has set.
+  manager string #1 | Name of the manager.
+  operation string #2 | Operation that made the manager own the fields: Apply or Update.
+  apiVersion string #3 | API version of the field names.
+  time time #4 | Time of the manager's last write.
+  fieldsType string #6 | Format of fieldsV1: always FieldsV1.
+  fieldsV1 any #7 | Fields: f:name, k:{keys} and v:value, nested.
+  subresource string #8 | Subresource that the manager wrote; empty for the object itself.
+ObjectMeta | Metadata of every object.
+  name string #1 | Name, unique for the kind in the namespace. Immutable.
+  generateName string #2 | Prefix of the name, to which the server adds a unique suffix if name is empty.
+  namespace string #3 | Namespace of the object. Immutable.
+  uid string #5 | Unique identifier of the object. Set by the server.
+  resourceVersion string #6 | Version of the object. The server rejects an update with an older version.
+  generation int64 #7 | Number of the desired state. Set by the server.
+  creationTimestamp time #8 | Time of creation. Set by the server.
+  deletionTimestamp time #9 | Time at which the server deletes the object. Set by the server on a deletion.
+  deletionGracePeriodSeconds int64 #10 | Seconds from the request to the deletion. Set by the server.
+  labels {}string #11 | Keys and values that selectors match.
+  annotations {}string #12 | Keys and values for tools. Selectors do not match them.
+  ownerReferences []OwnerReference #13 key=uid merge=uid | Owners of the object.
+  finalizers []string #14 set merge=- | Identifiers of components that must act before the deletion.
+  managedFields []ManagedFieldsEntry #17 atomic | Managers and the fields that they have set. Set by the server.
+  selfLink string #4 | Deprecated and unused.
 LabelSelectorRequirement | A condition on one label.
-  key string #1 required | The label.
-  operator string #2 required one=In,NotIn,Exists,DoesNotExist | How it is compared.
-  values []string #3 atomic | The values of In and NotIn.
-LabelSelector | Selects objects by their labels. An empty one selects all.
-  matchLabels {}string #1 | Labels that have to be as given.
-  matchExpressions []LabelSelectorRequirement #2 atomic | Conditions that must all hold.
+  key string #1 required | Key of the label.
+  operator string #2 required one=In,NotIn,Exists,DoesNotExist | Operator between the label and values.
+  values []string #3 atomic | Values for In and NotIn.
+LabelSelector | A selector of objects by their labels. An empty selector matches all objects.
+  matchLabels {}string #1 | Labels that must be equal.
+  matchExpressions []LabelSelectorRequirement #2 atomic | Conditions, all of which must be true.
 Condition | One aspect of an object's state.
-  type string #1 required max=316 | The aspect.
-  status string #2 required one=True,False,Unknown | Whether it holds.
-  observedGeneration int64 #3 | The generation that this was found out about.
-  lastTransitionTime time #4 required | When the status last changed.
-  reason string #5 required | One word about why.
-  message string #6 required | A sentence about why.
-Preconditions | What must hold for a deletion.
-  resourceVersion string #2 | The object's last change.
-  uid string #1 | The object's UID.
-DeleteOptions | How an object is deleted.
-  dryRun []string #5 atomic | All: nothing is done.
-  gracePeriodSeconds int64 #1 | Seconds that a Pod has.
-  orphanDependents bool #3 | Old form of propagationPolicy.
-  preconditions Preconditions #2 | What must hold.
-  propagationPolicy string #4 | What becomes of dependents: Background, Foreground or Orphan.
+  type string #1 required max=316 | Type of the condition.
+  status string #2 required one=True,False,Unknown | Status of the condition: True, False or Unknown.
+  observedGeneration int64 #3 | metadata.generation for which the controller set the condition.
+  lastTransitionTime time #4 required | Time of the last change of status.
+  reason string #5 required | Reason for the status, in one word.
+  message string #6 required | Explanation for people.
+Preconditions | Conditions that must be true for a deletion.
+  resourceVersion string #2 | Resource version of the object.
+  uid string #1 | UID of the object.
+DeleteOptions | Options of a deletion.
+  dryRun []string #5 atomic | All: the server checks the request and changes nothing.
+  gracePeriodSeconds int64 #1 | Seconds before the deletion of a Pod.
+  orphanDependents bool #3 | Deprecated: use propagationPolicy.
+  preconditions Preconditions #2 | Conditions that must be true for the deletion.
+  propagationPolicy string #4 | Deletion of dependents: Background, Foreground or Orphan.
 """
 
 META: Final[dict[str, Type]] = read_types(_TABLE, PREFIX, {})

@@ -16,59 +16,59 @@ from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
-kind Node | A machine.
-  spec NodeSpec #2 default={} | What is wanted.
-  status NodeStatus #3 default={} | What is the case.
-NodeSpec | What is wanted of a node.
-  configSource any #6 | Not used any more.
-  externalID string #2 | Not used any more.
-  podCIDR string #1 | The first of podCIDRs.
-  podCIDRs []string #7 set merge=- | The ranges that Pods of this node have addresses of.
-  providerID string #3 | What the cloud calls the machine.
-  taints []Taint #5 atomic | What keeps Pods away.
-  unschedulable bool #4 | Whether no new Pods are wanted.
-Taint | What keeps Pods away that do not tolerate it.
-  effect string #3 required one=NoSchedule,PreferNoSchedule,NoExecute | What it does.
-  key string #1 required | Its name.
-  timeAdded time #4 | Since when.
-  value string #2 | Its value.
-NodeStatus | What is the case about a node.
+kind Node | A machine of the cluster.
+  spec NodeSpec #2 default={} | Desired state of the Node.
+  status NodeStatus #3 default={} | Observed state of the Node.
+NodeSpec | Desired state of a Node.
+  configSource any #6 | Deprecated and unused.
+  externalID string #2 | Deprecated and unused.
+  podCIDR string #1 | First entry of podCIDRs.
+  podCIDRs []string #7 set merge=- | CIDRs of the addresses of Pods on the Node.
+  providerID string #3 | Identifier of the machine at the cloud provider.
+  taints []Taint #5 atomic | Taints of the Node.
+  unschedulable bool #4 | True if schedulers must not assign new Pods to the Node.
+Taint | A taint, which keeps Pods without a toleration off a Node.
+  effect string #3 required one=NoSchedule,PreferNoSchedule,NoExecute | Effect on Pods without a toleration.
+  key string #1 required | Key of the taint.
+  timeAdded time #4 | Time at which the taint was added.
+  value string #2 | Value of the taint.
+NodeStatus | Observed state of a Node.
   addresses []NodeAddress #5 key=type merge=type | Addresses and names of the machine.
   allocatable {}quantity #2 | Resources for Pods.
   capacity {}quantity #1 | Resources of the machine.
-  conditions []NodeCondition #4 key=type merge=type | Ready and others.
-  config any #11 | Not used any more.
-  daemonEndpoints any #6 | Where the kubelet listens.
-  declaredFeatures []string atomic | What the node can do.
-  features any #13 | What its runtime can do.
-  images []any #8 | Images that are there.
-  nodeInfo NodeSystemInfo #7 | Versions.
-  phase string #3 | Not used any more.
-  runtimeHandlers []any #12 | Container runtimes.
-  volumesAttached []any #10 | Volumes that are attached.
-  volumesInUse []string #9 atomic | Volumes that are in use.
-NodeAddress | An address or a name of a machine.
-  address string #2 required | The address.
-  type string #1 required | InternalIP, ExternalIP, Hostname and others.
-NodeCondition | One aspect of a node's state.
-  lastHeartbeatTime time #3 | When it was last heard of.
-  lastTransitionTime time #4 | When it last changed.
-  message string #6 | A sentence about why.
-  reason string #5 | A word about why.
-  status string #2 required | True, False or Unknown.
-  type string #1 required | The aspect.
-NodeSystemInfo | Versions of what runs on a node.
-  architecture string #10 | Its processor.
-  bootID string #3 | This boot.
-  containerRuntimeVersion string #6 | The container runtime.
-  kernelVersion string #4 | The kernel.
-  kubeProxyVersion string #8 | The service proxy.
-  kubeletVersion string #7 | The kubelet.
-  machineID string #1 | The machine.
-  operatingSystem string #9 | linux.
-  osImage string #5 | The distribution.
-  swap any #11 | Its swap space.
-  systemUUID string #2 | The machine, by its firmware.
+  conditions []NodeCondition #4 key=type merge=type | Conditions of the Node, such as Ready.
+  config any #11 | Deprecated and unused.
+  daemonEndpoints any #6 | Ports of the kubelet.
+  declaredFeatures []string atomic | Features of the Node.
+  features any #13 | Features of the container runtime.
+  images []any #8 | Container images on the Node.
+  nodeInfo NodeSystemInfo #7 | Versions of the Node's software.
+  phase string #3 | Deprecated and unused.
+  runtimeHandlers []any #12 | Handlers of the container runtime.
+  volumesAttached []any #10 | Volumes that are attached to the Node.
+  volumesInUse []string #9 atomic | Volumes that the Node uses.
+NodeAddress | An address or name of a machine.
+  address string #2 required | The address or name.
+  type string #1 required | Type of the address: Hostname, InternalIP, ExternalIP, InternalDNS or ExternalDNS.
+NodeCondition | One aspect of a Node's state.
+  lastHeartbeatTime time #3 | Time of the last update of the condition.
+  lastTransitionTime time #4 | Time of the last change of status.
+  message string #6 | Explanation for people.
+  reason string #5 | Reason for the status, in one word.
+  status string #2 required | Status of the condition: True, False or Unknown.
+  type string #1 required | Type of the condition.
+NodeSystemInfo | Versions of the software on a Node.
+  architecture string #10 | Architecture of the CPU.
+  bootID string #3 | Identifier of the current boot.
+  containerRuntimeVersion string #6 | Version of the container runtime.
+  kernelVersion string #4 | Version of the kernel.
+  kubeProxyVersion string #8 | Version of the service proxy.
+  kubeletVersion string #7 | Version of the kubelet.
+  machineID string #1 | Identifier of the machine, from /etc/machine-id.
+  operatingSystem string #9 | Operating system: linux.
+  osImage string #5 | Name of the distribution.
+  swap any #11 | Swap space of the machine.
+  systemUUID string #2 | Identifier of the machine, from the firmware.
 """
 
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)

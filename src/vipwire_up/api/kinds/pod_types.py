@@ -12,130 +12,130 @@ from vipwire_up.api.objects.schema import Type, read_types
 CORE_PREFIX: Final = "io.k8s.api.core.v1"
 
 _TABLE: Final = """
-kind Pod | A workload with an address: a process, a container, a VM or another host.
-  spec PodSpec #2 default={} | What is wanted.
-  status PodStatus #3 | What is the case.
-PodSpec | What a Pod consists of.
-  activeDeadlineSeconds int64 #5 range=1..2147483647 | Seconds that the Pod may run.
-  affinity any #18 | Wishes about nodes.
-  automountServiceAccountToken bool #21 | Whether a token is mounted.
-  containers []Container #2 required key=name merge=name | The containers; at least one.
-  dnsConfig PodDNSConfig #26 | How names are resolved, beside dnsPolicy.
-  dnsPolicy string #6 default=ClusterFirst one=ClusterFirst,ClusterFirstWithHostNet,Default,None | How it resolves.
-  enableServiceLinks bool #30 default=true | Whether Services are told to containers by environment variables.
-  ephemeralContainers []any #34 | Containers added for debugging.
-  hostAliases []HostAlias #23 key=ip merge=ip | Lines of /etc/hosts.
-  hostIPC bool #13 | Uses the node's IPC namespace.
-  hostNetwork bool #11 | Uses the node's network.
-  hostPID bool #12 | Uses the node's process ids.
-  hostUsers bool #37 | Uses the node's user namespace.
-  hostname string #16 max=63 | The Pod's hostname, which DNS knows under the subdomain.
-  hostnameOverride string max=64 | The hostname inside the Pod, unknown to DNS.
-  imagePullSecrets []LocalObjectReference #15 key=name merge=name | Secrets to pull images with.
-  initContainers []Container #20 key=name merge=name | Containers that run to their end before the others.
-  nodeName string #10 | The node that the Pod is on.
-  nodeSelector {}string #7 atomic | Labels of nodes that are wanted.
-  os any #36 | The operating system of the containers.
-  overhead {}quantity #32 | Resources that the Pod itself takes.
-  preemptionPolicy string #31 | Whether it may displace others.
-  priority int32 #25 | Its priority.
-  priorityClassName string #24 | The name of its priority.
-  readinessGates []PodReadinessGate #28 atomic | Conditions that must also be True for the Pod to be ready.
-  resourceClaims []any #39 | Devices it claims.
+kind Pod | A workload with an address: a process, container, virtual machine or other host.
+  spec PodSpec #2 default={} | Desired state of the Pod.
+  status PodStatus #3 | Observed state of the Pod.
+PodSpec | Desired state of a Pod.
+  activeDeadlineSeconds int64 #5 range=1..2147483647 | Longest time of the Pod, in seconds.
+  affinity any #18 | Constraints for the scheduler.
+  automountServiceAccountToken bool #21 | True if containers get a token of the service account.
+  containers []Container #2 required key=name merge=name | Containers of the Pod; at least one.
+  dnsConfig PodDNSConfig #26 | DNS settings of the Pod, in addition to dnsPolicy.
+  dnsPolicy string #6 default=ClusterFirst one=ClusterFirst,ClusterFirstWithHostNet,Default,None | DNS policy.
+  enableServiceLinks bool #30 default=true | True if environment variables name the Services of the namespace.
+  ephemeralContainers []any #34 | Containers for debugging.
+  hostAliases []HostAlias #23 key=ip merge=ip | Lines for /etc/hosts.
+  hostIPC bool #13 | True if the Pod uses the Node's IPC namespace.
+  hostNetwork bool #11 | True if the Pod uses the Node's network namespace.
+  hostPID bool #12 | True if the Pod uses the Node's PID namespace.
+  hostUsers bool #37 | True if the Pod uses the Node's user namespace.
+  hostname string #16 max=63 | Hostname of the Pod, which is in DNS below the subdomain.
+  hostnameOverride string max=64 | Hostname inside the Pod, which is not in DNS.
+  imagePullSecrets []LocalObjectReference #15 key=name merge=name | Secrets for pulling images.
+  initContainers []Container #20 key=name merge=name | Containers that must complete before the others start.
+  nodeName string #10 | Name of the Node with the Pod.
+  nodeSelector {}string #7 atomic | Labels that the Node must have.
+  os any #36 | Operating system of the containers.
+  overhead {}quantity #32 | Resources that the Pod itself uses.
+  preemptionPolicy string #31 | Policy for the preemption of Pods with lower priority.
+  priority int32 #25 | Priority of the Pod.
+  priorityClassName string #24 | Name of the PriorityClass.
+  readinessGates []PodReadinessGate #28 atomic | Further conditions that must be True for a ready Pod.
+  resourceClaims []any #39 | Devices that the Pod claims.
   resources ResourceRequirements #40 | Resources of the whole Pod.
-  restartPolicy string #3 default=Always one=Always,OnFailure,Never | What is done when a container ends.
-  runtimeClassName string #29 | The container runtime.
-  schedulerName string #19 default=default-scheduler | Who assigns it to a node.
-  schedulingGates []any #38 | What keeps it from being scheduled.
+  restartPolicy string #3 default=Always one=Always,OnFailure,Never | Restart policy of containers.
+  runtimeClassName string #29 | Name of the RuntimeClass.
+  schedulerName string #19 default=default-scheduler | Name of the scheduler.
+  schedulingGates []any #38 | Gates that block the scheduling of the Pod.
   securityContext any #14 default={} | Security settings of all containers.
-  serviceAccount string #9 | Old name of serviceAccountName.
-  serviceAccountName string #8 | Whom the Pod acts as.
-  setHostnameAsFQDN bool #35 | Whether the hostname is the whole name.
-  shareProcessNamespace bool #27 | Whether containers see each other's processes.
-  subdomain string #17 | The headless Service under which DNS knows the hostname.
-  terminationGracePeriodSeconds int64 #4 default=30 | Seconds from deletion to the end.
-  tolerations []Toleration #22 atomic | Taints it does not mind.
-  topologySpreadConstraints []any #33 | How Pods are spread.
-  volumes []Volume #1 key=name merge=name retain | Files that containers can mount.
-Container | A container; or here, whatever listens on the Pod's ports.
+  serviceAccount string #9 | Deprecated: use serviceAccountName.
+  serviceAccountName string #8 | Name of the ServiceAccount of the Pod.
+  setHostnameAsFQDN bool #35 | True if the hostname is the fully qualified domain name.
+  shareProcessNamespace bool #27 | True if all containers share one PID namespace.
+  subdomain string #17 | Name of the headless Service below which DNS has the hostname.
+  terminationGracePeriodSeconds int64 #4 default=30 | Seconds from the deletion to the end of the containers.
+  tolerations []Toleration #22 atomic | Taints that the Pod tolerates.
+  topologySpreadConstraints []any #33 | Constraints on the spread of Pods over domains.
+  volumes []Volume #1 key=name merge=name retain | Volumes that containers can mount.
+Container | A container, or with vipwire the program that listens on the Pod's ports.
   args []string #4 atomic | Arguments of the command.
-  command []string #3 atomic | The command.
+  command []string #3 atomic | Command of the container.
   env []EnvVar #7 key=name merge=name | Environment variables.
   envFrom []any #19 | Sources of environment variables.
-  image string #2 | The image.
-  imagePullPolicy string #14 one=Always,IfNotPresent,Never | When the image is pulled.
-  lifecycle any #12 | What is run after start and before the end.
-  livenessProbe Probe #10 | When it is to be restarted.
-  name string #1 required max=63 | The container's name.
-  ports []ContainerPort #6 key=containerPort,protocol merge=containerPort | What it listens on.
-  readinessProbe Probe #11 | When it can take connections.
-  resizePolicy []any #23 | How it takes changes of resources.
-  resources ResourceRequirements #8 | What it needs.
-  restartPolicy string #24 | For init containers that go on running.
-  restartPolicyRules []any | When it is restarted, by exit code.
-  securityContext any #15 | Security settings.
-  startupProbe Probe #22 | When it has started.
-  stdin bool #16 | Whether it reads from standard input.
-  stdinOnce bool #17 | Whether standard input is closed after the first attach.
-  terminationMessagePath string #13 default=/dev/termination-log | Where it leaves its last words.
-  terminationMessagePolicy string #20 default=File one=File,FallbackToLogsOnError | Where last words are read.
-  tty bool #18 | Whether it has a terminal.
-  volumeDevices []VolumeDevice #21 key=devicePath merge=devicePath | Block devices.
-  volumeMounts []VolumeMount #9 key=mountPath merge=mountPath | Where volumes are.
-  workingDir string #5 | The directory it starts in.
-ContainerPort | A port that a container listens on.
-  containerPort int32 #3 required range=1..65535 | The number.
-  hostIP string #5 | The node's address that the port is also at.
-  hostPort int32 #2 range=0..65535 | The node's port that leads here.
-  name string #1 max=15 | A name that a Service's targetPort can refer to.
-  protocol string #4 default=TCP one=TCP,UDP,SCTP | The protocol.
+  image string #2 | Container image.
+  imagePullPolicy string #14 one=Always,IfNotPresent,Never | Policy for pulling the image.
+  lifecycle any #12 | Hooks after the start and before the stop.
+  livenessProbe Probe #10 | Probe after whose failure the container restarts.
+  name string #1 required max=63 | Name of the container.
+  ports []ContainerPort #6 key=containerPort,protocol merge=containerPort | Ports on which the container listens.
+  readinessProbe Probe #11 | Probe that decides the readiness of the Pod.
+  resizePolicy []any #23 | Policy for changes of resources.
+  resources ResourceRequirements #8 | Resources of the container.
+  restartPolicy string #24 | Restart policy of an init container.
+  restartPolicyRules []any | Rules for restarts, by exit code.
+  securityContext any #15 | Security settings of the container.
+  startupProbe Probe #22 | Probe that delays the other probes until its success.
+  stdin bool #16 | True if the container has a standard input.
+  stdinOnce bool #17 | True if the standard input closes after the first attach.
+  terminationMessagePath string #13 default=/dev/termination-log | File with the termination message.
+  terminationMessagePolicy string #20 default=File one=File,FallbackToLogsOnError | Source of the message.
+  tty bool #18 | True if the container has a terminal.
+  volumeDevices []VolumeDevice #21 key=devicePath merge=devicePath | Block devices of the container.
+  volumeMounts []VolumeMount #9 key=mountPath merge=mountPath | Volumes of the container and their paths.
+  workingDir string #5 | Working directory of the command.
+ContainerPort | A port on which a container listens.
+  containerPort int32 #3 required range=1..65535 | Number of the port.
+  hostIP string #5 | Address of the Node for hostPort.
+  hostPort int32 #2 range=0..65535 | Port of the Node that leads to the container.
+  name string #1 max=15 | Name of the port, to which a Service's targetPort can refer.
+  protocol string #4 default=TCP one=TCP,UDP,SCTP | Transport protocol: TCP, UDP or SCTP.
 EnvVar | An environment variable.
-  name string #1 required | Its name.
-  value string #2 | Its value.
-  valueFrom any #3 | Where its value comes from.
-Probe | A question whose answer decides about a container.
-  exec ExecAction #1.1 | Run a command; exit code 0 is good.
-  failureThreshold int32 #6 default=3 range=1..2147483647 | Failures in a row that count as failed.
-  grpc GRPCAction #1.4 | Ask gRPC's health service.
-  httpGet HTTPGetAction #1.2 | Ask by HTTP; 200 to 399 is good.
-  initialDelaySeconds int32 #2 range=0..2147483647 | Seconds before the first time.
-  periodSeconds int32 #4 default=10 range=1..2147483647 | Seconds between two times.
-  successThreshold int32 #5 default=1 range=1..2147483647 | Successes in a row that count as good.
-  tcpSocket TCPSocketAction #1.3 | Connect by TCP.
-  terminationGracePeriodSeconds int64 #7 | Seconds to end after a failed liveness probe.
-  timeoutSeconds int32 #3 default=1 range=1..2147483647 | Seconds to wait for an answer.
+  name string #1 required | Name of the variable.
+  value string #2 | Value of the variable.
+  valueFrom any #3 | Source of the value.
+Probe | A periodic check of a container.
+  exec ExecAction #1.1 | Command that must exit with code 0.
+  failureThreshold int32 #6 default=3 range=1..2147483647 | Consecutive failures before the probe counts as failed.
+  grpc GRPCAction #1.4 | Check by gRPC's health service.
+  httpGet HTTPGetAction #1.2 | HTTP request, whose response must have a status from 200 to 399.
+  initialDelaySeconds int32 #2 range=0..2147483647 | Seconds before the first check.
+  periodSeconds int32 #4 default=10 range=1..2147483647 | Seconds between checks.
+  successThreshold int32 #5 default=1 range=1..2147483647 | Consecutive successes before the probe counts as good.
+  tcpSocket TCPSocketAction #1.3 | TCP connection, which must succeed.
+  terminationGracePeriodSeconds int64 #7 | Seconds to stop after a failed liveness probe.
+  timeoutSeconds int32 #3 default=1 range=1..2147483647 | Timeout of a check, in seconds.
 ExecAction | A command to run.
-  command []string #1 atomic | The command and its arguments; no shell is involved.
+  command []string #1 atomic | The command and its arguments, without a shell.
 GRPCAction | A call of gRPC's health service.
-  port int32 #1 required range=1..65535 | The port.
-  service string #2 | The service asked about.
+  port int32 #1 required range=1..65535 | Number of the port.
+  service string #2 | Name of the service in the request.
 HTTPGetAction | An HTTP request.
-  host string #3 | Where to connect to; the Pod's address if not given.
-  httpHeaders []HTTPHeader #5 atomic | Headers to send.
-  path string #1 default=/ | The path.
+  host string #3 | Host to connect to; empty means the Pod's address.
+  httpHeaders []HTTPHeader #5 atomic | Headers of the request.
+  path string #1 default=/ | Path of the request.
   port intstr #2 required | Number or name of the port.
-  scheme string #4 default=HTTP one=HTTP,HTTPS | HTTP or HTTPS.
+  scheme string #4 default=HTTP one=HTTP,HTTPS | Scheme: HTTP or HTTPS.
 HTTPHeader | An HTTP header.
-  name string #1 required | Its name.
-  value string #2 required | Its value.
-TCPSocketAction | A connection by TCP.
-  host string #2 | Where to connect to; the Pod's address if not given.
+  name string #1 required | Name of the header.
+  value string #2 required | Value of the header.
+TCPSocketAction | A TCP connection.
+  host string #2 | Host to connect to; empty means the Pod's address.
   port intstr #1 required | Number or name of the port.
-ResourceRequirements | Amounts of CPU, memory and others.
-  claims []any #3 | Devices.
-  limits {}quantity #1 | What may be used at most.
-  requests {}quantity #2 | What is needed at least.
-Volume | Files for containers. Of its sources one is given.
-  name string #1 required max=63 | Its name.
+ResourceRequirements | Requests and limits of resources.
+  claims []any #3 | Devices of the container.
+  limits {}quantity #1 | Largest amounts of resources.
+  requests {}quantity #2 | Smallest amounts of resources.
+Volume | A volume, with one source.
+  name string #1 required max=63 | Name of the volume.
   awsElasticBlockStore any #2.4 | A disk of AWS.
   azureDisk any #2.22 | A disk of Azure.
   azureFile any #2.18 | A share of Azure.
   cephfs any #2.14 | A Ceph file system.
   cinder any #2.13 | A disk of OpenStack.
-  configMap any #2.19 | Files out of a ConfigMap.
+  configMap any #2.19 | Files from a ConfigMap.
   csi any #2.28 | A volume of a CSI driver.
-  downwardAPI any #2.16 | Files about the Pod itself.
-  emptyDir any #2.2 | An empty directory.
+  downwardAPI any #2.16 | Files with fields of the Pod.
+  emptyDir any #2.2 | An empty folder.
   ephemeral any #2.29 | A volume that lives as long as the Pod.
   fc any #2.17 | Fibre channel.
   flexVolume any #2.12 | A flex volume.
@@ -143,100 +143,100 @@ Volume | Files for containers. Of its sources one is given.
   gcePersistentDisk any #2.3 | A disk of GCE.
   gitRepo any #2.5 | A git repository.
   glusterfs any #2.9 | A Gluster volume.
-  hostPath any #2.1 | A path of the node.
-  image any #2.30 | An image's files.
+  hostPath any #2.1 | A file or folder of the Node.
+  image any #2.30 | Files of a container image.
   iscsi any #2.8 | An iSCSI disk.
   nfs any #2.7 | An NFS share.
-  persistentVolumeClaim any #2.10 | A claimed volume.
+  persistentVolumeClaim any #2.10 | A PersistentVolumeClaim.
   photonPersistentDisk any #2.23 | A disk of Photon.
   portworxVolume any #2.24 | A Portworx volume.
-  projected any #2.26 | Several sources in one directory.
+  projected any #2.26 | Several sources in one folder.
   quobyte any #2.21 | A Quobyte volume.
   rbd any #2.11 | A Rados block device.
   scaleIO any #2.25 | A ScaleIO volume.
-  secret any #2.6 | Files out of a Secret.
+  secret any #2.6 | Files from a Secret.
   storageos any #2.27 | A StorageOS volume.
   vsphereVolume any #2.20 | A vSphere disk.
-VolumeMount | Where a volume is in a container.
-  mountPath string #3 required | The path.
-  mountPropagation string #5 | Whether mounts pass between node and container.
-  name string #1 required | The volume's name.
-  readOnly bool #2 | Whether it can only be read.
-  recursiveReadOnly string #7 | Whether that holds for mounts below it.
-  subPath string #4 | The part of the volume.
-  subPathExpr string #6 | The same, with variables.
+VolumeMount | A volume in a container.
+  mountPath string #3 required | Path in the container.
+  mountPropagation string #5 | Propagation of mounts between Node and container.
+  name string #1 required | Name of the volume.
+  readOnly bool #2 | True if the container can only read.
+  recursiveReadOnly string #7 | Read-only setting of mounts below the path.
+  subPath string #4 | Path in the volume.
+  subPathExpr string #6 | Path in the volume, with variables.
 VolumeDevice | A block device in a container.
-  devicePath string #2 required | The path.
-  name string #1 required | The volume's name.
+  devicePath string #2 required | Path in the container.
+  name string #1 required | Name of the volume.
 HostAlias | A line of /etc/hosts.
-  hostnames []string #2 atomic | The names.
-  ip string #1 required | The address.
-LocalObjectReference | Names an object of the same namespace.
-  name string #1 | Its name.
-PodDNSConfig | How a Pod resolves names.
-  nameservers []string #1 atomic | Addresses of servers.
+  hostnames []string #2 atomic | Hostnames of the address.
+  ip string #1 required | IP address.
+LocalObjectReference | Reference to an object in the same namespace.
+  name string #1 | Name of the object.
+PodDNSConfig | DNS settings of a Pod.
+  nameservers []string #1 atomic | Addresses of DNS servers.
   options []PodDNSConfigOption #3 atomic | Options of the resolver.
-  searches []string #2 atomic | Domains to search.
+  searches []string #2 atomic | Search domains.
 PodDNSConfigOption | An option of the resolver.
-  name string #1 | Its name.
-  value string #2 | Its value.
-PodReadinessGate | A condition that readiness depends on.
-  conditionType string #1 required | The condition.
-Toleration | A taint that a Pod does not mind.
-  effect string #4 | The effect.
-  key string #1 | The taint.
-  operator string #2 | How the value is compared.
-  tolerationSeconds int64 #5 | For how long.
-  value string #3 | The value.
-PodStatus | What is the case about a Pod.
-  allocatedResources {}quantity | Resources it has been given.
-  conditions []PodCondition #2 key=type merge=type | Ready is what Services look at.
-  containerStatuses []ContainerStatus #8 atomic | Each container's state.
-  ephemeralContainerStatuses []any #13 | States of containers added for debugging.
-  extendedResourceClaimStatus any | Devices it got.
-  hostIP string #5 | The node's address.
-  hostIPs []HostIP #16 atomic | The node's addresses.
-  initContainerStatuses []ContainerStatus #10 atomic | States of the init containers.
-  message string #3 | A sentence about why it is in this state.
-  nominatedNodeName string #11 | Where it may go.
-  observedGeneration int64 #17 | The generation that this is about.
-  phase string #1 default=Pending one=Pending,Running,Succeeded,Failed,Unknown | The step of its life.
-  podIP string #6 | Its address.
-  podIPs []PodIP #12 key=ip merge=ip | Its addresses, at most one of each family.
-  qosClass string #9 | Its class of service.
-  reason string #4 | A word about why it is in this state.
+  name string #1 | Name of the option.
+  value string #2 | Value of the option.
+PodReadinessGate | A condition that must be True for a ready Pod.
+  conditionType string #1 required | Type of the condition.
+Toleration | A toleration of taints.
+  effect string #4 | Effect of the taint; empty means all.
+  key string #1 | Key of the taint; empty means all.
+  operator string #2 | Operator for the value: Exists or Equal.
+  tolerationSeconds int64 #5 | Seconds for which the Pod tolerates NoExecute.
+  value string #3 | Value of the taint.
+PodStatus | Observed state of a Pod.
+  allocatedResources {}quantity | Resources of the Pod.
+  conditions []PodCondition #2 key=type merge=type | Conditions of the Pod. Services use Ready.
+  containerStatuses []ContainerStatus #8 atomic | State of each container.
+  ephemeralContainerStatuses []any #13 | State of each ephemeral container.
+  extendedResourceClaimStatus any | Devices of the Pod.
+  hostIP string #5 | Address of the Node.
+  hostIPs []HostIP #16 atomic | Addresses of the Node.
+  initContainerStatuses []ContainerStatus #10 atomic | State of each init container.
+  message string #3 | Explanation of the state, for people.
+  nominatedNodeName string #11 | Node on which the Pod may run after a preemption.
+  observedGeneration int64 #17 | metadata.generation of this status.
+  phase string #1 default=Pending one=Pending,Running,Succeeded,Failed,Unknown | Phase of the Pod.
+  podIP string #6 | First entry of podIPs.
+  podIPs []PodIP #12 key=ip merge=ip | Addresses of the Pod, at most one of each family.
+  qosClass string #9 | Quality of service class.
+  reason string #4 | Reason for the state, in one word.
   resize string #14 | State of a change of resources.
-  resourceClaimStatuses []any #15 | Devices.
-  resources ResourceRequirements | Resources it has.
-  startTime time #7 | When it was taken on.
+  resourceClaimStatuses []any #15 | State of the device claims.
+  resources ResourceRequirements | Resources of the Pod.
+  startTime time #7 | Time at which the kubelet accepted the Pod.
 PodCondition | One aspect of a Pod's state.
-  lastProbeTime time #3 | When it was last asked.
-  lastTransitionTime time #4 | When it last changed.
-  message string #6 | A sentence about why.
-  observedGeneration int64 #7 | The generation that this is about.
-  reason string #5 | A word about why.
-  status string #2 required | True, False or Unknown.
-  type string #1 required | The aspect.
+  lastProbeTime time #3 | Time of the last probe.
+  lastTransitionTime time #4 | Time of the last change of status.
+  message string #6 | Explanation for people.
+  observedGeneration int64 #7 | metadata.generation for which the condition was set.
+  reason string #5 | Reason for the status, in one word.
+  status string #2 required | Status of the condition: True, False or Unknown.
+  type string #1 required | Type of the condition.
 PodIP | An address of a Pod.
-  ip string #1 required | The address.
-HostIP | An address of a node.
-  ip string #1 required | The address.
-ContainerStatus | A container's state.
-  allocatedResources {}quantity #10 | Resources it has been given.
-  allocatedResourcesStatus []any #14 | States of its devices.
-  containerID string #8 | What the runtime calls it.
-  image string #6 | The image.
-  imageID string #7 | The image's digest.
-  lastState any #3 | Its state before.
-  name string #1 required | Its name.
-  ready bool #4 required | Whether it can take connections.
-  resources ResourceRequirements #11 | Resources it has.
-  restartCount int32 #5 required | How often it was restarted.
-  started bool #9 | Whether it has started.
-  state any #2 | Running, waiting or terminated.
-  stopSignal string #15 | The signal that ends it.
-  user any #13 | Whom it runs as.
-  volumeMounts []any #12 | Its mounts.
+  ip string #1 required | IP address.
+HostIP | An address of a Node.
+  ip string #1 required | IP address.
+ContainerStatus | State of a container.
+  allocatedResources {}quantity #10 | Resources of the container.
+  allocatedResourcesStatus []any #14 | State of the container's devices.
+  containerID string #8 | Identifier of the container at the runtime.
+  image string #6 | Container image.
+  imageID string #7 | Digest of the image.
+  lastState any #3 | Previous state of the container.
+  name string #1 required | Name of the container.
+  ready bool #4 required | True if the readiness probe succeeds.
+  resources ResourceRequirements #11 | Resources of the container.
+  restartCount int32 #5 required | Number of restarts.
+  started bool #9 | True if the startup probe has succeeded.
+  state any #2 | State of the container: running, waiting or terminated.
+  stopSignal string #15 | Signal that stops the container.
+  user any #13 | User of the container's processes.
+  volumeMounts []any #12 | Mounts of the container.
 """
 
 POD_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)

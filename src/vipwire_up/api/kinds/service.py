@@ -29,80 +29,80 @@ from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
-kind Service | A name and stable addresses for a changing set of endpoints.
-  spec ServiceSpec #2 default={} | What is wanted.
-  status ServiceStatus #3 default={} | What is the case.
-ServiceSpec | What clients reach, and how they are spread over endpoints.
-  allocateLoadBalancerNodePorts bool #20 | Whether a LoadBalancer also gets node ports. True unless said otherwise.
-  clusterIP string #3 | The first of clusterIPs. None for a headless Service.
-  clusterIPs []string #18 atomic | Virtual addresses, at most one of each family; given, or chosen by the server.
-  externalIPs []string #5 atomic | Further addresses that nodes accept connections for.
-  externalName string #10 | The name that DNS answers with, for type ExternalName.
-  externalTrafficPolicy string #11 one=Cluster,Local | Which endpoints connections from outside may be sent to.
-  healthCheckNodePort int32 #12 | Where load balancers ask a node whether it has local endpoints.
-  internalTrafficPolicy string #22 pointer one=Cluster,Local | Which endpoints connections from within may be sent to.
-  ipFamilies []string #19 atomic | IPv4, IPv6 or both, in order.
-  ipFamilyPolicy string #17 pointer one=PreferDualStack,RequireDualStack,SingleStack | Whether both are wanted.
-  loadBalancerClass string #21 | Which load balancer is meant.
-  loadBalancerIP string #8 | The address that a load balancer should have.
-  loadBalancerSourceRanges []string #9 atomic | CIDRs that may use the load balancer's address.
-  ports []ServicePort #1 key=port,protocol merge=port | The ports.
-  publishNotReadyAddresses bool #13 | Whether DNS and clients are given endpoints that are not ready.
-  selector {}string #2 atomic | Labels of the Pods behind the Service. Without it, endpoints are made by hand.
-  sessionAffinity string #7 default=None one=ClientIP,None | Whether a client keeps its endpoint.
-  sessionAffinityConfig SessionAffinityConfig #14 | For how long.
-  topologyKeys []string atomic | Not used any more.
-  trafficDistribution string #23 pointer one=PreferClose,PreferSameZone,PreferSameNode | Which ones are preferred.
-  type string #4 default=ClusterIP one=ClusterIP,ExternalName,LoadBalancer,NodePort | How the Service is reached.
+kind Service | A name and stable addresses for a set of endpoints.
+  spec ServiceSpec #2 default={} | Desired state of the Service.
+  status ServiceStatus #3 default={} | Observed state of the Service.
+ServiceSpec | Desired state of a Service.
+  allocateLoadBalancerNodePorts bool #20 | True if a LoadBalancer Service also gets node ports. Defaults to true.
+  clusterIP string #3 | First entry of clusterIPs. None for a headless Service.
+  clusterIPs []string #18 atomic | Virtual addresses, at most one of each family; the server chooses absent ones.
+  externalIPs []string #5 atomic | Further addresses at which Nodes accept connections for the Service.
+  externalName string #10 | DNS name of a Service of type ExternalName.
+  externalTrafficPolicy string #11 one=Cluster,Local | Endpoints for connections from outside.
+  healthCheckNodePort int32 #12 | Node port at which load balancers check for endpoints on the Node.
+  internalTrafficPolicy string #22 pointer one=Cluster,Local | Endpoints for connections from inside.
+  ipFamilies []string #19 atomic | Families of the addresses, in order: IPv4, IPv6 or both.
+  ipFamilyPolicy string #17 pointer one=PreferDualStack,RequireDualStack,SingleStack | Number of families.
+  loadBalancerClass string #21 | Class of the load balancer that serves the Service.
+  loadBalancerIP string #8 | Address that the load balancer should assign.
+  loadBalancerSourceRanges []string #9 atomic | CIDRs of clients that may use the load balancer's address.
+  ports []ServicePort #1 key=port,protocol merge=port | Ports of the Service.
+  publishNotReadyAddresses bool #13 | True if clients and DNS also use endpoints that are not ready.
+  selector {}string #2 atomic | Labels of the Pods. Without a selector, users create EndpointSlices.
+  sessionAffinity string #7 default=None one=ClientIP,None | ClientIP: a client keeps its endpoint.
+  sessionAffinityConfig SessionAffinityConfig #14 | Settings of the session affinity.
+  topologyKeys []string atomic | Deprecated and unused.
+  trafficDistribution string #23 pointer one=PreferClose,PreferSameZone,PreferSameNode | Preferred endpoints.
+  type string #4 default=ClusterIP one=ClusterIP,ExternalName,LoadBalancer,NodePort | Type of the Service.
 ServicePort | One port of a Service.
-  appProtocol string #6 | What is spoken, as a hint.
-  name string #1 | Its name; needed if there are several ports.
-  nodePort int32 #5 | The port of every node that leads here.
-  port int32 #3 required range=1..65535 | Where clients connect to.
-  protocol string #2 default=TCP one=SCTP,TCP,UDP | The protocol.
-  targetPort intstr #4 | Number or name of the Pods' port; the same number if not given.
-SessionAffinityConfig | How long a client keeps its endpoint.
-  clientIP ClientIPConfig #1 | By the client's address.
-ClientIPConfig | Affinity by the client's address.
-  timeoutSeconds int32 #1 | Seconds of rest after which it ends. 10800 unless said otherwise.
-ServiceStatus | What is the case about a Service.
-  conditions []Condition #2 key=type merge=type | Aspects of its state.
-  loadBalancer LoadBalancerStatus #1 default={} | What a load balancer has given it.
+  appProtocol string #6 | Application protocol of the port, as a hint.
+  name string #1 | Name of the port; required if the Service has several ports.
+  nodePort int32 #5 | Port of every Node that leads to the Service.
+  port int32 #3 required range=1..65535 | Port to which clients connect.
+  protocol string #2 default=TCP one=SCTP,TCP,UDP | Transport protocol: TCP, UDP or SCTP.
+  targetPort intstr #4 | Number or name of the Pods' port; defaults to port.
+SessionAffinityConfig | Settings of the session affinity.
+  clientIP ClientIPConfig #1 | Settings of the affinity by client address.
+ClientIPConfig | Settings of the affinity by client address.
+  timeoutSeconds int32 #1 | Seconds without connections after which the affinity ends. Defaults to 10800.
+ServiceStatus | Observed state of a Service.
+  conditions []Condition #2 key=type merge=type | Conditions of the Service.
+  loadBalancer LoadBalancerStatus #1 default={} | Addresses that the load balancer assigned.
 LoadBalancerStatus | Addresses of a load balancer.
-  ingress []LoadBalancerIngress #1 atomic | The addresses.
+  ingress []LoadBalancerIngress #1 atomic | Addresses at which clients reach the Service.
 LoadBalancerIngress | An address of a load balancer.
-  hostname string #2 | A name, where there is no address.
-  ip string #1 | The address.
-  ipMode string #3 one=VIP,Proxy | Whether nodes may answer the address themselves.
+  hostname string #2 | DNS name, for load balancers without an IP address.
+  ip string #1 | IP address.
+  ipMode string #3 one=VIP,Proxy | VIP: Nodes may serve the address themselves. Proxy: they must not.
   ports []PortStatus #4 atomic | State of single ports.
 PortStatus | State of one port.
-  error string #3 | What is wrong with it.
-  port int32 #1 required | The port.
-  protocol string #2 required | Its protocol.
-kind Endpoints | The addresses behind a Service. Superseded by EndpointSlice; made by hand ones are still mirrored.
+  error string #3 | Error of the port, if there is one.
+  port int32 #1 required | Number of the port.
+  protocol string #2 required | Transport protocol of the port.
+kind Endpoints | Addresses behind a Service. Deprecated: use EndpointSlice, to which vipwire mirrors these objects.
   subsets []EndpointSubset #2 atomic | Groups of addresses with the same ports.
 EndpointSubset | Addresses with the same ports.
   addresses []EndpointAddress #1 atomic | Addresses that are ready.
-  notReadyAddresses []EndpointAddress #2 atomic | Addresses that are not.
-  ports []EndpointPort #3 atomic | The ports.
+  notReadyAddresses []EndpointAddress #2 atomic | Addresses that are not ready.
+  ports []EndpointPort #3 atomic | Ports of the addresses.
 EndpointAddress | One address.
-  hostname string #3 | Its name under the Service's.
-  ip string #1 required | The address.
-  nodeName string #4 | The node that it is on.
-  targetRef ObjectReference #2 | The Pod it belongs to.
+  hostname string #3 | Hostname of the endpoint, a DNS label below the Service's name.
+  ip string #1 required | IP address.
+  nodeName string #4 | Name of the Node with the endpoint.
+  targetRef ObjectReference #2 | Object that the endpoint represents, usually a Pod.
 EndpointPort | A port of endpoints.
-  appProtocol string #4 | What is spoken, as a hint.
-  name string #1 | Its name: that of the Service's port.
-  port int32 #2 required range=1..65535 | The number.
-  protocol string #3 default=TCP one=SCTP,TCP,UDP | The protocol.
-ObjectReference | Names an object.
-  apiVersion string #5 | Its API version.
-  fieldPath string #7 | A part of it.
-  kind string #1 | Its kind.
-  name string #3 | Its name.
-  namespace string #2 | Its namespace.
-  resourceVersion string #6 | The change that is meant.
-  uid string #4 | Its UID.
+  appProtocol string #4 | Application protocol of the port, as a hint.
+  name string #1 | Name of the port, equal to the name of the Service's port.
+  port int32 #2 required range=1..65535 | Number of the port.
+  protocol string #3 default=TCP one=SCTP,TCP,UDP | Transport protocol: TCP, UDP or SCTP.
+ObjectReference | Reference to an object.
+  apiVersion string #5 | API version of the object.
+  fieldPath string #7 | Path of a field in the object.
+  kind string #1 | Kind of the object.
+  name string #3 | Name of the object.
+  namespace string #2 | Namespace of the object.
+  resourceVersion string #6 | Resource version of the object.
+  uid string #4 | UID of the object.
 """
 
 SERVICE_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)

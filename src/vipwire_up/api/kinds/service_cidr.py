@@ -15,22 +15,22 @@ from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import read_types
 
 _TABLE: Final = """
-kind ServiceCIDR | Ranges that ClusterIPs are taken from.
-  spec ServiceCIDRSpec #2 | What is wanted.
-  status ServiceCIDRStatus #3 default={} | What is the case.
-ServiceCIDRSpec | Ranges of addresses.
-  cidrs []string #1 atomic | One range, or one of each family. Cannot be changed.
-ServiceCIDRStatus | What is the case about ranges.
-  conditions []Condition #1 key=type merge=type | Ready: whether addresses are taken from it.
-kind IPAddress | An address that is taken.
-  spec IPAddressSpec #2 | By whom.
-IPAddressSpec | Whose address it is.
-  parentRef ParentReference #1 required | The object.
-ParentReference | Names the owner of an address.
-  group string #1 | Its group.
-  name string #4 required | Its name.
-  namespace string #3 | Its namespace.
-  resource string #2 required | Its plural.
+kind ServiceCIDR | Ranges from which the server assigns ClusterIPs.
+  spec ServiceCIDRSpec #2 | Desired state of the ServiceCIDR.
+  status ServiceCIDRStatus #3 default={} | Observed state of the ServiceCIDR.
+ServiceCIDRSpec | Desired state of a ServiceCIDR.
+  cidrs []string #1 atomic | One CIDR, or one of each family. Immutable.
+ServiceCIDRStatus | Observed state of a ServiceCIDR.
+  conditions []Condition #1 key=type merge=type | Ready: the server assigns from the ranges.
+kind IPAddress | An assigned ClusterIP.
+  spec IPAddressSpec #2 | Desired state of the IPAddress.
+IPAddressSpec | Desired state of an IPAddress.
+  parentRef ParentReference #1 required | Owner of the address, a Service.
+ParentReference | Reference to a parent object.
+  group string #1 | API group of the object.
+  name string #4 required | Name of the object.
+  namespace string #3 | Namespace of the object; empty means the namespace of the referrer.
+  resource string #2 required | Resource name (plural) of the object.
 """
 _TYPES: Final = read_types(_TABLE, "io.k8s.api.networking.v1", META)
 _GROUP: Final = "networking.k8s.io"

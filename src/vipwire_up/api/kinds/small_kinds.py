@@ -18,59 +18,59 @@ from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
-kind ConfigMap | Texts for programs to read.
-  binaryData {}bytes #3 | Bytes, in base64.
-  data {}string #2 | Texts.
-  immutable bool #4 | Whether nothing of it can be changed any more.
-kind Secret | Bytes that not everybody should read.
-  data {}bytes #2 | Bytes, in base64.
-  immutable bool #5 | Whether nothing of it can be changed any more.
-  stringData {}string #4 | Texts; the server puts them into data.
-  type string #3 default=Opaque | What it is for.
-kind Namespace | A space for names of objects.
-  spec NamespaceSpec #2 default={} | What is wanted.
-  status NamespaceStatus #3 default={} | What is the case.
-NamespaceSpec | What is wanted of a namespace.
-  finalizers []string #1 atomic | Who has to be done before it may go.
-NamespaceStatus | What is the case about a namespace.
-  conditions []NamespaceCondition #2 key=type merge=type | What hinders its end.
-  phase string #1 one=Active,Terminating | The step of its life.
-NamespaceCondition | One aspect of a namespace's state.
-  lastTransitionTime time #4 | When it last changed.
-  message string #6 | A sentence about why.
-  reason string #5 | A word about why.
-  status string #2 required | True, False or Unknown.
-  type string #1 required | The aspect.
-kind Event | Something that happened to an object.
-  action string #12 | What was done.
-  count int32 #8 | How often it happened.
-  eventTime microtime #10 | When it was first seen.
-  firstTimestamp time #6 | When it first happened.
-  involvedObject ObjectReference #2 required | What it happened to.
-  lastTimestamp time #7 | When it last happened.
-  message string #4 | A sentence about it.
-  reason string #3 | A word about it.
-  related ObjectReference #13 | Another object that has to do with it.
-  reportingComponent string #14 | Who says so.
-  reportingInstance string #15 | Which of them.
-  series any #11 | How often, for events that go on.
-  source EventSource #5 | Who says so, in older events.
-  type string #9 | Normal or Warning.
-EventSource | Who reports an event.
-  component string #1 | The program.
-  host string #2 | The node.
+kind ConfigMap | Configuration data for programs.
+  binaryData {}bytes #3 | Binary values, in base64.
+  data {}string #2 | Text values.
+  immutable bool #4 | True if the values cannot change.
+kind Secret | Confidential data, such as keys and passwords.
+  data {}bytes #2 | Values, in base64.
+  immutable bool #5 | True if the values cannot change.
+  stringData {}string #4 | Text values, which the server writes to data.
+  type string #3 default=Opaque | Type of the Secret.
+kind Namespace | A scope for names of objects.
+  spec NamespaceSpec #2 default={} | Desired state of the Namespace.
+  status NamespaceStatus #3 default={} | Observed state of the Namespace.
+NamespaceSpec | Desired state of a Namespace.
+  finalizers []string #1 atomic | Identifiers of components that must act before the deletion.
+NamespaceStatus | Observed state of a Namespace.
+  conditions []NamespaceCondition #2 key=type merge=type | Conditions that delay the deletion.
+  phase string #1 one=Active,Terminating | Phase of the Namespace: Active or Terminating.
+NamespaceCondition | One aspect of a Namespace's state.
+  lastTransitionTime time #4 | Time of the last change of status.
+  message string #6 | Explanation for people.
+  reason string #5 | Reason for the status, in one word.
+  status string #2 required | Status of the condition: True, False or Unknown.
+  type string #1 required | Type of the condition.
+kind Event | A report of an event about an object.
+  action string #12 | Action that the reporter took.
+  count int32 #8 | Number of occurrences.
+  eventTime microtime #10 | Time of the first observation.
+  firstTimestamp time #6 | Time of the first occurrence.
+  involvedObject ObjectReference #2 required | Object of the event.
+  lastTimestamp time #7 | Time of the last occurrence.
+  message string #4 | Description for people.
+  reason string #3 | Reason of the event, in one word.
+  related ObjectReference #13 | Second object of the event.
+  reportingComponent string #14 | Name of the controller that reports the event.
+  reportingInstance string #15 | Instance of the controller, such as a Pod's name.
+  series any #11 | Number and time of repetitions.
+  source EventSource #5 | Reporter of the event, in older Events.
+  type string #9 | Type of the event: Normal or Warning.
+EventSource | Reporter of an event.
+  component string #1 | Name of the program.
+  host string #2 | Name of the Node.
 """
 _LEASES: Final = """
-kind Lease | Who leads, or is alive.
-  spec LeaseSpec #2 | Its contents.
-LeaseSpec | The contents of a lease.
-  acquireTime microtime #3 | When the holder got it.
-  holderIdentity string #1 | Who holds it.
-  leaseDurationSeconds int32 #2 | Seconds that it lasts.
-  leaseTransitions int32 #5 | How often it changed hands.
-  preferredHolder string #7 | Who should hold it.
-  renewTime microtime #4 | When it was last renewed.
-  strategy string #6 | How a holder is chosen.
+kind Lease | A lease, by which one holder leads or shows that it is alive.
+  spec LeaseSpec #2 | Desired state of the Lease.
+LeaseSpec | Desired state of a Lease.
+  acquireTime microtime #3 | Time at which the holder acquired the lease.
+  holderIdentity string #1 | Identity of the holder.
+  leaseDurationSeconds int32 #2 | Seconds from renewTime to the expiry.
+  leaseTransitions int32 #5 | Number of changes of the holder.
+  preferredHolder string #7 | Identity of the preferred holder.
+  renewTime microtime #4 | Time of the last renewal.
+  strategy string #6 | Strategy for the election of the holder.
 """
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META | SERVICE_TYPES)
 _COORDINATION: Final = read_types(_LEASES, "io.k8s.api.coordination.v1", META)

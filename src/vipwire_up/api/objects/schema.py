@@ -126,9 +126,9 @@ def read_types(text: str, prefix: str, known: Mapping[str, Type], *, custom: boo
 def _header(meta: Type) -> dict[str, Field]:
     text = _SCALAR_TYPES["string"]
     return {
-        "apiVersion": Field("apiVersion", text, "The group and version of the API that this object is written in."),
-        "kind": Field("kind", text, "What sort of object this is."),
-        "metadata": Field("metadata", meta, "Name, labels and what else every object has.", default={}),
+        "apiVersion": Field("apiVersion", text, "API group and version of the object."),
+        "kind": Field("kind", text, "Kind of the object."),
+        "metadata": Field("metadata", meta, "Name, labels and other metadata of the object.", default={}),
     }
 
 
