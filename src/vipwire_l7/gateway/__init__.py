@@ -1,6 +1,6 @@
-"""`vipwire gateway`: the Gateway API on the HAProxy of `vipwire ingress`. A second way to say what shall be served.
+"""`vipwire gateway`: the Gateway API, served by the HAProxy that `vipwire ingress` runs.
 
-watch/  Gateways, routes, grants and policies, from an API server or manifests
-plan/   pure: listeners and who may attach to them; routes to a plan; what statuses say
-run/    the writer of statuses, the command; HAProxy is driven by `vipwire_l7.run`
+watch/ reads Gateways, routes, grants and policies from an API server or from manifests. plan/ is pure: it attaches
+routes to listeners, plans them, and writes statuses. run/ writes the statuses to the API server and wires the
+command; `vipwire_l7.run` drives HAProxy.
 """

@@ -43,7 +43,7 @@ _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, _WITH_INGRESS, *INGRESS_FLAG
 
 
 def _command() -> ModuleType:
-    """Import the work of the commands, which `--help` and completion have no use for."""
+    """Import the implementation late: `--help` and completion do not need it."""
     from vipwire_l7.gateway import command  # noqa: PLC0415
 
     return command
@@ -72,10 +72,10 @@ def _command() -> ModuleType:
 @click.option("--takeover", is_flag=True, help="Take the place of the gateway that runs here; its HAProxy goes on.")
 @click.pass_context
 def gateway(context: click.Context, /, **given: Any) -> None:
-    """Serve the Gateway API with HAProxy, which is started, configured and watched.
+    """Serve the Gateway API with HAProxy: vipwire starts, configures and watches it.
 
-    GatewayClasses whose controller is ours, their Gateways, and the routes that attach to them. Hosts, paths and
-    endpoints are changed while HAProxy runs; it is reloaded, without losing a connection, only where it must be.
+    vipwire serves the Gateways of its GatewayClasses, and the routes that attach to them. It changes hosts, paths and
+    endpoints while HAProxy runs. It reloads HAProxy only where it must, and no connection is lost.
     """
     if context.invoked_subcommand is not None:
         return
@@ -86,8 +86,8 @@ def gateway(context: click.Context, /, **given: Any) -> None:
 @_flags
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Write haproxy.cfg, maps and certificates there.")
 def render(output_dir: Path | None, **given: Any) -> None:
-    """Print the configuration for people who run HAProxy themselves.
+    """Print the configuration, for operators who run HAProxy themselves.
 
-    With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
+    With --output-dir, vipwire writes all files there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
     _command().render(output_dir, given)

@@ -1,4 +1,4 @@
-"""The work of `vipwire gateway` and `vipwire gateway render`, from the values of their flags."""
+"""Implements `vipwire gateway` and `vipwire gateway render`, given the values of their flags."""
 
 import ipaddress
 import socket
@@ -23,7 +23,6 @@ from vipwire_l7.run.system_authorities import has_system_authorities
 
 
 def serve(given: dict[str, Any]) -> NoReturn:
-    """Run the gateway until it ends, and exit with its status."""
     log.configure(Logging(verbosity=given["verbosity"]))
     with plain_errors():
         parts = _parts(given)
@@ -32,8 +31,6 @@ def serve(given: dict[str, Any]) -> NoReturn:
 
 
 def render(output_dir: Path | None, given: dict[str, Any]) -> None:
-    """Print the configuration, or write its files."""
-
     def prepared(placed: dict[str, Any]) -> tuple[Options, Served]:
         parts = _parts(placed)
         return _options(placed), parts.served
@@ -103,10 +100,10 @@ def _check_address(flag: str, text: str) -> None:
 
 
 def _own_address() -> tuple[str, ...]:
-    """Return the address from which this machine reaches others, which others mostly reach it at."""
+    """Return this machine's source address for other machines: most clients reach it there."""
     with socket.socket(type=socket.SOCK_DGRAM) as asking:
         try:
-            asking.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses
+            asking.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses a source address
         except OSError:
             return ("127.0.0.1",)
         return (str(asking.getsockname()[0]),)

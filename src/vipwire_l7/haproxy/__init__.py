@@ -1,1 +1,1 @@
-"""The plan in the words of HAProxy: pure, without a socket or a file."""
+"""Writes the plan as HAProxy's configuration and commands. Pure."""

@@ -1,8 +1,8 @@
-"""The Lua that asks a server about a request by gRPC: Envoy's ext_authz, service.auth.v3.Authorization/Check.
+"""Writes the Lua that calls a gRPC authorization server: Envoy's service.auth.v3.Authorization/Check.
 
-HAProxy's own client speaks HTTP/1 with the frontend that copies come back in at (see `mirrors`), and that one HTTP/2
-with the server: so a call is a request whose body is one message. Its few fields are written and read by hand. What
-cannot be read, or comes with an error of gRPC and so without a message, lets nothing pass.
+HAProxy's Lua client sends HTTP/1 to the frontend for copies (see `mirrors`), which sends HTTP/2 to the server: so a
+call is one request whose body is one message. The Lua encodes and decodes the few fields of the messages itself. A
+response that it cannot decode, or a gRPC error without a message, denies the request.
 """
 
 from typing import Final

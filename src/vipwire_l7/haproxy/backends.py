@@ -1,4 +1,4 @@
-"""A pool as a section `backend`: everything in it but its endpoints, which change while HAProxy runs."""
+"""Writes a pool as a section `backend`, without its endpoints: these change while HAProxy runs."""
 
 import hashlib
 from collections.abc import Iterator
@@ -38,26 +38,27 @@ _PASSIVE = (
     "check no-check-ssl no-check-send-proxy inter 24h fastinter 1s downinter 1s rise 1 fall 1"
     " observe layer4 error-limit 4 on-error mark-down"
 )
-"""A server that four connections in a row do not reach gets none until one that is made for this every second does.
+"""HAProxy stops using a server after four failed connections in a row, until one of the checks succeeds.
 
-Readiness takes it out as well, but if its machine is lost that may take 40 seconds, in which each second request
-would wait. Four are as many as one request makes: alone it cannot take a server out before its last try.
+HAProxy checks such a server every second. Readiness removes a server too. But if its machine is lost, that may take
+40 seconds, in which each second request would wait. One request makes at most four connections: it cannot take a
+server out before its last try.
 """
 _UNANSWERED = "tcp-ut 15s"
-"""After so long an established connection without an acknowledgement is given up.
+"""HAProxy closes an established connection whose peer does not acknowledge data for this time.
 
-So ends one that was kept open to a machine that is lost meanwhile. It is no shorter, since it also ends uploads to a
-server that takes nothing for so long. HAProxy 2.6 takes it from a server's own line only.
+This ends connections to a machine that was lost. The time is no shorter, since an upload to a slow server also
+counts. HAProxy 2.6 reads the option from a server's line only.
 """
 
 
 SPARES, SPARE_SLOTS = "spares", 8
-"""The map that tells which pool a spare backend has, and the servers of one."""
+"""The map from a spare backend, and its servers, to the pool that uses it."""
 _PLAIN = Policy()
 
 
 def backend_text(pool: Pool, layout: Layout) -> str:
-    """Write a backend without its endpoints: all that only a reload can change."""
+    """Write a backend without its endpoints: the part that only a reload can change."""
     policy = pool.policy
     lines = [line("backend {}", plain(pool.name), indent=0)]
     if policy.protocol in (BackendProtocol.TCP, BackendProtocol.PASSED):
@@ -77,22 +78,25 @@ def backend_text(pool: Pool, layout: Layout) -> str:
 
 
 def server_text(pool: Pool, slots: Slots) -> str:
-    """Write the slots of a backend. A weight of 0 drains: only those come who are bound to it."""
+    """Write the slots of a backend. A server of weight 0 drains: only clients with its session get it."""
     return _slots_text(slots) if pool.service.name else ""
 
 
 def spare_names(pools: int) -> tuple[str, ...]:
-    """Name the spare backends beside so many pools, as no pool is named: a namespace has no dot."""
+    """Return the names of the spare backends beside so many pools.
+
+    No pool has such a name: a namespace has no dot.
+    """
     return tuple(f"spare.{number}" for number in range(min(64, max(16, pools // 10))))
 
 
 def fits_spare(pool: Pool) -> bool:
-    """Report whether a pool is written as a spare backend is."""
+    """Report whether a spare backend can serve a pool."""
     return pool.policy == _PLAIN and bool(pool.service.name) and not pool.external
 
 
 def spare_text(name: str, layout: Layout) -> str:
-    """Write a backend for a pool that comes while HAProxy runs, and tell the access log who is in it."""
+    """Write a backend for a pool that comes while HAProxy runs. The access log gets the pool's name from a map."""
     pool = Pool(name, ObjectName("", ""), BackendPort("", 0), _PLAIN)
     note = f"http-request set-var(txn.spare) be_name,map_str({layout.map_file(SPARES)})"
     noted = line(note) + "\n" if layout.access_log else ""
@@ -104,7 +108,6 @@ def _slots_text(slots: Slots) -> str:
 
 
 def weight_of(server: Server) -> int:
-    """Return the weight to give to a server."""
     return server.weight if server.endpoint.use is Usability.READY else 0
 
 
@@ -116,7 +119,7 @@ def _slot(slot: Server | None) -> str:
 
 
 def _may_go_elsewhere(policy: Policy) -> bool:
-    """Report whether a request whose server does not answer may go to another one."""
+    """Report whether HAProxy may send a request to another server if the first does not answer."""
     return policy.redispatch and (policy.affinity is None or policy.affinity.change_on_failure)
 
 
@@ -158,7 +161,7 @@ def _balance(policy: Policy, layout: Layout) -> Iterator[str]:
 
 
 def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
-    """Bind to an address by a digest of it: the same after a reload, a restart, and in every replica."""
+    """Write a dynamic cookie: its value is a hash of the endpoint's address, so reloads and replicas agree."""
     words = " secure" if affinity.secure else ""
     bounds = (("maxidle", affinity.max_idle), ("maxlife", affinity.max_life))
     words += "".join(f" {name} {plain(seconds)}" for name, seconds in bounds if seconds is not None)
@@ -176,7 +179,7 @@ def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
 
 
 def _marked(affinity: Affinity) -> Iterator[str]:
-    """Put the mark before the value that HAProxy itself reads and writes."""
+    """Add the mark before the cookie value that HAProxy writes, and remove it before HAProxy reads the value."""
     name, mark = plain(affinity.name), plain(affinity.mark)
     sent, given = quoted(f"^(.*; *)?{name}={mark}[.](.*)$"), quoted(f"^{name}=(.*)$")
     yield line("http-request replace-header Cookie {} {}", sent, literal(f"\\1{name}=\\2"))
@@ -196,10 +199,10 @@ def _sources(name: str, prefixes: tuple[Prefix, ...]) -> Iterator[str]:
 
 
 def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
-    """Write what keeps requests away, cheapest first."""
+    """Write the access controls, the cheapest first."""
     if policy.deny:
         yield from _sources("denied", policy.deny)
-        # Without an address of the client there is nothing to compare: such a request is none of a client.
+        # A request without a client address cannot match a range, so it is denied.
         yield line("http-request deny deny_status 403 if denied or !{{ src -m found }}")
     if policy.allow:
         yield from _sources("allowed", policy.allow)
@@ -249,7 +252,7 @@ def _came_by_tls(layout: Layout) -> str:
 
 
 def _limit(limit: Limit) -> Iterator[str]:
-    # A table counts requests over one time only; those of a minute are counted by hand.
+    # A stick table counts over one period only; the requests per minute have a table of their own.
     kept = plain("2m" if limit.per_minute else "10s")
     yield line("stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate(1s),gpc0_rate(60s)", kept)
     yield line("http-request track-sc0 src")
@@ -263,13 +266,12 @@ def _limit(limit: Limit) -> Iterator[str]:
 
 
 def userlist_name(policy: Policy) -> str:
-    """Name the list of users of a policy, by its content."""
+    """Return the name of a policy's userlist, which follows from its content."""
     text = repr(policy.login and policy.login.users)
     return f"users-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
 def userlist_text(policy: Policy) -> str:
-    """Write the list of users of a policy."""
     users = policy.login.users if policy.login else ()
     lines = [line("userlist {}", plain(userlist_name(policy)), indent=0)]
     lines += [line("user {} password {}", plain(name), quoted(digest)) for name, digest in users]
@@ -298,13 +300,13 @@ def _rewrite(policy: Policy) -> Iterator[str]:
 
 
 def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
-    # What HAProxy answers itself is no response of an endpoint.
+    # HAProxy applies `http-response` to responses of endpoints only, not to generated ones.
     phase = "http-after-response" if policy.answers else "http-response"
     if policy.cors:
         yield from cors_responses(policy.cors)
     if policy.hsts:
         value = literal(policy.hsts.header)
-        # Browsers take no notice of it over HTTP (RFC 6797 8.1), so that it may be sent where we cannot tell.
+        # Browsers ignore the header over HTTP (RFC 6797 8.1), so HAProxy may send it where it cannot tell the scheme.
         condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
         yield line(f"{phase} set-header Strict-Transport-Security {{}}{condition}", value)
     for name in policy.remove_response:

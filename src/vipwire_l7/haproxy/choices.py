@@ -1,10 +1,11 @@
-"""Writes a choice as rules of a frontend: a step sets the target, and later steps no longer find the choice. Pure.
+"""Writes a choice as rules of a frontend: a step sets the target, and later steps no longer match the choice. Pure.
 
-HAProxy ends when a request keeps a thread for two seconds, and with it all connections; requests of others wait for
-less. PCRE alone stops after ten million steps, which are 30 ms. So each expression has few steps here, for texts that
-are not long, since one step may scan all of a text; what meets these limits counts as no match. How many expressions
-there may be, `plan.budget` says. Only where paths decide what guards a request, those expressions that may guard have
-all the steps that they need; there paths must be so short (`longest_path`) that all need no more than a few ms.
+HAProxy exits with all its connections when a request keeps a thread for two seconds, and a shorter delay already
+slows the requests of other tenants. PCRE alone stops after ten million steps, which take 30 ms. So each expression
+has few steps here, and only for short texts, since one step may scan all of a text. A text that exceeds these limits
+counts as no match. `plan.budget` limits the number of expressions. Only where paths decide which access controls a
+request meets, the expressions that may guard have all the steps that they need. There, paths must be so short
+(`longest_path`) that all expressions together take only a few ms.
 """
 
 from collections import Counter
@@ -20,30 +21,30 @@ from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condi
 _LIMIT: Final = "(*LIMIT_MATCH={})"
 _STEPS, _STEPS_OF_COSTLY = 1000, 200
 REWRITING: Final = _LIMIT.format(20_000)
-"""Begins the one expression that rewrites a request's path. It has more steps, for the path has matched before."""
+"""The start of the one expression that rewrites a request's path. It has more steps, for the path matched before."""
 LONGEST: Final = 512
-"""Bytes of a text that an expression may match."""
+"""The maximum length in bytes of a text that an expression may match."""
 _IS_SHORT: Final = f"(?!.{{{LONGEST + 1}}})"
 _LONGEST_PATH: Final = 256
 _MOST_STEPS: Final = 500_000
-"""Steps of all expressions that guard, for one request."""
+"""The maximum of PCRE's steps of all expressions that guard, for one request."""
 _SLACK: Final = 4
-"""PCRE's steps for one of ours, at most."""
+"""The upper bound of PCRE's internal steps for one of the steps counted here."""
 
 
 def limited(begin: str, rest: str) -> str:
-    """Write an expression that stops soon. `begin`, with its ^, is before the text that must not be long."""
+    """Write an expression that stops soon. `begin`, with its ^, precedes the part with a limited length."""
     steps = _STEPS_OF_COSTLY if is_costly(rest) else _STEPS
     return f"{_LIMIT.format(steps)}{begin}{_IS_SHORT}{rest}"
 
 
 def guarding(begin: str, rest: str, longest: int) -> str:
-    """Write an expression with the steps that it needs for paths up to a length."""
+    """Write an expression with enough steps for paths up to the length `longest`."""
     return f"{_LIMIT.format(_STEPS + _SLACK * steps_at(rest, longest))}{begin}{rest}"
 
 
 def longest_path(expressions: Iterable[str]) -> int:
-    """Return how long a path may be that expressions are to guard."""
+    """Return the maximum length of a path that these expressions may guard."""
     found = tuple(expressions)
     alike = Counter(steps_at(each, _LONGEST_PATH) for each in found)
     one = {steps_at(each, _LONGEST_PATH): each for each in found}
@@ -57,7 +58,7 @@ def longest_path(expressions: Iterable[str]) -> int:
 def expressions_of(choice: Choice) -> Iterator[str]:
     """Yield the regular expressions of paths in a choice that may guard."""
     for each in (condition for step in choice.steps for condition in step.when):
-        # A costly one guards nothing (`gateway.plan.rules`): what it could match is closed instead.
+        # A costly expression guards nothing: `gateway.plan.rules` denies all paths that it could match.
         if (
             isinstance(each, Compared)
             and each.aspect is Aspect.PATH
@@ -68,14 +69,14 @@ def expressions_of(choice: Choice) -> Iterator[str]:
 
 
 def _may_guard(of: Condition) -> TypeGuard[Compared]:
-    # A costly one guards nothing (`gateway.plan.rules`): what it could match is closed instead.
+    # A costly expression guards nothing: `gateway.plan.rules` denies all paths that it could match.
     return isinstance(of, Compared) and of.aspect is Aspect.PATH and of.expression and not is_costly(of.value)
 
 
 def choice_lines(choice: Choice, rule: str = "http-request", *, guards: bool = False) -> Iterator[str]:
-    """Write the steps of a choice. `rule` is the word that such a rule begins with.
+    """Write the steps of a choice. `rule` is the keyword that each rule begins with.
 
-    `guards`: expressions of the path decide what guards a request.
+    `guards`: expressions of the path decide which access controls a request meets.
     """
     name, longest = plain(choice.name), longest_path(expressions_of(choice)) if guards else 0
     for step in choice.steps:
@@ -85,7 +86,7 @@ def choice_lines(choice: Choice, rule: str = "http-request", *, guards: bool = F
 
 
 def condition(of: Condition, longest: int = 0) -> str:
-    """Write what must hold of a request, in braces. `longest` is how long guarded paths may be, or 0."""
+    """Write a condition as an ACL in braces. `longest` is the maximum length of guarded paths, or 0."""
     if isinstance(of, Chance):
         return f"{{ rand({plain(of.whole)}) lt {plain(of.part)} }}"
     if isinstance(of, Bound):
@@ -97,13 +98,13 @@ def condition(of: Condition, longest: int = 0) -> str:
     elif of.expression:
         value = limited("^", value.removeprefix("^"))
     how = "-m reg" if of.expression else "-m str"
-    if value == "}":  # which would end the condition, however it is quoted
+    if value == "}":  # would end the condition, however it is quoted
         how, value = "-m reg", "^}$"
     return _compared(of, f"{how} -- {quoted(value)}")
 
 
 def _compared(of: Compared, comparison: str) -> str:
-    """Write a comparison with few values of a request, however many a client sends."""
+    """Write a comparison with few values of a request, however many the client sends."""
     fetch = _fetch(of)
     if of.aspect is Aspect.COOKIE:
         return f"{{ {fetch},set-var(txn.value) -m found }} {{ var(txn.value) {comparison} }}"
@@ -115,7 +116,7 @@ def _compared(of: Compared, comparison: str) -> str:
 
 
 def _found(of: Compared) -> str:
-    """Write that a query has a parameter: where it has not, `_fetch` takes the whole query."""
+    """Write that a query has a parameter. Without the parameter, `_fetch` returns the whole query."""
     if of.aspect is not Aspect.QUERY:
         return ""
     return f"{{ query -m reg -- {quoted(f'(?:^|&){parameter(of.name)}(?:[=&]|$)')} }} "
@@ -130,7 +131,7 @@ def _fetch(of: Compared) -> str:
         case Aspect.COOKIE:
             return f"req.cook({plain(of.name)})"
         case Aspect.QUERY:
-            # `url_param` takes `;` and `?` for borders as well, and compares names that are not decoded.
+            # `url_param` also splits at `;` and `?`, and does not decode names.
             name = parameter(of.name)
             first = f"^(?:(?!{name}(?:[=&]|$))[^&]*+&)*+{name}=?([^&]*+).*$"
             return quoted(f'query,regsub("{first}","\\1"),url_dec(1)')

@@ -1,4 +1,7 @@
-"""The commands for HAProxy's socket by which it has something else: right at every moment in between. Pure."""
+"""Writes the commands for HAProxy's socket that change its maps, servers and certificates. Pure.
+
+Their order keeps requests right between any two commands.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -13,13 +16,13 @@ from vipwire_l7.haproxy.words import command_word, plain
 from vipwire_l7.plan.sites import Server
 
 LONGEST_PAYLOAD: Final = 12_000
-"""Bytes that a command may have, of the 16 KiB of HAProxy's buffers; a longer certificate needs a reload."""
+"""The maximum length of a command in bytes: HAProxy's buffers have 16 KiB. A longer certificate needs a reload."""
 SPARE: Final[Slots] = (None,) * SPARE_SLOTS
 Maps: TypeAlias = dict[str, dict[str, str]]
 
 
 def commands_for(live: Configuration, now: Configuration, before: Maps, gone: frozenset[str]) -> Iterator[str]:
-    """Write the commands by which HAProxy has `now` in place of the entries `before`, and no more what is `gone`."""
+    """Write the commands that replace the entries `before` by those of `now`, and remove `gone`."""
     placed = live.placed | now.placed
     yield from _certificates(live, now)
     for name, slots in now.slots.items():
@@ -41,7 +44,7 @@ def _servers(section: str, before: Slots, slots: Slots) -> Iterator[str]:
 
 
 def _notes(live: Configuration, now: Configuration, gone: frozenset[str]) -> Iterator[str]:
-    """Tell the access log which pool is in a spare backend."""
+    """Write the pools in spare backends to the access log's map."""
     if live.layout.access_log:
         file = plain(live.layout.map_file(SPARES))
         for name in gone & live.placed.keys():
@@ -67,7 +70,7 @@ def _maps(live: Configuration, now: Configuration, before: Maps, placed: Mapping
 
 
 def _moves(live: Configuration, now: Configuration, before: Maps) -> Iterator[str]:
-    """Lead to the spare backend where entries lead to a pool that moves there; who is on the way is still served."""
+    """Move the entries of a pool to its spare backend. Requests already in the old backend finish there."""
     moved = now.placed.keys() & live.slots.keys()
     for name in sorted(live.shape.asked(live.shape.frontends) & live.maps.keys()) if moved else ():
         entries, known = now.maps.get(name, {}), before.get(name, {})
@@ -119,7 +122,7 @@ def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:
 
 
 def _bundles(lines: list[str]) -> Iterator[str]:
-    """Join lines to texts that a command can carry."""
+    """Join lines to payloads that fit into a command."""
     text = ""
     for each in lines:
         if len(text) + len(each) > LONGEST_PAYLOAD:

@@ -1,6 +1,6 @@
-"""Everything that HAProxy is to have: the text, the maps, the certificates, and which server is in which slot.
+"""HAProxy's complete configuration: text, maps, certificates, and the server in each slot.
 
-What can change while it runs (slots, maps, certificates) stands apart from what cannot (`Shape`).
+Parts that commands can change (slots, maps, certificates) are separate from parts that need a reload (`Shape`).
 """
 
 import re
@@ -55,40 +55,43 @@ from vipwire_l7.plan.sites import (
 
 DEFAULT_CERTIFICATE, OWN_LIST = "default.pem", "certificates.list"
 _CONNECTIONS, _OTHER_FILES = 2000, 100
-"""The connections for which there are to be files where the operator names no number; listeners, sockets, pipes."""
+"""The connections for which HAProxy may open descriptors without a maximum by the operator; further descriptors."""
 _OWN = Lookups()
-"""Where the prefixes of the operator's own frontend are."""
+"""The map with the prefixes of the operator's own frontend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The part that mostly a reload alone can change. `backends` is text by pool. The operator's own mark is ""."""
+    """The part that mostly needs a reload to change. `backends` is text by pool.
+
+    The operator's frontend has the mark "".
+    """
 
     stages: frozenset[Stage]
     choices: Mapping[str, Mapping[str, Choice]]
-    """By the frontends' marks the choices that are rules, by name."""
+    """The choices that are rules, by the frontend's mark and by name."""
     users: str
     backends: dict[str, str]
     lists: dict[str, dict[str, str]]
-    """The frontends' lists of certificates, by file name: by certificate its line. The first is the default."""
+    """The crt-lists of frontends by file name: the line of each certificate. The first certificate is the default."""
     bounded: tuple[tuple[str, int], ...]
-    """The sites whose paths must be short, since regular expressions guard some."""
+    """The sites with a limited length of paths, since regular expressions guard some of them."""
     frontends: dict[str, Frontend]
     """The frontends beside the operator's own, by mark."""
     authorities: tuple[tuple[str, str], ...]
-    """The files of who may sign endpoints' certificates: name, which follows from the content, and content."""
+    """The CA files for endpoints' certificates: the name, which follows from the content, and the content."""
     deciding: Mapping[str, tuple[Compared, ...]]
-    """The conditions of choices that decide what guards a request."""
+    """The conditions of choices that decide which access controls a request meets."""
     lookups: Mapping[str, Lookups]
-    """What each of the other frontends looks for, by its mark."""
+    """The searches of the other frontends, by mark."""
 
     def asked(self, marks: Iterable[str]) -> frozenset[str]:
-        """Name the maps that the operator's frontend and those of some marks look up: HAProxy knows no others."""
+        """Return the maps that the operator's frontend and those of `marks` look up. HAProxy has loaded no others."""
         others = (self.lookups[mark].asked for mark in marks if mark in self.lookups)
         return frozenset(maps_of(self.stages)).union(*others)
 
     def frontend_parts(self, mark: str, layout: Layout) -> Iterator[tuple[str, str]]:
-        """Write a frontend in parts, each with the choice that it belongs to, or an empty text."""
+        """Write a frontend in parts, each with the name of its choice, or an empty text."""
         return frontend_parts(self.frontends[mark], self.lookups[mark], self.choices[mark].values(), layout)
 
 
@@ -96,7 +99,7 @@ class Shape:
 class Configuration:
     """A complete configuration, or a part of one, for one `Layout`. `certificates` is PEM by file name.
 
-    The one that HAProxy has is kept up to date with what commands change.
+    The controller updates the live configuration after each command.
     """
 
     layout: Layout
@@ -106,27 +109,27 @@ class Configuration:
     maps: dict[str, dict[str, str]]
     certificates: dict[str, str] = field(repr=False)
     spares: tuple[str, ...] = ()
-    """The backends for pools that come while HAProxy runs."""
+    """The spare backends, for pools that come while HAProxy runs."""
     placed: dict[str, str] = field(default_factory=dict)
-    """The spare backends that pools have."""
+    """The spare backends in use, by pool."""
 
     @property
     def mirrors(self) -> bool:
-        """Whether any pool sends copies of requests elsewhere, or asks a server about them."""
+        """Whether any pool mirrors requests or asks an authorization server."""
         return any(pool.policy.mirrors or pool.policy.external_auth for pool in self.pools.values())
 
     @property
     def descriptors(self) -> int:
-        """Count the files that HAProxy may open: one for each server, used or not, and two for each connection."""
+        """Count HAProxy's descriptors: one for each server slot, used or not, and two for each connection."""
         servers = sum(map(len, self.slots.values())) + len(self.spares) * SPARE_SLOTS
         return servers + 2 * (self.layout.connections or _CONNECTIONS) + _OTHER_FILES
 
     def text(self, mark: str) -> str:
-        """Write haproxy.cfg. `mark` is what the process will tell about itself."""
+        """Write haproxy.cfg. `mark` identifies the configuration in `show info`."""
         return "\n".join(part for _, part in self.parts(mark))
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
-        """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
+        """Write haproxy.cfg in parts, each with the name of its pool, or an empty text."""
         shape, own = self.shape, tuple(self.shape.choices[""].values())
         yield "", process_text(self.layout, mark, mirrors=self.mirrors)
         if shape.users:
@@ -142,7 +145,7 @@ class Configuration:
             yield "", spare_text(name, self.layout)
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Write the files beside it: name and content."""
+        """Yield the files beside haproxy.cfg: name and content."""
         for name, entries in self.maps.items():
             yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in entries.items())
         if self.layout.access_log:
@@ -164,10 +167,10 @@ def configure(
     *,
     anew: bool = True,
 ) -> Configuration:
-    """Build a configuration. `slots` has its pools; `default_pem` is served where no certificate fits.
+    """Build a configuration. `slots` has its pools; HAProxy serves `default_pem` for names without a certificate.
 
-    The texts of pools that are the same are taken from `live`. Unless it is made `anew`, it is to be compared with
-    `live`: its frontends look for what those do, if that is enough.
+    Unchanged texts of pools are taken from `live`. Without `anew`, the result is to be compared with `live`: the
+    searches of its frontends are those of `live`, if these suffice.
     """
     apart, shared = apart_of(plan), shared_choices(plan.all_choices)
     known = live.shape.lookups if live is not None and not anew else {}
@@ -202,7 +205,7 @@ def _lookups(
 
 
 def _lists(plan: SitePlan, live: Configuration | None) -> dict[str, dict[str, str]]:
-    """Write the lists of certificates, with the names for which each is served."""
+    """Write the crt-lists, with the SNI names of each certificate."""
     own = ((each.name, each.hosts) for each in plan.certificates if each.listed)
     lists = {OWN_LIST: _list(((DEFAULT_CERTIFICATE, ()), *own))}
     for each in plan.frontends:
@@ -220,13 +223,13 @@ def _list(lines: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
 
 
 def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """Leave the entries of other frontends out."""
+    """Drop the entries of frontends other than the operator's."""
     shared = {name: {key: to for key, to in maps[name].items() if not is_of_frontend(key)} for name in SHARED}
     return {**maps, **shared}
 
 
 def bounded_sites(plan: SitePlan) -> tuple[tuple[str, int], ...]:
-    """Say how long paths may be at the sites where regular expressions guard: the shorter the more there are."""
+    """Return the maximum length of paths at sites where expressions guard: the more expressions, the shorter."""
     able: dict[str, list[str]] = {site: [] for site in sites_with_guarding_expressions(plan)}
     for each in plan.routes:
         if each.match is Match.EXPRESSION and each.site in able and not is_costly(each.path):
@@ -235,7 +238,7 @@ def bounded_sites(plan: SitePlan) -> tuple[tuple[str, int], ...]:
 
 
 class PoolError(Exception):
-    """A pool cannot be written as nobody thought: it is to be left out. `pool` is its name."""
+    """Raised when writing a pool fails unexpectedly. The caller leaves the pool out. `pool` is its name."""
 
     def __init__(self, pool: str, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -261,7 +264,7 @@ def make_maps(
 ) -> dict[str, dict[str, str]]:
     """Build the maps that lead a request to its backend. `own` has the searches of each frontend, by its mark.
 
-    `apart` are the sites whose paths lead to different places: there paths are found in a second spelling, too.
+    `apart` are the sites whose paths lead to different places: the maps have their paths in a second spelling too.
     `shared` are entries of choices.
     """
     *first, last = MAPS
@@ -297,9 +300,9 @@ def make_maps(
 
 
 def expression_of(route: Route, longest: int = 0) -> str:
-    """Write the regular expression of a site and its path; like nginx's, it need not reach the path's end.
+    """Write the regular expression of a site and path. As in nginx, it need not match to the end of the path.
 
-    `longest` is how long paths are where expressions guard; 0 elsewhere.
+    `longest` is the maximum length of paths where expressions guard, 0 elsewhere.
     """
     begin, path = f"^{re.escape(route.site)}", route.path.removeprefix("^")
     return guarding(begin, path, longest) if longest and not is_costly(path) else limited(begin, path)

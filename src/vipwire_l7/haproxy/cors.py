@@ -1,7 +1,7 @@
-"""Writes the rules of a backend about cross-origin requests (Fetch, "CORS protocol"). Pure.
+"""Writes the rules of a backend for cross-origin requests (Fetch, "CORS protocol"). Pure.
 
-A preflight is answered here, before anything that asks for a password. What browsers must know of any response is
-added to all of them, HAProxy's own too: else a script could not tell a 503 from a network that is down.
+HAProxy answers a preflight before anything asks for a password. HAProxy adds the headers to all responses, also to
+generated ones: otherwise a script could not tell a 503 from a network failure.
 """
 
 import re
@@ -18,7 +18,7 @@ _ASKED: Final = "{{ req.hdr(access-control-request-method) -m found }}"
 
 
 def cors_requests(cors: Cors) -> Iterator[str]:
-    """Write what is done with requests."""
+    """Write the rules for requests."""
     yield line("acl preflight method OPTIONS")
     for origin in cors.origins:
         yield _origin(origin)
@@ -38,7 +38,7 @@ def cors_requests(cors: Cors) -> Iterator[str]:
 
 
 def cors_responses(cors: Cors) -> Iterator[str]:
-    """Write what is added to responses."""
+    """Write the rules for responses."""
     found = f"if {_ALLOWED}"
     yield line(f"http-after-response set-header Access-Control-Allow-Origin %[var(txn.origin)] {found}")
     yield line("http-after-response add-header Vary Origin")
@@ -47,7 +47,7 @@ def cors_responses(cors: Cors) -> Iterator[str]:
     elif cors.echoes:
         yield line(f"http-after-response del-header Access-Control-Allow-Credentials {found}")
     if cors.expose:
-        # With credentials `*` would be a name.
+        # With credentials, browsers read `*` as a name.
         all_names = "*" in cors.expose and cors.credentials
         names = Word("%[res.hdr_names]") if all_names else literal(", ".join(cors.expose))
         yield line(f"http-after-response set-header Access-Control-Expose-Headers {{}} {found}", names)
@@ -69,12 +69,12 @@ def _header(what: str, values: tuple[str, ...]) -> Word:
 
 
 def _is_echoed(values: tuple[str, ...], cors: Cors) -> bool:
-    """Report whether what is asked for is the answer. With credentials `*` would be a name."""
+    """Report whether the response repeats the requested values. With credentials, browsers read `*` as a name."""
     return "*" in values and (cors.credentials or cors.echoes)
 
 
 def _origin(origin: str) -> str:
-    """Write that an origin is allowed; the port of its scheme may be said or not."""
+    """Write the ACL for an origin. The default port of its scheme is optional."""
     if origin == "*":
         return line("acl origin_allowed req.fhdr(origin,1) -m found")
     scheme, _, place = origin.partition("://")
@@ -85,6 +85,6 @@ def _origin(origin: str) -> str:
         forms = (bare, f"{bare}:{own}") if own and port in ("", own) else (origin,)
         return line("acl origin_allowed req.fhdr(origin,1) -m str -i {}", plains(forms))
     end = f"(:{own})?" if own and port in ("", own) else f":{port}" if port else ""
-    # `*.` is one label or more, any other `*` whatever a host may have, nothing too.
+    # `*.` is one label or more. Any other `*` is any part of a host, also an empty one.
     escaped = re.escape(bare).replace(r"\*\.", r"[a-z0-9.-]+\.").replace(r"\*", "[a-z0-9.-]*")
     return line("acl origin_allowed req.fhdr(origin,1) -m reg -i {}", quoted(limited("^", f"{escaped}{end}$")))

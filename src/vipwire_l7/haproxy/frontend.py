@@ -1,22 +1,22 @@
-"""Writes HAProxy's one frontend: the steps by which a request finds its backend.
+"""Writes the operator's own frontend of HAProxy: the steps by which a request finds its backend.
 
-Hosts and paths are data in maps, not rules, so that a new one is a runtime command. Keys end with a slash:
+Hosts and paths are map entries, not rules, so that a runtime command can add one. Keys end with a slash:
 
     host ─▶ sites.map ─▶ site ┬─ exact.map[site + path + "/"]         a rule of type Exact
                               ├─ expressions.map[site + path]         regular expressions, the longest first
-                              ├─ prefixes.map[longest of site + path + "/"]   whole elements: /foo/ is in /foo/bar/
+                              ├─ prefixes.map[longest of site + path + "/"]   whole elements: /foo/ covers /foo/bar/
                               └─ default.map                          a default backend
 
-A host that has rules of its own never falls to those of a wildcard, and a wildcard's never to those without a host
-(networking.k8s.io/v1 IngressRule.host): there only the default backend is left. A wildcard stands for one label.
+A host with rules never falls back to the rules of a wildcard, nor a wildcard to rules without a host
+(networking.k8s.io/v1 IngressRule.host): there, the default backend takes the request. A wildcard covers one label.
 
-Each step takes time of every request, so only those are written that some rule needs (`Stage`): where all rules are
-prefixes of hosts in full, one search is all there is (`plain_search`). The first rule that needs another step is a
+Each step costs every request time, so the frontend has only the steps that some rule needs (`Stage`): if all rules
+are prefixes of exact hosts, one search suffices (`plain_search`). The first rule that needs another step needs a
 reload.
 
-A path is compared as it was sent, and Pods get it so. Where a server could read it otherwise, and it would lead
-elsewhere then, the request is refused (`readings`). A regular expression that meets PCRE's limits counts as no match;
-where one guards, long paths are refused (414).
+HAProxy compares a path as sent, and Pods get the same path. If a server could read the path differently and another
+route would match then, HAProxy denies the request (`readings`). An expression that exceeds PCRE's limits counts as no
+match; where one guards, HAProxy denies long paths (414).
 """
 
 import enum
@@ -33,7 +33,7 @@ DEFAULT_KEY = "default"
 
 
 class Stage(enum.Enum):
-    """A step that not every set of rules needs. The value is why it is taken, in words for a log."""
+    """A step that only some sets of rules need. The value is the reason for the reload, for the log."""
 
     EXACT = "a first path of type Exact"
     EXPRESSIONS = "a first regular expression"
@@ -49,16 +49,16 @@ HOST = "req.hdr(host,1),host_only,lower,rtrim(.)"
 _MISSING = "unless {{ var(txn.target) -m found }}"
 NOTE_PATH = line("http-request set-var(txn.path) path")
 Bounded = tuple[str, int]
-"""A site where regular expressions guard, and how long its paths may be: PCRE gives up on long ones: no match."""
+"""A site where regular expressions guard, and the maximum length of its paths: PCRE gives up on longer ones."""
 _SITES_IN_A_LINE = 20
 _NO_HOST = "[^A-Za-z0-9._:*%[\\]-]"
 _TOLD = (
     r"forwarded|proxy|front\Wend\Whttps|(?:x\W)?(?:real|client|cluster\Wclient)\Wip"
     r"|x\W(?:(?:forwarded|original|envoy)(?:\W.*)?|rewrite\Wurl|(?:url\W)?scheme|(?:http\W)?host(?:\Woverride)?)"
 ).replace(r"\W", "[^a-z0-9]")
-"""The headers by which proxies tell servers about clients and the request that they sent.
+"""The headers by which proxies tell servers about clients and the original request.
 
-Servers of CGI and WSGI take other characters for a dash, as in `X_Forwarded_For`.
+CGI and WSGI servers also read other characters for a dash, as in `X_Forwarded_For`.
 """
 _WITH_DASHES = "[a-z0-9-]+"
 _LOG_FORMAT = (
@@ -69,7 +69,7 @@ _LOG_FORMAT = (
 
 
 def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
-    """Return which steps the entries of maps need."""
+    """Return the steps that the entries of maps need."""
     needed = {
         Stage.EXACT: bool(maps["exact"]),
         Stage.EXPRESSIONS: bool(maps["expressions"]),
@@ -83,7 +83,7 @@ def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
 
 
 def maps_of(stages: Collection[Stage]) -> Iterator[str]:
-    """Name the maps that are asked; HAProxy knows no others."""
+    """Return the maps that the steps look up. HAProxy loads no others."""
     yield "prefixes"
     if not _NEED_SITE.isdisjoint(stages):
         yield "sites"
@@ -99,9 +99,11 @@ def frontend_text(
     bounded: Sequence[Bounded] = (),
     deciding: Mapping[str, tuple[Compared, ...]] | None = None,
 ) -> str:
-    """Write the one frontend, and the backends that answer themselves. Paths of `bounded` sites must be short.
+    """Write the one frontend, and the backends with generated responses.
 
-    `deciding` has the conditions of choices that decide what guards a request.
+    Paths of `bounded` sites have a maximum length.
+
+    `deciding` has the conditions of choices that decide which access controls a request meets.
     """
     lines = ["frontend ingress", *_binds(layout), *log_lines(layout), *header_lines(layout, _scheme(layout))]
     searches = choices or set(stages) - {Stage.APART}
@@ -130,18 +132,18 @@ def frontend_text(
 def plain_search(file: str) -> Iterator[str]:
     """Look up host and path in one map.
 
-    First as they were sent, which is all that most requests need: to write the host as keys have it, in lower case
-    and without a port, takes twice the time. A name that is no backend's, such as an empty one, is the default's.
+    HAProxy first looks them up as the client sent them, which suffices for most requests: to write the host in lower
+    case without a port takes twice the time. An unknown or empty name goes to the default backend.
     """
     sent = f"base,concat(/),map_beg({file}),set-var(txn.target)"
     yield line(f"use_backend %[var(txn.target)] if {{{{ {sent} -m found }}}}")
-    # The condition always holds: it notes the path, where there is one.
+    # The condition is always true: it stores the path, where there is one.
     always = "{{ path,set-var(txn.path) -m found }} or TRUE"
     yield line(f"use_backend %[{HOST},concat(,txn.path,/),map_beg({file})] if {always}")
 
 
 def _answers() -> str:
-    """Write the backends that answer themselves."""
+    """Write the backends with generated responses."""
     refused = f"backend {REFUSED}\n" + line("mode tcp") + "\n" + line("tcp-request content reject") + "\n"
     nowhere = _answer(NOWHERE, 404, "no rule for this host and path")
     broken = _answer(BROKEN, 500, "this route leads nowhere, as its status tells")
@@ -171,7 +173,7 @@ def _binds(layout: Layout) -> Iterator[str]:
 
 
 def log_lines(layout: Layout) -> Iterator[str]:
-    """Write what logs requests, if anything does."""
+    """Write the directives for the access log, if the operator wants one."""
     if layout.access_log:
         yield from (line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT)))
         yield line(f"http-request set-var(txn.host) {HOST}")
@@ -185,11 +187,11 @@ def _scheme(layout: Layout) -> str:
 
 
 def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
-    """Refuse what is no request for a path of a host, and tell Pods the client's address and scheme.
+    """Deny requests without a path or a valid host, and send Pods the client's address and scheme.
 
-    Headers of clients that tell Pods such things are removed, unless clients are balancers of ours.
+    HAProxy removes such headers that clients sent, unless it trusts them (`trust_forwarded`).
     """
-    # A tunnel (CONNECT) would lead past all guards. Only the host and the path of an absolute URL are compared.
+    # A tunnel (CONNECT) would bypass all access controls. Of an absolute URL, only host and path are compared.
     yield line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", quoted(_NO_HOST))
     star = "{{ method OPTIONS }} {{ url -m str * }}"
     yield line(
@@ -201,14 +203,14 @@ def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
         said["For"] = "%[src]"
         yield line("http-request set-src req.hdr_ip(x-forwarded-for,-1)")
     else:
-        # To write an address as text is a third of what its header costs: once for a connection is enough.
+        # Writing an address as text is a third of the cost of its header, so it is done once for each connection.
         yield line("tcp-request session set-var(sess.client) src,concat()")
     form = f"^(?!{_WITH_DASHES}$)(?:{_TOLD})$" if layout.trust_forwarded else f"^(?:{_TOLD})$"
     yield line("http-request del-header {} -m reg", quoted(form))
     for name, value in said.items():
         kept = f" unless {{{{ req.hdr(x-forwarded-{name.lower()}) -m found }}}}" if layout.trust_forwarded else ""
         yield line(f"http-request set-header X-Forwarded-{name} {value}{kept}")
-    # HTTP/2 that begins with a request is a tunnel to the Pod, past all guards; RFC 9113 has taken it out.
+    # HTTP/2 by Upgrade (h2c) is a tunnel to the Pod that bypasses all access controls; RFC 9113 removed it.
     yield line("http-request del-header Upgrade if {{ req.hdr(upgrade) -m sub -i h2c }}")
     # A proxy in a Pod removes the headers that `Connection` names (RFC 9110 7.6.1), such as those above.
     upgrades = "{{ req.hdr(connection) -m sub -i upgrade }}"
@@ -218,7 +220,7 @@ def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
 
 
 def _bounds(bounded: Sequence[Bounded]) -> Iterator[str]:
-    """Refuse long paths where an expression guards."""
+    """Deny long paths where an expression guards."""
     for start in range(0, len(bounded), _SITES_IN_A_LINE):
         chosen = bounded[start : start + _SITES_IN_A_LINE]
         for longest in sorted({length for _, length in chosen}):
@@ -231,12 +233,12 @@ def _bound(longest: int, sites: Iterable[str]) -> str:
 
 
 def _site(stages: Collection[Stage]) -> str:
-    """Write how the site of a request is found, once `_key` has looked for it."""
+    """Write the fetch of a request's site, after the rules of `_key`."""
     return HOST if _NEED_SITE.isdisjoint(stages) else "var(txn.site)"
 
 
 def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
-    """Find the site that a host is of, where more than the host tells it."""
+    """Find the site of a host, where this needs more than the host's name."""
     if _NEED_SITE.isdisjoint(stages):
         return
     sites, missing = layout.map_file("sites"), "unless {{ var(txn.site) -m found }}"
@@ -248,7 +250,7 @@ def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
 
 
 def _target(layout: Layout, stages: Collection[Stage], path: str = "txn.path", written: str = "") -> Iterator[str]:
-    """Search for the target of the path in a variable. `written` changes it for regular expressions."""
+    """Look up the target of the path in a variable. `written` is a converter for regular expressions."""
     yield line(f"http-request set-var(txn.key) {_site(stages)},concat(,{path},/)")
     lookups = {
         "exact": "var(txn.key),map_str({})",

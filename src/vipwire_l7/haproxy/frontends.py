@@ -1,15 +1,15 @@
 """Writes the frontends beside the operator's own: one for each address and port that a plan names. Pure.
 
-A frontend's hosts end with its mark (`a.example.com:8080/path/`), so that a route of one is never found from another,
-though all ask the same maps. Only its prefixes are in a map of its own: where they are all that it looks for, their
-hosts need no mark, and are found as clients send them (`plain_search`). A wildcard stands for one label or more, and
-the longest one wins:
+A frontend's hosts end with its mark (`a.example.com:8080/path/`), so that no frontend finds a route of another,
+though all look up the same maps. Only prefixes have a map for each frontend: where a frontend has no other routes,
+its hosts need no mark, and HAProxy looks them up as clients send them (`plain_search`). A wildcard covers one label
+or more, and the longest one wins:
 
     host ─▶ sites.map[host + mark] ─▶ sites.map[last 3 labels + "*" + mark] ─▶ … 2 labels ─▶ "*" + mark
          ─▶ exact.map[site + path + "/"] ─▶ prefixes.map[longest of site + path + "/"] ─▶ choices ─▶ pool
 
-As in the operator's own frontend, paths that servers read otherwise are refused where they would lead elsewhere, and
-only those steps are written that some route needs.
+As in the operator's own frontend, HAProxy denies paths that servers read differently where they would lead elsewhere,
+and a frontend has only the steps that some route needs.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from vipwire_l7.plan.sites import (
 )
 
 SHARED = ("sites", "exact", APART)
-"""The maps that all frontends ask."""
+"""The maps that all frontends share."""
 _PLAIN_SEARCH = frozenset({"prefixes"})
 _RULES = {Mode.HTTP: "http-request", Mode.HTTPS: "http-request"}
 _NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
@@ -46,9 +46,9 @@ _NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The searches that a frontend needs. `depths` are numbers of labels behind wildcards, the longest first.
+    """The searches that a frontend needs. `depths` are label counts of wildcards, the longest first.
 
-    `prefixes` is the map that stands for "prefixes" in `maps`.
+    `prefixes` is the map that takes the place of "prefixes" in `maps`.
     """
 
     prefixes: str = "prefixes"
@@ -58,14 +58,14 @@ class Lookups:
     apart: bool = False
     """Whether paths of one host lead to different places."""
     deciding: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
-    """The choices whose conditions decide what guards a request, with these."""
+    """The choices whose conditions decide which access controls a request meets, with these conditions."""
     shares: bool = False
-    """Whether choices are made by weight alone."""
+    """Whether some choices have weights only."""
     plain: bool = False
-    """Whether prefixes of hosts in full are all that is looked for."""
+    """Whether one search for prefixes of exact hosts suffices."""
 
     def kept(self, before: "Lookups") -> "Lookups":
-        """Return these, or those from before if they find the same and more: to leave a search out is a reload."""
+        """Return these searches, or `before` if it finds the same and more: a removed search would need a reload."""
         same = self.prefixes == before.prefixes and set(self.deciding) <= set(before.deciding)
         some = (self.hostless, self.apart, self.shares, before.plain)
         more = (before.hostless, before.apart, before.shares, self.plain)
@@ -74,7 +74,7 @@ class Lookups:
 
     @property
     def asked(self) -> frozenset[str]:
-        """Name the maps that are asked."""
+        """Return the maps that the frontend looks up."""
         more = {name for name, asked in ((APART, self.apart), (SHARES, self.shares)) if asked}
         return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps | more)
 
@@ -84,17 +84,17 @@ class Lookups:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """Name the choices in which a regular expression of a path decides what guards a request."""
+        """Return the choices where a regular expression of a path decides which access controls a request meets."""
         return tuple(name for name, conditions in self.deciding if any(map(_is_of_path, conditions)))
 
 
 def is_of_frontend(key: str) -> bool:
-    """Report whether a map's key is one of these frontends, not of the operator's own."""
+    """Report whether a map's key belongs to one of these frontends, not to the operator's own."""
     return ":" in key.partition("/")[0]
 
 
 def site_key(site: str) -> str:
-    """Write the key by which a site is found: a marked wildcard's ends with its star."""
+    """Write the key of a site in the map `sites`: that of a wildcard with a mark ends with its star."""
     host, mark = split_site(site)
     return f"{host[2:]}*{mark}" if mark and host.startswith("*.") else site
 
@@ -106,19 +106,19 @@ def split_site(site: str) -> tuple[str, str]:
 
 
 def tells_listeners_apart(frontend: Frontend) -> bool:
-    """Report whether connections may be for several listeners."""
+    """Report whether one connection may carry requests for several listeners."""
     return frontend.mode is Mode.HTTPS and len(frontend.hosts) > 1
 
 
 def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
-    """Return the numbers of labels behind wildcards, the longest first."""
+    """Return the label counts of wildcards, the longest first."""
     return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
 
 
 def lookups_of(
     frontend: Frontend, routes: Iterable[Route], apart: Apart, prefixes: str, shared: Collection[str] = ()
 ) -> Lookups:
-    """Return the searches that a frontend's routes need, of prefixes in its own map. `shared` are in a map."""
+    """Return the searches that a frontend's routes need. `prefixes` is its own map; `shared` are choices in a map."""
     hosts, kinds = set[str](), set[Match]()
     for route in routes:
         host, mark = split_site(route.site)
@@ -129,7 +129,7 @@ def lookups_of(
     if frontend.mode is Mode.TCP:
         return Lookups(prefixes, _PLAIN_SEARCH, shares=shares)
     hostless = EVERY_HOST in hosts
-    # Where no route is of a wildcard, a host falls to none, whatever hosts the listeners have.
+    # Without a wildcard route, an unknown host matches no route, even if a listener has a wildcard.
     falls = hostless or any(host.startswith("*.") for host in hosts)
     depths = wildcard_depths(hosts | frontend.hosts) if falls else ()
     maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
@@ -150,7 +150,7 @@ def lookups_of(
 def frontend_parts(
     frontend: Frontend, lookups: Lookups, choices: Iterable[Choice], layout: Layout
 ) -> Iterator[tuple[str, str]]:
-    """Write a frontend in parts, each with the choice that it belongs to, or an empty text; `choices` are rules."""
+    """Write a frontend in parts, each with the name of its choice, or an empty text. `choices` are rules."""
     certificates = layout.certificate_file(list_of(frontend))
     writing = _http if frontend.mode in _RULES else _tcp
     head, tail = writing(frontend, lookups, layout, certificates)
@@ -175,19 +175,19 @@ def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str)
 
 
 def file_part(frontend: Frontend) -> str:
-    """Return what is of a frontend in names of files; of the socket, too, by which another one leads to it."""
+    """Return the frontend's part of file names, and of the name of its socket for another frontend."""
     return hashlib.sha256(frontend.name.encode()).hexdigest()[:8]
 
 
 def list_of(frontend: Frontend) -> str:
-    """Name the file of a frontend's list of certificates."""
+    """Return the file name of a frontend's crt-list."""
     return f"certificates-{file_part(frontend)}.list"
 
 
 def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
-    """Write the backend by which another frontend leads here; it tells who the client is.
+    """Write the backend by which another frontend connects to this one, with the client's address (PROXY protocol).
 
-    This frontend is who ends idle connections.
+    Only this frontend closes idle connections.
     """
     if frontend.bind:
         return
@@ -197,7 +197,7 @@ def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
 
 
 def _of_clients(frontend: Frontend, layout: Layout) -> str:
-    """Write what is asked of clients' certificates."""
+    """Write the `bind` options for client certificates."""
     if not frontend.clients:
         return ""
     words = f" ca-file {quoted(layout.certificate_file(frontend.clients))} verify "
@@ -243,7 +243,7 @@ def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[st
 
 
 def _site(frontend: Frontend, lookups: Lookups) -> str:
-    """Write how the site of a request is found, once it has been looked for."""
+    """Write the fetch of a request's site, after the rules that look it up."""
     return "var(txn.site)" if "sites" in lookups.maps else f"{HOST},concat({frontend.mark})"
 
 
@@ -252,7 +252,7 @@ def _is_of_path(condition: Condition) -> bool:
 
 
 def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path") -> Iterator[str]:
-    """Search for the target of the path in a variable."""
+    """Look up the target of the path in a variable."""
     host = HOST if lookups.plain else site
     yield line(f"http-request set-var(txn.key) {host},concat(,{path},/)")
     missing = ""
@@ -264,7 +264,7 @@ def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path")
 
 
 def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
-    """Find the site of the host in `txn.host`."""
+    """Look up the site of the host in `txn.host`."""
     default = f"{EVERY_HOST}{frontend.mark}" if lookups.hostless else ""
     yield from _found(rule, "txn.site", "txn.host", frontend, (layout.map_file("sites"), lookups.depths, default))
 
@@ -272,7 +272,7 @@ def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> I
 def _found(
     rule: str, into: str, name: str, frontend: Frontend, search: tuple[str, tuple[int, ...], str]
 ) -> Iterator[str]:
-    """Look a host up, the one in the variable `name`: in a map, with wildcards at some depths, or a default."""
+    """Look up the host in the variable `name`: in a map, then its wildcards of some label counts, then a default."""
     file, depths, default = search
     missing = f"!{{{{ var({into}) -m found }}}}"
     yield line(f"{rule} set-var({into}) var({name}),concat({frontend.mark}),map_str({file})")
@@ -285,7 +285,7 @@ def _found(
 
 
 def _misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
-    """Refuse requests for a host of another listener than the one that the connection is for, by its SNI (421).
+    """Answer 421 to a request for a listener that is not the one of the connection's SNI.
 
     Browsers send requests for all hosts of a certificate over one connection.
     """
@@ -317,7 +317,7 @@ def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str
 
 
 def _by_name(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
-    """Choose by the name that the client asks for (SNI)."""
+    """Choose the target by SNI."""
     if frontend.mode is Mode.TLS:
         yield line("tcp-request inspect-delay 5s")
         yield line("tcp-request content reject unless {{ req.ssl_hello_type 1 }}")

@@ -1,4 +1,4 @@
-"""Decides where HAProxy listens and keeps its files, from the operator's flags."""
+"""The addresses and files of HAProxy, from the operator's flags."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,17 +8,16 @@ from vipwire_l7.haproxy.words import plain, quoted
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
 MAPS = ("apart", "shares", "exact", "expressions", "prefixes", "default", "listeners", "sites")
-"""In the order in which they get entries: first what leads to a pool, last the sites that are looked for there."""
+"""The maps in the order of their new entries: first those that lead to a pool, last the sites."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The operator's part. `folder` holds maps and certificates.
 
-    `http` and `https` are addresses with ports (`*:80`), empty for nowhere. Clients may come through a balancer that
-    tells who they are, by the PROXY protocol (`accept_proxy`) or by X-Forwarded-* headers (`trust_forwarded`).
-    `access_log` is where requests are logged as JSON (`stdout`, or HAProxy's syntax for an address), empty for
-    nowhere.
+    `http` and `https` are addresses with ports (`*:80`), empty for none. Behind a load balancer, HAProxy takes the
+    client's address from the PROXY protocol (`accept_proxy`) or from X-Forwarded-* headers (`trust_forwarded`).
+    `access_log` is the destination of requests as JSON (`stdout`, or an address in HAProxy's syntax), empty for none.
     """
 
     folder: str
@@ -34,10 +33,10 @@ class Layout:
     user: str = ""
     group: str = ""
     chroot: str = ""
-    """Whom HAProxy's workers run as, by name, and the folder that they see as all there is; empty for as we do."""
+    """User name and root folder of HAProxy's workers; empty for those of this process."""
 
     def inner_bind(self, name: str) -> str:
-        """Write where a frontend listens that only HAProxy itself connects to.
+        """Write the `bind` of a frontend to which only HAProxy itself connects.
 
         Abstract sockets have no mode: any user of the machine could connect, and claim an address or a pool there.
         """
@@ -46,24 +45,21 @@ class Layout:
         return f"{quoted(f'unix@{folder}/{name}')} mode 600{owner}"
 
     def inner_address(self, name: str) -> str:
-        """Return the address of that frontend, as HAProxy's workers see files."""
+        """Return the address of that frontend, in the workers' root folder."""
         return f"unix@{'' if self.chroot else Path(self.socket).parent}/{name}"
 
     def map_file(self, name: str) -> str:
-        """Return where a map is."""
         return f"{self.folder}/{name}.map"
 
     @property
     def certificate_list(self) -> str:
-        """Return where the list of certificates is."""
         return f"{self.folder}/certificates.list"
 
     def certificate_file(self, name: str) -> str:
-        """Return where a certificate is."""
         return f"{self.folder}/{name}"
 
     @property
     def https_suffix(self) -> str:
-        """The port in a URL when HTTPS is at another one than usual, with its colon; else ""."""
+        """The port in an HTTPS URL, with its colon; "" for 443."""
         port = self.https.rpartition(":")[2]
         return "" if port == "443" else f":{port}"

@@ -1,17 +1,17 @@
-"""Writes what sends copies of requests elsewhere: to be thrown away, or to ask whether a request may pass. Pure.
+"""Writes the rules and the Lua that send copies of requests: to a mirror, or to an authorization server. Pure.
 
-HAProxy has no rules for this. A few lines of Lua send a copy to a frontend that only this machine reaches. That one
-sends it to the pool that its header names: so these endpoints change like all others.
+HAProxy has no rules for this. The Lua sends a copy to a frontend that only HAProxy can reach, which sends it to the
+pool that the copy's header names: so these endpoints change like all others.
 
-For a mirror a filter reads the request while it passes, and sends the copy when its last byte has come: nothing waits
-for it, so that streams and slow uploads go on as without one. A request with a longer body than the filter holds is
-not mirrored. A filter that fails would end the process (2.6), so each of its functions is called protected.
+For a mirror, a filter reads the request as it passes and sends the copy after its last byte. No request waits for a
+mirror, so streams and slow uploads are not delayed. A request whose body is longer than the filter's limit is not
+mirrored. An error in a filter would end the process (2.6), so each of its functions runs protected.
 
-HAProxy keeps a copy until the mirror has answered, so a mirror gets few copies at a time. Lua throws the answer away
-as it comes, until it ends, is too long or too late. Of all answers but gRPC's the frontend makes a 204.
+HAProxy keeps a copy until the mirror answers, so a mirror gets few copies at a time. Lua discards the response as it
+arrives, until it ends, is too long or too late. The frontend turns all responses but gRPC's into a 204.
 
-Where a server is asked about a request, the request waits for the answer. HAProxy's own client keeps all of it, so
-the frontend lets only short ones pass. HAProxy takes a short 200 alone for a yes.
+A request waits for the authorization server's answer. HAProxy's Lua client keeps all of the answer, so the frontend
+passes short ones only. Only a short 200 allows the request.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,17 +27,20 @@ _SOCKET: Final = "mirrors"
 _HEADER: Final = "x-vipwire-mirror"
 _WORDS_IN_A_LINE: Final = 20
 _LONGEST: Final = 65536
-"""Bytes of a body that a mirror holds until the request has ended."""
+"""The maximum body in bytes that a mirror's filter holds until the request ends."""
 _COPIES: Final = 64
 _COPIES_OF_NAMESPACE: Final = 128
 _ALL_COPIES: Final = 256
-"""Copies for one mirror, for a namespace, and for all, that a thread waits for; further ones are not sent."""
+"""The maximum of copies in flight per thread: for one mirror, for a namespace, for all.
+
+Further copies are not sent.
+"""
 _LONGEST_ANSWER: Final = 65536
 _BUFFERED: Final = 13500
-"""Bytes of an answer, if it says how long it is; else of its headers and body, which a buffer of HAProxy holds."""
+"""The maximum response in bytes, by its Content-Length, or by HAProxy's buffer for headers and body."""
 _THROWN: Final = 1 << 20
 _LASTS: Final = 10
-"""Bytes and seconds for which a mirror may answer."""
+"""The maximum bytes and seconds of a mirror's response."""
 _LUA: Final = """local own = {["host"] = true, ["connection"] = true}
 own["content-length"], own["transfer-encoding"] = true, true
 local waiting, all = {}, 0
@@ -180,7 +183,7 @@ end, 5)
 
 
 def mirror_lua(layout: Layout) -> str:
-    """Write the file of Lua."""
+    """Write the Lua file."""
     return (
         (_LUA + auth_grpc.LUA)
         .replace("HEADER", _HEADER)
@@ -195,13 +198,13 @@ def mirror_lua(layout: Layout) -> str:
 
 
 def mirror_lines(policy: Policy) -> Iterator[str]:
-    """Write the filters of a backend that mirrors."""
+    """Write the filters of a backend that mirrors requests."""
     for each in policy.mirrors:
         yield line("filter lua.vipwire_mirror {} {} {}", plain(each.pool), plain(each.part), plain(each.whole))
 
 
 def auth_lines(auth: ExternalAuth) -> Iterator[str]:
-    """Write the rules of a backend that asks a server about each request."""
+    """Write the rules of a backend that asks an authorization server about each request."""
     if auth.body:
         yield line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
         yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", plain(auth.body))
@@ -210,7 +213,7 @@ def auth_lines(auth: ExternalAuth) -> Iterator[str]:
     words = (*asked, *kept, "body" if auth.body else "-")
     name = "vipwire_auth_grpc" if auth.grpc else "vipwire_auth"
     yield line(f"http-request lua.{name}{' {}' * len(words)}", *(quoted(word) for word in words))
-    # A request goes on after a failure of Lua: only what was let in may.
+    # A request goes on after an error in Lua, so only an explicit answer may allow it.
     yield line("http-request deny deny_status 503 unless {{ var(txn.allowed) -m bool }}")
 
 
@@ -219,14 +222,14 @@ def _names(names: tuple[str, ...]) -> str:
 
 
 def targets_of(policy: Policy) -> Iterator[str]:
-    """Name the pools that get copies of requests, or are asked about them."""
+    """Return the pools that get copies of requests: mirrors and the authorization server."""
     yield from (each.pool for each in policy.mirrors)
     if policy.external_auth:
         yield policy.external_auth.pool
 
 
 def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) -> str:
-    """Write the frontend at which copies come back in, and lead on to no other pools than theirs."""
+    """Write the frontend for copies. It forwards to the pools of mirrors and authorization servers only."""
     targets = sorted({target for policy in policies for target in targets_of(policy)})
     lines = [
         "frontend mirrors",
@@ -234,7 +237,7 @@ def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) ->
         line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
         line(f"http-request set-var(txn.copy) bool(true) if {{{{ req.hdr_cnt({_HEADER}) gt 1 }}}}"),
         line(f"http-request del-header {_HEADER}"),
-        # A server of gRPC answers while it reads: behind a cut it would not hear the rest of the stream.
+        # A gRPC server answers while it reads: a copy without the stream's end would get no answer.
         line(
             "http-response set-var(txn.stream) bool(true) "
             "if {{ var(txn.copy) -m bool }} {{ res.hdr(content-type) -m beg application/grpc }}"

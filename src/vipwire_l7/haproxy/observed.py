@@ -1,7 +1,7 @@
-"""What HAProxy really has of maps and servers, beside what it is believed to have. Pure.
+"""Reads the maps and servers that HAProxy really has, and corrects the record of them. Pure.
 
-Somebody else may give commands at its socket, or make it read its files again, in which nothing is that came by
-commands.
+Another process may send commands to HAProxy's socket, or make HAProxy read its files again, which lack the changes
+made by commands.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _COLUMNS = 19
 _Observed: TypeAlias = tuple[str, str, str, int] | None
 """Address, port, weight and whether it drains; None for a server that takes no requests."""
 _UNKNOWN = Server(BackendEndpoint(Address(bytes(4)), Usability.READY), 0, -1)
-"""Stands in a slot for a server that is none of ours: it differs from all others."""
+"""Stands in a slot for a server that vipwire did not set: it differs from all others."""
 
 
 def questions(live: Configuration) -> list[str]:
@@ -29,7 +29,7 @@ def questions(live: Configuration) -> list[str]:
 
 
 def correct(live: Configuration, answers: Sequence[str]) -> list[str]:
-    """Note what HAProxy really has; return the names of what was believed to be otherwise."""
+    """Correct the record by HAProxy's answers; return the names of the parts that differed."""
     *maps, servers = answers
     pools = {spare: pool for pool, spare in live.placed.items()}
     found = [

@@ -1,4 +1,4 @@
-"""Writes the beginning of a configuration: the process, the defaults of all sections."""
+"""Writes the start of a configuration: the sections `global` and `defaults`."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from vipwire_l7.haproxy.words import line, plain, quoted
 
 
 def process_text(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
-    """Write `global` and `defaults`. `mark` is what the process tells about itself, to be known by."""
-    # HAProxy 2.6 ends by a fault when filters of several threads share one state of Lua, as with `lua-load`.
+    """Write `global` and `defaults`. `mark` identifies the configuration in `show info`."""
+    # HAProxy 2.6 crashes when filters of several threads share one Lua state, as with `lua-load`.
     lua = [line("lua-load-per-thread {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
     return "\n".join([*_global(layout, mark), *lua, *_defaults()]) + "\n"
 
@@ -42,14 +42,14 @@ def _global(layout: Layout, mark: str) -> Iterator[str]:
 def _defaults() -> Iterator[str]:
     yield "defaults"
     yield line("mode http")
-    # A request that can be repeated without harm is, where a server turns out to be gone.
+    # HAProxy repeats an idempotent request if its server is gone.
     yield line("retries 3")
     yield line("option redispatch 1")
     yield line("retry-on conn-failure empty-response")
-    # A client's idle connection must not be closed under a request that is on its way, when HAProxy is replaced.
+    # When a worker is replaced, it must not close a client's idle connection while a request is on its way.
     yield line("option idle-close-on-response")
     yield line("option http-keep-alive")
-    # Two seconds hold a SYN that is sent again once; then another server is tried.
+    # Two seconds allow for one SYN retransmission. Then HAProxy tries another server.
     for name, value in (("connect", "2s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
         yield line(f"timeout {name} {value}")
     for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):

@@ -1,16 +1,16 @@
-"""Writes the rules by which HAProxy refuses what a Pod may read otherwise than HAProxy does (400). Pure.
+"""Writes the rules by which HAProxy denies requests that a Pod may read differently from HAProxy (400). Pure.
 
-Pods get each path as the client sent it. Servers read a path in several ways: some decode it, merge slashes, take %2F
-for a slash, or cut it at a semicolon. So HAProxy looks a path up in each of these readings, and refuses the request
+Pods get each path as the client sent it. Servers read a path in several ways: some decode it, merge slashes, read %2F
+as a slash, or cut it at a semicolon. So HAProxy looks a path up in each of these readings, and denies the request
 unless all of them lead to the same place. The readings are all combinations of two changes:
 
-    as sent ──────── decoded            characters in one spelling each; %2F stays what it is
+    as sent ──────── decoded            one spelling for each character; %2F stays
        │                │
     restructured ─── both               `//` is a slash, or %2F is one, or the path ends at `;` (%3B, `?`, `#`)
 
-HAProxy refuses at once what has further readings: dot segments, backslashes, control characters, letters and digits
-that are encoded, bytes that are encoded twice, and two changes of the structure in one path. Hosts whose paths all
-lead to one place have none of this: whatever a path is read as, it leads there.
+HAProxy denies at once all paths with further readings: dot segments, backslashes, control characters, encoded letters
+and digits, bytes encoded twice, and two changes of the structure in one path. A host whose paths all lead to one
+place has no such rules: every reading leads there.
 """
 
 import re
@@ -29,18 +29,18 @@ READ: Final = "txn.read"
 _DENY: Final = "http-request deny deny_status 400"
 _HAS_READINGS: Final = r"[^A-Za-z0-9/._~-]|//|/\.{1,2}(?:/|$)"
 _LONGEST: Final = 4000
-"""Bytes of a path whose readings are compared: three times as many fit into a buffer of HAProxy."""
+"""The maximum length in bytes of a path whose readings are compared: HAProxy's buffer has room for three."""
 _RESTRUCTURED: Final = f'regsub("//+","/",g),regsub("%2F","/",gi),regsub("{CUT}.*","",i)'
 _DECODED: Final = 'regsub("%2F","%252F",gi),url_dec,url_enc,regsub("%2F","/",g)'
 _READINGS: Final = ("path", f"path,{_DECODED}", f"path,{_RESTRUCTURED}", f"path,{_RESTRUCTURED},{_DECODED}")
 _WRITTEN: Final = "".join(f',regsub("%{ord(each):02X}","{each}",g)' for each in "!&*+,:=@")
-"""Writes what `_DECODED` makes as operators write it in regular expressions."""
+"""Writes the spelling of `_DECODED` as operators write it in regular expressions."""
 _SPELLED: Final = rf"//|%(?:2[1-9a-f]|3[0-9a-f]|[4567])|(?-i:%.?[a-f])|{CUT}"
-"""A path that a regular expression may meet in one reading and miss in another."""
+"""A path that a regular expression may match in one reading and not in another."""
 
 
 is_plain = re.compile("[A-Za-z0-9/._~-]*").fullmatch
-"""Reports whether `_DECODED` leaves a path as it is."""
+"""Matches a path that `_DECODED` does not change."""
 
 
 def decoded(path: str) -> str:
@@ -49,7 +49,7 @@ def decoded(path: str) -> str:
 
 
 def skip_lines(index: int) -> Iterator[str]:
-    """Let requests for no choice skip the others, at each twentieth, unless `path_lines` is for them."""
+    """Let a request without a choice skip the rules of choices, at each twentieth, unless `path_lines` needs them."""
     if index % 20 == 0:
         form = "http-request allow unless {{ var(txn.target) -m beg choice: }} or {{ path -m reg -- {} }}"
         yield line(form, quoted(_HAS_READINGS))
@@ -58,11 +58,12 @@ def skip_lines(index: int) -> Iterator[str]:
 def path_lines(
     site: str, apart: str, search: Callable[[str], Iterable[str]], expressions: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Refuse a path unless all its readings lead to the same place. These are the last rules for requests.
+    """Deny a path unless all its readings lead to the same place. These are the last rules for requests.
 
-    `site` is how a request's site is found, `apart` the file of the map of those whose paths lead to different
-    places. `search` writes the rules that look up the path in the variable `READ`; its argument changes the path for
-    regular expressions. In the choices `expressions`, regular expressions of the path decide what guards it.
+    `site` fetches a request's site, `apart` is the file of the map of sites whose paths lead to different places.
+    `search` writes the rules that look up the path in the variable `READ`; its argument is a converter for regular
+    expressions. In the choices `expressions`, regular expressions of the path decide which access controls a request
+    meets.
     """
     yield line(
         f"http-request allow unless {{{{ path -m reg -- {{}} }}}} {{{{ {site},map_str({apart}) -m found }}}}",
@@ -70,7 +71,7 @@ def path_lines(
     )
     yield line(f"http-request return status 414 if {{{{ path,length gt {_LONGEST} }}}}")
     yield line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", quoted(REFUSED))
-    # The step of a choice that was taken; the readings are compared by what comes before.
+    # The readings must lead to the same target before choices, so the target of the choice's step is kept aside.
     yield line("http-request set-var(txn.taken) var(txn.target)")
     for number, reading in enumerate(_READINGS):
         yield line(f"http-request set-var({READ}) {{}}", quoted(reading))
@@ -89,12 +90,12 @@ def path_lines(
 
 
 def parameter(name: str) -> str:
-    """Write the regular expression of a query parameter's name: each character may be encoded."""
+    """Write the regular expression of a query parameter's name: a client may encode each character."""
     return "".join(f"(?:{re.escape(each)}|%(?i:{ord(each):02x}))" for each in name)
 
 
 def doubt_lines(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
-    """Refuse what a Pod may read otherwise, where a choice's conditions decide what guards a request."""
+    """Deny requests that a Pod may read differently, where a choice's conditions decide about access controls."""
     doubts = dict.fromkeys(doubt for each in deciding for doubt in _doubts(each))
     for doubt in doubts:
         yield line(f"{_DENY} if {{{{ var(txn.target) -m str {plain(choice)} }}}} {{}}", doubt)
@@ -103,11 +104,12 @@ def doubt_lines(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
 def _doubts(of: Compared) -> Iterator[Word]:
     match of.aspect:
         case Aspect.METHOD:
-            # Some servers take `get` for GET, and all answer HEAD by what they do for GET.
+            # Some servers read `get` as GET, and all answer HEAD by running GET.
             refused = "^HEAD$|[^A-Z-]" if of.value == "HEAD" else "[^A-Z-]"
             yield Word(f"{{ method -m reg -- {quoted(refused)} }}")
         case Aspect.HEADER:
-            # Of several, servers take the first, the last or all. CGI and WSGI know no difference of `-` and `_`.
+            # Of repeated headers, servers read the first, the last or all. CGI and WSGI do not distinguish `-` and
+            # `_`.
             yield Word(f"{{ req.fhdr_cnt({plain(of.name)}) gt 1 }}")
             twin = re.sub(r"[^a-z0-9]+", "[^a-z0-9,]", of.name.lower())
             if twin != of.name.lower():

@@ -1,7 +1,7 @@
-"""A plan without the parts that HAProxy refuses: what is left serves.
+"""Removes the parts of a plan that HAProxy refuses.
 
-A part is known by its text: a pool by its name, a regular expression as it stands in its map, a certificate by its
-PEM. So one that is mended is another part, and is tried again.
+A part is identified by its content: a pool by its name, a regular expression by its text, a certificate by its PEM.
+So a corrected part is a new one, and HAProxy tries it again.
 """
 
 from collections.abc import Collection, Iterator
@@ -12,7 +12,7 @@ from vipwire_l7.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match
 
 
 def parts_of(plan: SitePlan) -> frozenset[str]:
-    """Name all parts that may be refused."""
+    """Return all parts that HAProxy may refuse."""
     return frozenset(_parts(plan))
 
 
@@ -24,7 +24,7 @@ def _parts(plan: SitePlan) -> Iterator[str]:
 
 
 def owners_of(pool: str, plan: SitePlan) -> tuple[Asker, ...]:
-    """Name the objects whose paths lead to a pool, at once or by choices."""
+    """Return the objects whose paths lead to a pool, directly or by choices."""
     targets, before = {pool}, 0
     while len(targets) > before:
         before = len(targets)
@@ -34,7 +34,7 @@ def owners_of(pool: str, plan: SitePlan) -> tuple[Asker, ...]:
 
 
 def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
-    """Leave parts out: what led to a pool answers 503, an expression's path is not there."""
+    """Remove parts. Paths to a removed pool answer 503; a removed expression's path has no entry."""
     if not refused:
         return plan
 
@@ -69,5 +69,5 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
 
 
 def _counts(condition: Condition, refused: Collection[str]) -> bool:
-    """Report whether a condition counts the endpoints of a pool that is left out."""
+    """Report whether a condition counts the endpoints of a removed pool."""
     return isinstance(condition, Bound) and condition.pool in refused

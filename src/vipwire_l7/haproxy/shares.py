@@ -1,7 +1,7 @@
-"""Choices by weight alone as entries of a map, so that other weights are a command. Pure.
+"""Writes weighted choices as map entries, so that a command changes the weights. Pure.
 
-A request draws one of a hundred numbers, and `choice:number` leads to a pool. Where the sum of the weights does not
-divide a hundred, the choice is written as rules (`choices`), since a map would not share exactly.
+A request draws one of a hundred numbers, and the entry `choice:number` leads to a pool. If the sum of the weights
+does not divide a hundred, the choice is written as rules (`choices`), since a map would not share exactly.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,13 +11,12 @@ from vipwire_l7.haproxy.words import line
 from vipwire_l7.plan.sites import Chance, Choice
 
 SHARES: Final = "shares"
-"""The name of the map."""
 _DRAWN: Final = 100
 _IS_SHARED: Final = "{{ var(txn.target) -m beg choice: }}"
 
 
 def shares_of(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
-    """Give the entries of a choice; none if it has to be rules. `choices` are the names of all choices."""
+    """Return the map entries of a choice; none if it needs rules. `choices` are the names of all choices."""
     whole = next((each.whole for step in choice.steps for each in step.when if isinstance(each, Chance)), 0)
     if not whole or _DRAWN % whole or not choices.isdisjoint(choice.targets):
         return {}
@@ -37,13 +36,13 @@ def shares_of(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
 
 
 def share_lines(file: str, rule: str = "http-request") -> Iterator[str]:
-    """Write the rules that draw; they come after those of the other choices. `rule` is the word they begin with."""
+    """Write the rules that draw, after those of the other choices. `rule` is the keyword that each begins with."""
     yield line(f"{rule} set-var(txn.draw) rand({_DRAWN}) if {_IS_SHARED}")
     yield line(f"{rule} set-var(txn.target) var(txn.target),concat(:,txn.draw),map_str({file}) if {_IS_SHARED}")
 
 
 def shared_choices(choices: Iterable[Choice]) -> Mapping[str, dict[str, str]]:
-    """Give the entries of all choices that can be a map, by their names."""
+    """Return the entries of all choices that fit into a map, by name."""
     every = tuple(choices)
     names = frozenset(each.name for each in every)
     return {each.name: entries for each in every if (entries := shares_of(each, names))}

@@ -1,8 +1,9 @@
-"""Servers of a backend as slots that are made ahead.
+"""Assigns endpoints to the server slots of a backend.
 
-HAProxy 2.6 takes new addresses for a server at run time, so a backend has more servers than endpoints. An endpoint
-keeps its slot as long as it lives: others in the same pool come and go without touching it. HAProxy opens a file for
-each slot, so few are to spare: a pool that outgrows them takes a spare backend, or waits for a reload.
+HAProxy 2.6 can change a server's address at run time, but not add servers with all options, so a backend has more
+servers than endpoints. An endpoint keeps its slot as long as it exists, even if all others change. HAProxy opens a
+descriptor for each slot, so there are few spare ones. A pool that outgrows its slots moves to a spare backend, or
+waits for a reload.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ Slots: TypeAlias = tuple[Server | None, ...]
 
 
 def size_for(count: int) -> int:
-    """Choose how many slots to make for so many endpoints: a quarter to spare, one at least."""
+    """Choose the number of slots for so many endpoints: a quarter to spare, at least one."""
     return count + max(1, count // 4)
 
 
 def fill(slots: Slots, servers: Sequence[Server]) -> Slots:
-    """Assign a slot to every server, its old one if it has one; add slots when they are too few.
+    """Assign a slot to every server, its old one if it has one; add slots if there are too few.
 
     >>> len(fill((), ()))
     1

@@ -1,11 +1,11 @@
-"""What HAProxy has, and the way from there to what it is to have: commands, and the reasons for a reload. Pure.
+"""Compares HAProxy's configuration with the wanted one, and plans commands and reasons for a reload. Pure.
 
-All is compared by the same rules, or some hosts, pools and certificates alone, where nothing else has changed. What
-commands can do is done while the rest waits for a reload: a host waits as a whole.
+The comparison covers everything, or only the hosts, pools and certificates that changed. Commands run at once while
+the rest waits for a reload; a host waits as a whole.
 
-A new pool of the plain policy takes a spare backend until the next reload. What nothing needs any more may stay until
-then: a backend without servers, a rule, users. Order: first what requests could be led to, then where they are led,
-then what is left over; hosts come last and go first, so that no request finds a host without its paths.
+A new pool with the plain policy uses a spare backend until the next reload. Unused parts may stay until then: a
+backend without servers, a rule, a userlist. The order of commands: first new targets, then the entries that lead
+there, then removals. Hosts are added last and removed first, so that no request finds a host without its paths.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -30,13 +30,13 @@ _HOSTS = frozenset({"sites", "listeners", APART})
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What may be another than it was: hosts, each as it was and as it is, pools or their servers, certificates."""
+    """The possible changes: hosts with their old and new plan, pools, pools with other servers, certificates."""
 
     hosts: Mapping[str, tuple[HostPlan, HostPlan]] = field(default_factory=dict)
     pools: frozenset[str] = frozenset()
     certificates: frozenset[str] = frozenset()
     whole: bool = False
-    """Whether all may be."""
+    """Whether everything may have changed."""
 
     def __bool__(self) -> bool:
         return self.whole or bool(self.hosts or self.pools or self.certificates)
@@ -57,7 +57,7 @@ WHOLE = Delta(whole=True)
 class Change:
     """The difference: `commands` for the stats socket, and the `reasons` for a reload, which `waiting` needs.
 
-    After the commands HAProxy has `now` in place of the entries `before`, and no more what is `gone`.
+    After the commands HAProxy has `now` in place of the entries `before`, and the parts `gone` are removed.
     """
 
     commands: tuple[str, ...]
@@ -74,12 +74,12 @@ class Change:
 def compare(
     live: Configuration, wanted: Configuration, delta: Delta = WHOLE, kept_shares: frozenset[str] = frozenset()
 ) -> Change:
-    """Compare what runs with what should, all or what `delta` says. `kept_shares` are splits of other hosts, too."""
+    """Compare the live configuration with the wanted one, limited to `delta`. Other hosts also use `kept_shares`."""
     return _Comparison(live, wanted, delta, kept_shares).change()
 
 
 def take_in(live: Configuration, change: Change) -> None:
-    """Note what HAProxy has after the commands of a change."""
+    """Record the effect of a change's commands."""
     now = change.now
     if now is None:
         return
@@ -106,17 +106,15 @@ def take_in(live: Configuration, change: Change) -> None:
 
 
 class _Comparison:
-    """What runs beside what should."""
-
     def __init__(self, live: Configuration, wanted: Configuration, delta: Delta, kept_shares: frozenset[str]) -> None:
         self._live, self._wanted, self._delta, self._kept_shares = live, wanted, delta, kept_shares
         self._before = live.maps if delta.whole else _entries_of(delta, live, wanted)
         self._marks = {each.prefixes: mark for mark, each in wanted.shape.lookups.items()}
         self._reasons: list[str] = []
         self._closed = set[str]()
-        """The marks of frontends that have to be written anew."""
+        """The marks of frontends that a reload must write again."""
         self._rules = set[tuple[str, str]]()
-        """The choices, by mark and name, that are still to be written."""
+        """The choices that a reload must add, by mark and name."""
         self._moved = frozenset(_outgrown(live, wanted))
         self._fresh = _placed(live, wanted, self._moved)
         self._moved &= self._fresh.keys()
@@ -130,7 +128,6 @@ class _Comparison:
         self._shares = {name: all(self._is_known("", to) for to in found) for name, found in targets.items()}
 
     def change(self) -> Change:
-        """Return the difference."""
         live, wanted, delta = self._live, self._wanted, self._delta
         certificates = tuple(self._reasons_of_certificates())
         self._reasons += certificates
@@ -187,7 +184,7 @@ class _Comparison:
             self._reasons.append("users change")
 
     def _missing_steps(self) -> Iterator[str]:
-        """Say what the operator's frontend does not do yet."""
+        """Yield the steps that the operator's frontend lacks."""
         old, new = self._live.shape, self._wanted.shape
         yield from (stage.value for stage in new.stages - old.stages)
         if not self._before.get("expressions", {}).keys() >= self._wanted.maps["expressions"].keys():
@@ -198,7 +195,7 @@ class _Comparison:
             yield "the frontend changes"
 
     def _is_written(self, mark: str) -> bool:
-        """Report whether HAProxy has a frontend as it is to be, but for its choices."""
+        """Report whether HAProxy has a frontend as wanted, apart from its choices."""
         old, new = self._live.shape, self._wanted.shape
         if mark not in old.frontends or old.lookups[mark] != new.lookups[mark]:
             return False
@@ -234,11 +231,11 @@ class _Comparison:
             yield "a certificate is too long for a command"
 
     def _slots_of(self, name: str) -> Slots:
-        """Return the servers of a pool, as many as HAProxy can have."""
+        """Return the servers of a pool, as many as HAProxy has slots for."""
         return self._wanted.slots[name][: len(SPARE if name in self._moved else self._live.slots.get(name, SPARE))]
 
     def _lists(self) -> dict[str, dict[str, str]]:
-        """Return the lists of certificates as they are to be; those of a part have the others as well."""
+        """Return the wanted crt-lists. For a partial change, they keep the other certificates."""
         lists, delta = self._wanted.shape.lists, self._delta
         if delta.whole:
             return lists
@@ -250,7 +247,7 @@ class _Comparison:
         return {OWN_LIST: others | lists[OWN_LIST]}
 
     def _is_known(self, mark: str, to: str) -> bool:
-        """Report whether HAProxy has a target as it is to be."""
+        """Report whether HAProxy has a target as wanted."""
         if to in self._wanted.pools:
             return to not in self._missing
         if to in self._wanted.shape.choices.get(mark, ()):
@@ -260,7 +257,7 @@ class _Comparison:
         return to in _ALWAYS or any(each.inner_target == to for each in self._live.shape.frontends.values())
 
     def _site(self, name: str, key: str, to: str) -> str:
-        """Find the site that an entry of a map is of, or at least its mark."""
+        """Return the site of a map entry, or at least its mark."""
         host = key.partition("/")[0]
         if name == "sites":
             return to
@@ -271,7 +268,7 @@ class _Comparison:
         return "" if name in ("expressions", "default") else host
 
     def _waiting(self) -> set[str]:
-        """Find the sites that wait for a reload."""
+        """Return the sites that wait for a reload."""
         found = set[str]()
         if not self._reasons:
             return found
@@ -292,7 +289,7 @@ class _Comparison:
         return found
 
     def _accepted(self, waiting: set[str]) -> Maps:
-        """Return the entries that HAProxy can have: sites that wait stay as they are."""
+        """Return the entries to set now: sites that wait keep theirs."""
         maps: Maps = {}
         for name, entries in self._wanted.maps.items():
             before = self._before.get(name, {})
@@ -308,12 +305,12 @@ class _Comparison:
 
 
 def _split(key: str) -> str:
-    """Return the name of the split that an entry is of."""
+    """Return the name of a map entry's split."""
     return key.rpartition(":")[0]
 
 
 def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Maps:
-    """Return the entries that HAProxy has of the hosts of a change."""
+    """Return HAProxy's entries for the hosts of a change."""
     lookups = {mark: live.shape.lookups[mark] for mark in wanted.shape.frontends if mark in live.shape.lookups}
     frontends = [live.shape.frontends[mark] for mark in lookups]
     default = wanted.maps["default"].get(DEFAULT_KEY, "")
@@ -329,7 +326,7 @@ def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Map
 
 
 def _outgrown(live: Configuration, wanted: Configuration) -> Iterator[str]:
-    """Name the pools that have too few servers and may move to a spare backend: no rule leads to them by name."""
+    """Return the pools that have too few slots and may move to a spare backend: no rule names them."""
     found = {name for name, slots in wanted.slots.items() if used(slots) > len(live.slots.get(name, SPARE))}
     found -= live.placed.keys()
     if found:
@@ -338,7 +335,7 @@ def _outgrown(live: Configuration, wanted: Configuration) -> Iterator[str]:
 
 
 def _placed(live: Configuration, wanted: Configuration, moved: Collection[str]) -> dict[str, str]:
-    """Choose spare backends for pools that are new or move, as far as there are any."""
+    """Choose spare backends for pools that are new or move, as far as the spare ones suffice."""
     taken = frozenset(live.placed.values())
     free = (name for name in live.spares if name not in taken)
     new = (pool for name, pool in wanted.pools.items() if name not in live.shape.backends or name in moved)

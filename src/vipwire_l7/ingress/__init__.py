@@ -1,4 +1,4 @@
-"""`vipwire ingress`: HTTP in front of Services. vipwire decides, HAProxy carries the traffic.
+"""`vipwire ingress`: serves Ingresses with HAProxy. vipwire plans, HAProxy carries the traffic.
 
-plan/     pure: which site and path goes to which pool, with which policy; which certificates are fit
+plan/ is pure: it decides which path of a site goes to which pool with which policy, and which certificates are valid.
 """

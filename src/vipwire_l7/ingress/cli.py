@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _not_in_argv(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a secret in the command line, which every user of the machine reads."""
+    """Refuse a secret in the command line: every user of the machine can read it."""
     if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--cookie-key: other users can read it here: write it to a file for --cookie-key-file")
     return value
@@ -90,7 +90,7 @@ _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
 
 
 def _command() -> ModuleType:
-    """Import the work of the commands, which `--help` and completion have no use for."""
+    """Import the implementation late: `--help` and completion do not need it."""
     from vipwire_l7.ingress import command  # noqa: PLC0415
 
     return command
@@ -113,10 +113,10 @@ def _command() -> ModuleType:
 @click.option("--takeover", is_flag=True, help="Take the place of the ingress that runs here; its HAProxy goes on.")
 @click.pass_context
 def ingress(context: click.Context, /, **given: Any) -> None:
-    """Serve Ingresses with HAProxy, which is started, configured and watched.
+    """Serve Ingresses with HAProxy: vipwire starts, configures and watches it.
 
-    Hosts, paths, endpoints and certificates are changed while it runs; HAProxy is reloaded, without losing a
-    connection, only for what it cannot take at run time.
+    vipwire changes hosts, paths, endpoints and certificates while HAProxy runs. It reloads HAProxy only where it
+    must, and no connection is lost.
     """
     if context.invoked_subcommand is not None:
         return
@@ -127,9 +127,9 @@ def ingress(context: click.Context, /, **given: Any) -> None:
 @_flags
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Write haproxy.cfg, maps and certificates there.")
 def render(output_dir: Path | None, **given: Any) -> None:
-    """Print the configuration for people who run HAProxy themselves.
+    """Print the configuration, for operators who run HAProxy themselves.
 
-    With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
+    With --output-dir, vipwire writes all files there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
     _command().render(output_dir, given)
 
@@ -138,9 +138,9 @@ def render(output_dir: Path | None, **given: Any) -> None:
 @_flags
 @click.option("--gateway-class", default="vipwire", show_default=True, help="The class of the Gateways.")
 def convert(gateway_class: str, **given: Any) -> None:
-    """Print Gateway API objects that serve what our Ingresses serve.
+    """Print Gateway API objects that serve what this controller's Ingresses serve.
 
-    One Gateway for each namespace, and an HTTPRoute for each host of an Ingress. What has no equivalent is told on
-    stderr.
+    Each namespace gets one Gateway, and each host of an Ingress an HTTPRoute. Features without an equivalent are
+    listed on stderr.
     """
     _command().print_converted(gateway_class, given)

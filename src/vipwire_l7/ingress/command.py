@@ -1,4 +1,4 @@
-"""The work of `vipwire ingress` and its subcommands, from the values of their flags."""
+"""Implements `vipwire ingress` and its subcommands, given the values of their flags."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,6 @@ _LONGEST_DOMAIN: Final = 250
 
 
 def serve(given: dict[str, Any]) -> NoReturn:
-    """Run the ingress until it ends, and exit with its status."""
     log.configure(Logging(verbosity=given["verbosity"]))
     with plain_errors():
         options = options_of(given)
@@ -44,7 +43,6 @@ def serve(given: dict[str, Any]) -> NoReturn:
 
 
 def print_converted(gateway_class: str, given: dict[str, Any]) -> None:
-    """Print the Gateway API objects that serve what the Ingresses serve."""
     with plain_errors():
         text, problems = asyncio.run(_convert(options_of(given), gateway_class))
         for problem in problems:
@@ -53,7 +51,7 @@ def print_converted(gateway_class: str, given: dict[str, Any]) -> None:
 
 
 async def _convert(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
-    """Write Gateway API objects for our Ingresses, in YAML, and a line for each thing that they leave out."""
+    """Write Gateway API objects for this controller's Ingresses, in YAML, and a line for each feature they lack."""
     snapshot = await list_once(options, Served(IngressPlanner(options.setting)))
     ours = [each for each in snapshot.ingresses.values() if is_ours(each, snapshot.classes, options.setting)]
     made = to_gateway(ours, snapshot.services, class_name)
@@ -62,8 +60,6 @@ async def _convert(options: Options, class_name: str) -> tuple[str, Sequence[str
 
 
 def render(output_dir: Path | None, given: dict[str, Any]) -> None:
-    """Print the configuration, or write its files."""
-
     def prepared(placed: dict[str, Any]) -> tuple[Options, Served]:
         options = options_of(placed)
         return options, Ingresses(options).served
@@ -74,7 +70,7 @@ def render(output_dir: Path | None, given: dict[str, Any]) -> None:
 def print_rendered(
     output_dir: Path | None, given: dict[str, Any], prepared: Callable[[dict[str, Any]], tuple[Options, Served]]
 ) -> None:
-    """Render once, and print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
+    """Print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
     with plain_errors(), _rendered(output_dir, given["run_dir"]) as (folder, write):
         files, problems = asyncio.run(render_once(*prepared({**given, "run_dir": folder})))
         for problem in problems:
@@ -84,7 +80,7 @@ def print_rendered(
 
 @contextlib.contextmanager
 def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
-    """Give the folder to render for, and what writes the files there, or prints the first of them."""
+    """Yield the folder to render for, and the function that writes the files there or prints haproxy.cfg."""
     folder = (output_dir or run_dir).absolute()
 
     def write(files: Sequence[tuple[str, str]]) -> None:
@@ -166,7 +162,6 @@ def _destinations(given: dict[str, Any]) -> DestinationSetting:
 
 
 def setting_of(given: dict[str, Any]) -> Setting:
-    """Build the `Setting` of a command line."""
     names = ("ingress_class", "controller", "watch_ingress_without_class", "zone", "hosts_apart")
     return Setting(*(given[name] for name in names))
 
@@ -181,7 +176,7 @@ def _object_name(flag: str, text: str) -> ObjectName | None:
 
 
 def _cookie_key(given: dict[str, Any]) -> str:
-    """Read the secret of cookies: that of the file, or of the environment."""
+    """Read the key of cookies from its file or from the environment."""
     path: Path | None = given["cookie_key_file"]
     try:
         key = str(given["cookie_key"]) if path is None else path.read_text(encoding="ascii").strip()

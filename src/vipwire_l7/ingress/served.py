@@ -1,4 +1,4 @@
-"""What `vipwire ingress` serves: Ingresses, and their status at an API server."""
+"""The Ingresses that `vipwire ingress` serves, and their statuses."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,7 +16,7 @@ from vipwire_l7.watch.snapshot import Snapshot
 
 
 class Ingresses:
-    """Ingresses as an operator's flags want them."""
+    """Ingresses with the settings of an operator's flags."""
 
     def __init__(self, options: Options) -> None:
         self._options, self._missed = options, False
@@ -24,7 +24,7 @@ class Ingresses:
 
     @property
     def served(self) -> Served:
-        """Return what the process serves. Statuses are written where addresses to publish are given."""
+        """Return the input of the process. It writes statuses if there are addresses to publish."""
         publishes = self._options.addresses or self._options.publish_service
         return Served(self._planner, parts=self._parts if publishes else None)
 
@@ -36,7 +36,7 @@ class Ingresses:
         yield "status", partial(write_statuses, StatusWriter(access, kinds, statuses, snapshot, leading), desired)
 
     def _addresses(self, snapshot: Snapshot) -> tuple[str, ...] | None:
-        """Return what to publish; None as long as the Service that tells is not there."""
+        """Return the addresses to publish; None while the Service that has them does not exist."""
         name = self._options.publish_service
         if name is None:
             return self._options.addresses

@@ -1,4 +1,4 @@
-"""`status.loadBalancer` of the Ingresses of this controller: the addresses where clients reach them. Pure."""
+"""Writes `status.loadBalancer` of this controller's Ingresses: the addresses where clients reach them. Pure."""
 
 import ipaddress
 from collections.abc import Callable, Collection, Iterable
@@ -10,7 +10,7 @@ from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 
 class IngressStatuses:
-    """The statuses of Ingresses. `addresses` returns the published ones, None while no Service tells them."""
+    """The statuses of Ingresses. `addresses` returns the published ones, None while their Service does not exist."""
 
     def __init__(
         self, planner: IngressPlanner, snapshot: Snapshot, addresses: Callable[[], tuple[str, ...] | None]
@@ -35,7 +35,7 @@ class IngressStatuses:
         return told if before == self._published else {*self.all()}
 
     def patch(self, ref: ObjectRef, _now: str) -> dict[str, Any] | None:
-        """Return the merge patch of a status that says other addresses."""
+        """Return the merge patch for a status with other addresses."""
         ingress, addresses = self._snapshot.ingresses.get(ref[1]), self._published
         if ingress is None or addresses is None or ingress.addresses == addresses or not self._planner.serves(ref):
             return None

@@ -1,1 +1,1 @@
-"""What HAProxy is to serve, as values, and what Ingresses and Gateways share in planning it. Pure."""
+"""The plan for HAProxy as values, and the parts of planning that Ingresses and Gateways share. Pure."""

@@ -1,8 +1,8 @@
-"""Lists the annotations, their names, and what each becomes.
+"""Lists the annotations by name, and reads their values.
 
-Ours begin with `vipwire.io/`. Of haproxy-ingress and ingress-nginx those are understood that mean the same; their
-names lead to ours. Ours win where both are there. A value that cannot be read is a Problem and counts as
-absent, unless it guards something (`GUARDS`): then the Ingress is closed, or what was to be shut would be open.
+vipwire's own begin with `vipwire.io/`. Those of haproxy-ingress and ingress-nginx with the same meaning are read too,
+under vipwire's names. vipwire's own win where both are set. An invalid value is a Problem and counts as absent. If
+the annotation is a guard (`GUARDS`), the Ingress is denied instead, for it would be open without the guard.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ OURS: Final = "vipwire.io/"
 _NGINX: Final = "nginx.ingress.kubernetes.io/"
 _HAPROXY: Final = ("haproxy-ingress.github.io/", "ingress.kubernetes.io/")
 _READ_ELSEWHERE: Final = ("weights", "algorithm", "slow-start")
-"""Ours too, but of Services."""
+"""Annotations of Services."""
 
 READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "affinity": readers.word("cookie"),
@@ -142,7 +142,7 @@ _GUARDS_OF_OTHERS: Final = frozenset(
     {"auth-url", "auth-tls-secret", "auth-tls-verify-client", "oauth", "enable-modsecurity", "modsecurity-snippet"}
     | {"waf", "proxy-ssl-secret", "secure-verify-ca-secret", "secure-crt-secret"}
 )
-"""What guards something there, and is not to be had here."""
+"""Guards of other controllers that vipwire does not support."""
 _DENIED: Final = ("", "false", "off")
 _WORDS: Final = {
     ("balance", "round_robin"): "roundrobin",
@@ -156,20 +156,20 @@ _WITHOUT_MEANING: Final = frozenset(
     {"auth-type", "affinity-mode", "session-cookie-strategy", "session-cookie-path"}
     | {"proxy-send-timeout", "service-upstream", "proxy-buffering", "proxy-http-version", "secure-backends"}
 )
-"""Of the others, those that ask for what is done here in any case, or changes nothing that can be seen."""
+"""Annotations of other controllers that ask for vipwire's only behaviour, or have no visible effect."""
 
 _UNREAD_CHANGES: Final[Mapping[str, str]] = {
     "canary-weight-total": "canary-weight",
     "canary-by-header-pattern": "canary-by-header",
 }
-"""Annotations of ingress-nginx that vipwire does not read, by the one that means something else without them."""
+"""Annotations of ingress-nginx that vipwire does not read, by the annotation whose meaning they change."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationValues:
-    """The values of an Ingress's annotations, by our names. `closed`: a guard could not be read.
+    """The values of an Ingress's annotations, by vipwire's names. `closed`: a guard was invalid.
 
-    `nginx_rewrite`: the rewrite is asked for in ingress-nginx's name, and means what it means there.
+    `nginx_rewrite`: the rewrite has ingress-nginx's name, and ingress-nginx's meaning.
     """
 
     values: Mapping[str, Any]
@@ -178,20 +178,20 @@ class AnnotationValues:
     nginx_rewrite: bool = False
 
     def __call__(self, name: str, default: Any = None) -> Any:
-        """Look up a value."""
+        """Return a value."""
         return self.values.get(name, default)
 
     def granted(self, name: str) -> bool:
-        """Look up a flag that is off by default."""
+        """Return a flag that is off by default."""
         return self.values.get(name) is True
 
     def unless_denied(self, name: str) -> bool:
-        """Look up a flag that is on by default."""
+        """Return a flag that is on by default."""
         return self.values.get(name) is not False
 
 
 def read_annotations(ingress: Ingress) -> AnnotationValues:
-    """Read all that are meant for us."""
+    """Read the annotations of all names that vipwire knows."""
     values: dict[str, Any] = {}
     problems = []
     closed = nginx_rewrite = False
@@ -223,13 +223,13 @@ def read_annotations(ingress: Ingress) -> AnnotationValues:
 
 
 def _login_without_users(annotations: Mapping[str, str]) -> str:
-    """Find the annotation that asks for a password in others' words; ours does so by naming the Secret."""
+    """Return another controller's annotation that asks for a password. vipwire's own does so by naming the Secret."""
     keys = (f"{prefix}auth-type" for prefix in (_NGINX, *_HAPROXY))
     return next((key for key in keys if annotations.get(key, "").strip().lower() not in _DENIED), "")
 
 
 def _ranked(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (key, our name, value): ours first. A name that is nobody's is its own, which no reader has."""
+    """Yield (key, vipwire's name, value), vipwire's own first. An unknown name stands for itself."""
     if not annotations:
         return
     for key in sorted(annotations):

@@ -1,9 +1,9 @@
-"""Bounds what HAProxy tries one after another for the requests of all tenants. Pure.
+"""Limits the rules that HAProxy tries in turn for the requests of all tenants. Pure.
 
 HAProxy finds hosts and plain paths in trees. It tries regular expressions and conditions one after another: each
-costs requests of other hosts up to 2 microseconds, and a request of its own host all the steps that PCRE takes.
-Requests of other namespaces wait meanwhile. So each namespace has a budget, which its oldest objects use first: what
-serves is never refused for something younger.
+costs requests for other hosts up to 2 microseconds, and a request for its own host all the steps that PCRE takes.
+Requests of other namespaces wait meanwhile. So each namespace has a budget, and its oldest objects spend it first: a
+new object never takes it from an object that is served.
 """
 
 from collections import Counter
@@ -14,18 +14,21 @@ from vipwire_l7.plan.expressions import steps_of
 from vipwire_l7.plan.sites import Aspect, Chance, Compared, Condition
 
 MOST_TRIED: Final = 1_000
-"""Regular expressions and rules with conditions of a namespace, which requests of others come by: 2 ms at most."""
+"""A namespace's maximum of expressions and rules with conditions, which requests for others pass: 2 ms at most."""
 MOST_TRIED_OF_ALL: Final = 4_000
-"""The same of all namespaces."""
+"""The maximum of all namespaces."""
 MOST_STEPS: Final = 100_000
-"""Steps of PCRE, or the time of as many, for a request of one host, by all that one namespace has there: 2 ms."""
+"""The maximum PCRE steps, or steps that take as long, for a request of one host, by one namespace: 2 ms."""
 
 MOST_VALUES: Final = 4
-"""Values of one header that are compared with an expression, or one by one, of those that a client sends."""
+"""The maximum values of one header in a request that HAProxy compares with an expression or one by one."""
 
 
 class Budget:
-    """What namespaces have used. Ask for the oldest objects first. One that is not `limited` only counts."""
+    """The spent budgets of namespaces. Callers ask for the oldest objects first.
+
+    Without `limited`, it only counts.
+    """
 
     def __init__(self, *, limited: bool = True) -> None:
         self._is_limited = limited
@@ -33,7 +36,7 @@ class Budget:
 
     @staticmethod
     def has_room(tried: Counter[str]) -> bool:
-        """Report whether namespaces may have all that they ask for."""
+        """Report whether all that namespaces ask for fits."""
         return tried.total() <= MOST_TRIED_OF_ALL and all(each <= MOST_TRIED for each in tried.values())
 
     @property
@@ -42,7 +45,7 @@ class Budget:
         return any(each > MOST_STEPS for each in self._steps.values())
 
     def take(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
-        """Use a part of a namespace's budget, `steps` by host; say why not if that is too much, and use nothing."""
+        """Spend a namespace's budget, `steps` by host. If it does not suffice, spend nothing and return why."""
         text = self._excess(namespace, tried, steps) if self._is_limited else ""
         if not text:
             self.tried[namespace] += tried
@@ -61,7 +64,7 @@ class Budget:
 
 
 def steps_for(conditions: Iterable[Condition]) -> int:
-    """Estimate what conditions take, as steps of PCRE: to find a parameter or a cookie is to read all of them."""
+    """Estimate the PCRE steps of conditions: to find a parameter or a cookie, HAProxy reads all of them."""
     return sum(map(_steps_for, conditions))
 
 

@@ -1,4 +1,4 @@
-"""Decides how canaries share a path: headers decide, then cookies, then the client's session, then chance. Pure."""
+"""Decides how canaries split a path: by headers, then cookies, then sessions, then weights. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from vipwire_l7.plan.sites import Aspect, Choice, Compared, Pool, Step, choice_o
 
 @dataclass(slots=True)
 class Split:
-    """A path that canaries share: what each takes from `main`, by names of pools, the oldest Ingress's first."""
+    """A path that canaries split: `main` is its pool, `parts` the pools of canaries, the oldest Ingress's first."""
 
     main: str
     parts: list[tuple[str, Canary]] = field(default_factory=list)
@@ -22,7 +22,6 @@ class Split:
         self.left -= canary.weight
 
     def choice(self, pools: Mapping[str, Pool]) -> Choice:
-        """Return the choice that shares the path."""
         bound = bound_steps(tuple(_keeping_sessions(self)), pools)
         steps = (*_by_header(self), *_by_cookie(self), *bound, *_by_chance(self), Step(self.main))
         return choice_of(tuple(steps))

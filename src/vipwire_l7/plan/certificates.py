@@ -1,6 +1,6 @@
-"""Decides which TLS Secrets can be served: both parts there, readable, matching, and valid now.
+"""Decides which TLS Secrets are valid: certificate and key present, readable, matching, and in their time.
 
-A certificate's text is written anew from what was parsed, so that nothing but PEM reaches HAProxy. Judging one costs
+The PEM for HAProxy is written from the parsed certificate, so that nothing but PEM reaches HAProxy. Parsing costs
 some hundred microseconds (RSA keys more), so it is done once for each content.
 """
 
@@ -24,7 +24,7 @@ from vipwire_l7.watch.objects import Secret
 
 
 class Pair(NamedTuple):
-    """A certificate with its key as HAProxy reads it, and the names it is for. Times are seconds since the epoch."""
+    """A certificate with its key as HAProxy reads them, and its names. Times are seconds since the epoch."""
 
     pem: str
     names: tuple[str, ...]
@@ -33,7 +33,10 @@ class Pair(NamedTuple):
 
 
 def judge_secret(secret: Secret | None, now: float) -> tuple[Pair | None, str]:
-    """Read a Secret's pair; where there is none to serve, say why. `now` is in seconds since the epoch."""
+    """Read a Secret's certificate and key; if they are not valid, return the reason.
+
+    `now` is in seconds since the epoch.
+    """
     if secret is None:
         return None, "the Secret does not exist"
     missing = [key for key in ("tls.crt", "tls.key") if not secret.data.get(key)]
@@ -50,7 +53,7 @@ def judge_secret(secret: Secret | None, now: float) -> tuple[Pair | None, str]:
 
 
 def judged_until(secret: Secret | None, now: float) -> float:
-    """Return when a Secret is judged otherwise though it stays as it is: its certificate begins, or ends."""
+    """Return when the result for an unchanged Secret changes: when its certificate becomes valid, or expires."""
     data = secret.data if secret is not None else {}
     pair, _ = read_pair(data.get("tls.crt", b""), data.get("tls.key", b""))
     return min((time for time in (pair and (pair.begins, pair.ends)) or () if time > now), default=math.inf)
@@ -58,7 +61,7 @@ def judged_until(secret: Secret | None, now: float) -> float:
 
 @lru_cache(maxsize=8192)
 def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
-    """Read a chain and a key in PEM, whose first certificate must be the key's."""
+    """Read a chain and a key in PEM. The first certificate must match the key."""
     try:
         chain = x509.load_pem_x509_certificates(certificate)
     except (ValueError, TypeError) as error:
@@ -81,7 +84,7 @@ def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
 
 
 def _names(leaf: x509.Certificate) -> tuple[str, ...]:
-    """Read the names for which HAProxy serves a certificate where nobody says: alternative ones and the subject's."""
+    """Return the SNI names of a certificate without a list of hosts: subjectAltNames, and the common name."""
     try:
         found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         names = [str(each) for each in found.get_values_for_type(x509.DNSName)]

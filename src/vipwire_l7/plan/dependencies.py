@@ -1,4 +1,4 @@
-"""Knows which results looked at which objects, found or not: who is planned again when an object changes. Pure."""
+"""Records which results looked up which objects, found or not, so that a changed object plans them again. Pure."""
 
 from collections.abc import Collection, Iterable
 from typing import Generic, Protocol, TypeVar
@@ -11,37 +11,36 @@ R = TypeVar("R")
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 _FEW = 4
-"""So many users of an object are a tuple, which takes a quarter of the memory of a set."""
+"""The users of an object are a tuple up to this number: a set takes four times the memory."""
 
 
 class Finds(Protocol[V_co]):
     """Finds objects of one kind."""
 
     def get(self, name: ObjectName, /) -> V_co | None:
-        """Return an object; None if it is not there."""
+        pass
 
 
 class Looked(Generic[V]):
-    """Objects of one kind. Whoever asks for one is noted, whether it is there or not."""
+    """Objects of one kind. Records each lookup, found or not."""
 
     def __init__(self, kind: IngressKind, objects: Finds[V], noted: set[ObjectRef]) -> None:
         self._kind, self._objects, self._noted = kind, objects, noted
 
     def get(self, name: ObjectName, /) -> V | None:
-        """Return an object; None if it is not there."""
         self._noted.add((self._kind, name))
         return self._objects.get(name)
 
 
 class Dependencies(Generic[R]):
-    """What each result has looked at. `R` names a result."""
+    """The objects that each result looked up. `R` names a result."""
 
     def __init__(self) -> None:
         self._looked_at: dict[R, tuple[ObjectRef, ...]] = {}
         self._users: dict[ObjectRef, tuple[R, ...] | set[R]] = {}
 
     def record(self, result: R, looked_at: Collection[ObjectRef]) -> None:
-        """Note all that a result has looked at, in place of what it looked at before."""
+        """Record the objects that a result looked up, in place of those before."""
         before = self._looked_at.get(result, ())
         for each in before:
             if each not in looked_at:
@@ -55,7 +54,6 @@ class Dependencies(Generic[R]):
         self._looked_at[result] = before if set(before) == looked_at else tuple(looked_at)
 
     def forget(self, result: R) -> None:
-        """Forget a result that is gone."""
         for each in self._looked_at.pop(result, ()):
             self._leave(result, each)
 
@@ -69,10 +67,10 @@ class Dependencies(Generic[R]):
             del self._users[ref]
 
     def users(self, changed: Iterable[ObjectRef]) -> set[R]:
-        """Return the results that looked at any of these."""
+        """Return the results that looked up any of these objects."""
         return {result for each in changed for result in self._users.get(each, ())}
 
     @property
     def looked_at(self) -> Collection[ObjectRef]:
-        """Return all that any result has looked at."""
+        """Return all objects that any result looked up."""
         return self._users.keys()

@@ -1,12 +1,12 @@
-"""Decides where HAProxy and the relay of UDP may connect to, for all that tenants name. Pure.
+"""Decides which destinations HAProxy and the UDP relay may connect to, of those that tenants name. Pure.
 
-A tenant names addresses in EndpointSlices and DNS names in ExternalName Services; both come here before they are
-connected to, again whenever DNS answers otherwise, this node gets another address, or the API server moves.
+Tenants name addresses in EndpointSlices and DNS names in ExternalName Services. vipwire checks both before a
+connection, and again when DNS answers differently, this node gets another address, or the API server moves.
 
-An address of this node, of the API server, or of a range that no host has but some clusters' Pods, is refused unless
-a Pod of the same namespace has it: that is what the endpoints controller writes for a Pod with `hostNetwork`. Labels,
-owner references and `targetRef` are written by whoever writes the slice and prove nothing; `status.podIPs` of a Pod
-is written by the kubelet alone, so that Pod is read at the API server.
+An address of this node, of the API server, or of a range that only some clusters' Pods use, is refused unless a Pod
+of the same namespace has it: the endpoints controller writes such addresses for Pods with `hostNetwork`. Labels,
+owner references and `targetRef` prove nothing, since any writer of the slice sets them. Only the kubelet writes
+`status.podIPs`, so vipwire reads the Pod from the API server.
 """
 
 import re
@@ -34,7 +34,7 @@ _NO_PODS: Final = frozenset[ObjectName]()
 """The reason of an Event, and of a Route's condition ResolvedRefs."""
 API_SERVER: Final = ObjectName("default", "kubernetes")
 MOST_PODS: Final = 64
-"""Pods of one namespace that are asked for at most: a tenant may write any number of names into slices."""
+"""The maximum of Pods of one namespace that vipwire reads: a tenant may write any number of names into slices."""
 _ONLY_HERE: Final = (parse_address("127.0.0.1"), parse_address("::1"))
 _NO_HOST: Final = tuple(
     (Prefix.parse(text), name)
@@ -47,10 +47,10 @@ _NO_HOST: Final = tuple(
         ("fec0::/10", "a site-local address"),
     )
 )
-"""Ranges from which no host and no Pod has an address: IANA's special-purpose registries (RFC 6890) and RFC 3879.
+"""Ranges without hosts or Pods: IANA's special-purpose registries (RFC 6890) and RFC 3879.
 
-Private addresses, those of a provider's NAT (100.64.0.0/10) and unique local ones are Pods'. Those for benchmarks and
-documentation lead to no host of anybody, and are Pods' in laboratories. Teredo (2001::/32) is among the IETF's.
+Left out are private addresses, carrier-grade NAT (100.64.0.0/10) and unique local addresses, which Pods have, and the
+ranges for benchmarks and documentation, which Pods have in laboratories. Teredo (2001::/32) is in the IETF's range.
 """
 _OF_PODS_ALONE: Final = tuple(
     (Prefix.parse(text), name)
@@ -64,7 +64,7 @@ _METADATA: Final = frozenset(
     parse_address(text)
     for text in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
 )
-"""Where clouds tell a machine its credentials beside 169.254.169.254: Azure, Alibaba, Oracle, AWS, Google."""
+"""Metadata services of clouds other than 169.254.169.254: Azure, Alibaba, Oracle, AWS, Google."""
 _CARRIERS: Final[tuple[tuple[Prefix, Callable[[Address], bytes]], ...]] = (
     (Prefix.parse("::/96"), lambda address: address[12:]),
     (Prefix(Address(bytes(10) + b"\xff\xff" + bytes(4)), 96), lambda address: address[12:]),
@@ -74,7 +74,7 @@ _CARRIERS: Final[tuple[tuple[Prefix, Callable[[Address], bytes]], ...]] = (
     (Prefix.parse("2002::/16"), lambda address: address[2:6]),
     (Prefix.parse("2001::/32"), lambda address: bytes(octet ^ 0xFF for octet in address[12:])),
 )
-"""Networks of IPv6 whose addresses carry one of IPv4: mapped, translated, NAT64, 6to4, Teredo."""
+"""IPv6 networks whose addresses contain an IPv4 address: mapped, translated, NAT64, 6to4, Teredo."""
 _FIRST_BYTES: Final = frozenset((*SPECIAL_FIRST_BYTES, 0x00, 0x01, 0x20, 0x5F, *range(240, 256)))
 """The first bytes of all these networks but one."""
 _FIRST_OF_IETF: Final = bytes((192, 0, 0))
@@ -84,10 +84,10 @@ _NUMBER: Final = re.compile(r"\d+|0x[0-9a-f]*")
 
 @dataclass(frozen=True, slots=True)
 class DestinationSetting:
-    """The operator's choices: whether ExternalName is followed, and ranges that tenants may name although refused.
+    """The operator's choices: whether to follow ExternalName, and ranges that tenants may name although refused.
 
-    `domains` are the cluster's. Objects of files are the operator's own trial (`from_files`): other loopback
-    addresses than 127.0.0.1 and ::1 may stand for Pods there.
+    `domains` are the cluster's. Objects from files are the operator's own trial (`from_files`): there, loopback
+    addresses other than 127.0.0.1 and ::1 may stand for Pods.
     """
 
     external_names: bool = False
@@ -98,7 +98,7 @@ class DestinationSetting:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What DNS says of a name: addresses, sorted, and the names that CNAMEs have led to."""
+    """A DNS answer: sorted addresses, and the names of CNAMEs."""
 
     addresses: tuple[Address, ...] = ()
     names: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """One Service as it may be connected to. `pods` are those on whose addresses it depends."""
+    """The result for one Service. `pods` are those whose addresses it depends on."""
 
     slices: tuple[BackendSlice, ...] = ()
     refusal: Refusal | None = None
@@ -117,54 +117,53 @@ class Reviewed:
 
 @dataclass(slots=True)
 class Surroundings:
-    """What is known of this node, the API server, DNS and Pods."""
+    """Facts about this node, the API server, DNS and Pods."""
 
     own: frozenset[Address] = frozenset()
-    """The node's addresses."""
     networks: frozenset[Prefix] = frozenset()
-    """Ranges that are the node's."""
+    """Ranges that belong to the node."""
     servers: frozenset[Address] = frozenset()
     answers: dict[str, Answered] = field(default_factory=dict)
     pods: dict[ObjectName, frozenset[Address]] = field(default_factory=dict)
     asks_pods: bool = False
-    """Whether there is an API server that can be asked for Pods."""
+    """Whether vipwire can read Pods from an API server."""
 
 
 class Destinations:
-    """The judge, with all Services that it has reviewed."""
+    """Checks destinations, and keeps the results of all Services."""
 
     def __init__(self, setting: DestinationSetting | None = None) -> None:
         self.setting, self.known = setting or DestinationSetting(), Surroundings()
         self._reviewed: dict[ObjectName, Reviewed] = {}
         self._listed = frozenset[Address]()
-        """The API server's addresses, by its Service."""
+        """The API server's addresses, from its Service."""
         self._cluster_ips: Mapping[Address, ObjectName] = {}
         self._taken, self._first_bytes = frozenset[Address](), frozenset(range(256))
-        """What an address is not, or does not begin with, if there is nothing to say against it."""
+        """Addresses and prefixes that are refused. An address without any of these is allowed."""
 
     @property
     def refusals(self) -> dict[ObjectName, Refusal]:
-        """Collect the refusals by Service."""
+        """Return the refusals by Service."""
         return {name: each.refusal for name, each in self._reviewed.items() if each.refusal is not None}
 
     @property
     def services(self) -> AbstractSet[ObjectName]:
-        """Name all Services that are reviewed."""
+        """Return all Services with a result."""
         return self._reviewed.keys()
 
     def names(self) -> frozenset[str]:
-        """Name what DNS is to be asked for."""
+        """Return the names to ask DNS for."""
         return frozenset(each.name for each in self._reviewed.values() if each.name)
 
     def pods(self) -> frozenset[ObjectName]:
-        """Name the Pods that are to be read."""
+        """Return the Pods to read."""
         found: dict[str, list[ObjectName]] = {}
         for pod in sorted(pod for each in self._reviewed.values() for pod in each.pods):
             found.setdefault(pod.namespace, []).append(pod)
         return frozenset(pod for pods in found.values() for pod in dict.fromkeys(pods[:MOST_PODS]))
 
     def depending_on(self, *, name: str = "", pod: ObjectName | None = None) -> frozenset[ObjectName]:
-        """Name the Services that depend on a DNS name or a Pod."""
+        """Return the Services that depend on a DNS name or a Pod."""
         return frozenset(
             service
             for service, each in self._reviewed.items()
@@ -172,7 +171,7 @@ class Destinations:
         )
 
     def review(self, snapshot: Snapshot, services: Collection[ObjectName]) -> bool:
-        """Judge Services anew; report whether a refusal has changed."""
+        """Check Services again; report whether a refusal has changed."""
         self._cluster_ips, known = snapshot.cluster_ips, self.known
         self._taken = known.own | known.servers | self._listed | _METADATA
         first = (byte for each in known.networks for byte in range(each.network[0], each.last[0] + 1))
@@ -183,7 +182,7 @@ class Destinations:
         return any(before.get(name) != self._reviewed[name].refusal for name in services)
 
     def keep(self, services: Collection[ObjectName]) -> bool:
-        """Forget all other Services; report whether there was a refusal among them."""
+        """Forget all other Services; report whether one of them had a refusal."""
         gone = self._reviewed.keys() - services
         return any(each.refusal is not None for each in [self._reviewed.pop(name) for name in gone])
 
@@ -195,7 +194,7 @@ class Destinations:
         return before != found
 
     def slices(self, service: ObjectName, snapshot: Snapshot) -> tuple[BackendSlice, ...]:
-        """Return a Service's slices without the endpoints that are refused."""
+        """Return a Service's slices without the refused endpoints."""
         return self._of(service, snapshot).slices
 
     def external_server(self, pool: Pool, snapshot: Snapshot) -> tuple[Server, ...]:
@@ -206,14 +205,14 @@ class Destinations:
         return (Server(BackendEndpoint(address, Usability.READY), pool.port.target or pool.port.number),)
 
     def objection(self, address: Address, namespace: str, pods: Collection[Address] = ()) -> str:
-        """Return why an address is not connected to for a namespace, "" if it may be.
+        """Return why a namespace may not use an address, "" if it may.
 
-        `pods` are addresses that Pods of the namespace are known to have.
+        `pods` are addresses of Pods of the namespace.
         """
         is_plain = address[0] not in self._first_bytes and address[:3] != _FIRST_OF_IETF
         is_plain = is_plain and address[8:12] not in _ISATAP
         if is_plain and address not in self._taken and address not in self._cluster_ips:
-            return ""  # nearly all, of many
+            return ""  # the common case, kept cheap
         for each in _forms_of(address):
             if not any(each in prefix for prefix in self.setting.ranges) and (
                 text := self._objection(each, namespace, pods if each == address else ())
@@ -222,7 +221,7 @@ class Destinations:
         return ""
 
     def objection_to_name(self, name: str, namespace: str) -> str:
-        """Return why DNS is not asked for a name for a namespace, "" if it may be."""
+        """Return why a namespace may not use a DNS name, "" if it may."""
         labels = name.lower().rstrip(".").split(".")
         if _NUMBER.fullmatch(labels[-1]):
             return "is an address, not a DNS name"
@@ -288,7 +287,7 @@ class Destinations:
         return Reviewed(tuple(kept), refusal, pods=frozenset(pods) if pods else _NO_PODS)
 
     def _with_pod(self, pod: ObjectName, address: Address, text: str, pods: set[ObjectName]) -> str | None:
-        """Return the objection unless the Pod has the address; None until the Pod has been read."""
+        """Return the objection unless the Pod has the address; None until vipwire has read the Pod."""
         if not self.known.asks_pods or self.objection(address, pod.namespace, (address,)):
             return text
         pods.add(pod)
@@ -305,7 +304,8 @@ class Destinations:
             return "an address of the API server"
         if service is not None and service.namespace != namespace:
             return f"the ClusterIP of the Service {service}"
-        # A ClusterIP of the namespace's own is the node's where IPVS serves it; only a file may invent one.
+        # In IPVS mode a ClusterIP of the namespace is an address of this node. Only a Service from a file may claim
+        # any address.
         if address in pods or (service is not None and not self.setting.from_files):
             return ""
         if address in self.known.servers or address in self._listed:
@@ -331,7 +331,7 @@ def _is_trial(address: Address) -> bool:
 
 
 def _forms_of(address: Address) -> Iterator[Address]:
-    """Yield an address, and the address of IPv4 that it carries."""
+    """Yield an address, and the IPv4 address that it contains."""
     yield address
     if len(address) != 16 or special_use(address):
         return

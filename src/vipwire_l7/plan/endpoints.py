@@ -1,14 +1,14 @@
-"""Chooses the endpoints that serve a pool.
+"""Chooses the endpoints of a pool.
 
-Ready ones do. One that is going while it still serves drains: whoever is bound to it by a cookie goes on. Where none
-is ready, those that are going are used all the same (KEP-1669). One family is used, or a dual-stack Pod would count
-twice: that of the Service, else IPv4.
+Ready endpoints get requests. A terminating endpoint that still serves drains: clients whose session cookie names it
+stay. If none is ready, terminating ones get requests (KEP-1669). Only one family is used, since a dual-stack Pod
+would count twice: that of the Service, else IPv4.
 
-Where we know our zone, and every ready endpoint has a hint which zones it is for (topology aware routing), those for
-others get no new clients; who is bound to them by a cookie stays. Where none is for ours, all are used.
+If this node's zone is known, and every ready endpoint has zone hints (topology aware routing), endpoints for other
+zones get no new clients; sessions stay. If no endpoint is for this zone, all get requests.
 
-Weights are those of the Service's annotation `vipwire.io/weights`, read by the same function as for `vipwire proxy`.
-HAProxy's go up to 256, and its hashes want more than a few.
+Weights come from the Service's annotation `vipwire.io/weights`, read as for `vipwire proxy`. HAProxy's go up to 256,
+and its hashes need more than small numbers.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from vipwire_l7.plan.sites import Pool, Server
 from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
 
 MOST, UNIT = 256, 16
-"""HAProxy's heaviest server, and what a weight of 1 is as long as the others fit."""
+"""HAProxy's greatest weight, and the scale of a weight of 1 as long as the others fit."""
 
 
 def servers_of(
@@ -53,7 +53,7 @@ def servers_of(
 
 
 def _far(endpoints: Iterable[BackendEndpoint], zone: str) -> frozenset[BackendEndpoint]:
-    """Return which endpoints are for other zones; none when that cannot be told of all, or when all are."""
+    """Return the endpoints for other zones; none if some have no hints, or if all are for other zones."""
     ready = [endpoint for endpoint in endpoints if endpoint.use is Usability.READY]
     if not zone or not all(endpoint.zones for endpoint in ready):
         return frozenset()

@@ -1,8 +1,8 @@
-"""Decides what regular expressions cost, and which can be relied on as guards of a path. Pure.
+"""Estimates the cost of regular expressions, and decides which can guard a path. Pure.
 
-PCRE gives up after some millions of steps, or when its stack is full, and HAProxy takes that for no match: then a
-request passes by the guard. Paths that an expression guards are kept short (`haproxy.frontend`); an expression that
-may need too many steps for these too is not taken for a guard: what it could match is closed.
+PCRE gives up after some millions of steps, or when its stack is full, and HAProxy counts that as no match: then a
+request bypasses the guard. Paths that an expression guards have a maximum length (`haproxy.frontend`). An expression
+that may need too many steps even then is no guard: vipwire denies all paths that it could match.
 """
 
 import re
@@ -12,25 +12,25 @@ from math import factorial
 from typing import Final
 
 MOST_REPEATS: Final = 3
-"""Repeats without an end in one expression: the steps grow with the path's length to the power of their number."""
+"""The maximum of unbounded repeats in one expression: its steps are the path's length to the power of them."""
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
 _ENDLESS = re.compile(r"[*+]|\{\d+,\}|\{\d{2,}(?:,\d*)?\}")
 _REFERENCE = re.compile(r"\\[1-9gk]")
 _TIMES = re.compile(r"\?|\{(\d)(?:,(\d))?\}")
 _MOST_WAYS: Final = 1000
-"""Ways to match an expression without its repeats: each may be tried."""
+"""The maximum of ways to match an expression apart from its repeats: PCRE may try each."""
 _MOST_STEPS: Final = 10_000
 _LITERAL = re.compile(r"\^?(/(?:[A-Za-z0-9/_~&=:@%,;-])*)")
 
 
 @dataclass(slots=True)
 class _Group:
-    """A group, or all of an expression, while it is read."""
+    """A group, or the whole expression, during parsing."""
 
     repeats: int = 0
-    """Repeats without an end before it."""
+    """Unbounded repeats before it."""
     ways: int = 1
-    """Ways to match the branch that is read."""
+    """Ways to match the current branch."""
     branches: int = 0
     """Ways to match the branches before."""
     begins: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class _Group:
 
 @lru_cache(maxsize=16384)
 def _read(expression: str) -> tuple[bool, int, int]:
-    """Return whether an expression is costly, its repeats without an end, and the ways to match the rest of it."""
+    """Return whether an expression is costly, its unbounded repeats, and the ways to match the rest of it."""
     repeats, costly, groups, last = 0, False, [_Group()], _Group()
     for part in _TOKEN.findall(expression):
         group = groups[-1]
@@ -73,19 +73,19 @@ def _read(expression: str) -> tuple[bool, int, int]:
 
 
 def _tells_branches_apart(group: _Group) -> bool:
-    """Report whether the first character tells which branch of a group is to be taken."""
+    """Report whether the branches of a group begin with different characters."""
     plain = [each.removeprefix("\\") for each in group.begins]
     return len(set(plain)) == len(plain) == sum(len(each) == 1 and each != "." for each in plain)
 
 
 def is_costly(expression: str) -> bool:
-    """Report whether an expression may need more steps than PCRE takes: many repeats, nested ones, or a reference."""
+    """Report whether an expression may need more steps than PCRE allows: many or nested repeats, or a reference."""
     costly, _, ways = _read(expression)
     return costly or ways > _MOST_WAYS
 
 
 def steps_of(expression: str) -> int:
-    """Estimate PCRE's steps for an expression that it does not finish; one that scans much counts as several."""
+    """Estimate the PCRE steps of an expression that does not match. One that scans much counts as several."""
     _, repeats, ways = _read(expression)
     if is_costly(expression) or "(?" in expression.replace("(?:", ""):
         return _MOST_STEPS
@@ -93,12 +93,12 @@ def steps_of(expression: str) -> int:
 
 
 def steps_at(expression: str, length: int) -> int:
-    """Return the steps that an expression which is not costly needs for a path."""
+    """Return the steps that an expression which is not costly needs for a path of this length."""
     _, repeats, ways = _read(expression)
     return ways * int(length**repeats) // factorial(repeats)
 
 
 def literal_prefix(expression: str) -> str:
-    """Return the whole elements with which all paths begin that an expression can match; nothing for all paths."""
+    """Return the whole path elements that begin all paths an expression can match; empty if there are none."""
     found = None if "|" in expression else _LITERAL.match(expression)
     return found[1].rpartition("/")[0] if found else ""

@@ -1,6 +1,6 @@
-"""The plan as it is kept: by host, pool, certificate and so on, with what of it an update has changed.
+"""The plan in its parts: hosts, pools, certificates and so on, with the parts that an update changed.
 
-Whoever plans puts parts in and takes them out again. What several ask for in the same words is there once.
+A planner adds parts and removes them. Equal parts of several objects are stored once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """What one site has: its routes, and the choices that they may come to; `shares` are those by weight."""
+    """The plan of one site: its routes, and the choices that they may lead to. `shares` are the weighted ones."""
 
     routes: tuple[Route, ...] = ()
     choices: tuple[Choice, ...] = ()
@@ -35,7 +35,7 @@ class HostPlan:
 
 @dataclass(slots=True)
 class PlanChange:
-    """What came, went or is another: look it up in the plan; what is not there has gone."""
+    """The keys of added, changed and removed parts. A key that the plan lacks was removed."""
 
     hosts: set[str] = field(default_factory=set)
     pools: set[str] = field(default_factory=set)
@@ -45,21 +45,21 @@ class PlanChange:
     datagrams: set[str] = field(default_factory=set)
     problems: set[ObjectRef] = field(default_factory=set)
     default: set[str] = field(default_factory=set)
-    """Not empty if what leads where no rule matches is another."""
+    """Not empty if the target for requests without a match changed."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
 
 
 class Table(dict[K, V]):
-    """Values by key, which notes in `changed` where one is another."""
+    """Values by key. Records the keys of changed values in `changed`."""
 
     def __init__(self, changed: set[K]) -> None:
         super().__init__()
         self.changed = changed
 
     def put(self, key: K, value: V | None) -> bool:
-        """Set a value, or take it out; report whether it is another."""
+        """Set a value, or remove the key for None; report whether it changed."""
         if self.get(key) == value:
             return False
         if value is None:
@@ -76,7 +76,7 @@ class Table(dict[K, V]):
         self.update(now)
 
     def put_all(self, before: Iterable[K], now: Mapping[K, V]) -> None:
-        """Set values in place of those that were there by the same author."""
+        """Replace the values that the same author set before."""
         for key in before:
             if key not in now:
                 self.put(key, None)
@@ -85,14 +85,14 @@ class Table(dict[K, V]):
 
 
 class Counted(Table[K, V], Generic[K, V]):
-    """Values that several ask for: they stay as long as anybody does."""
+    """Values that several authors set: a value stays until its last author removes it."""
 
     def __init__(self, changed: set[K]) -> None:
         super().__init__(changed)
         self._counts: dict[K, int] = {}
 
     def swap(self, before: Mapping[K, V], now: Mapping[K, V]) -> None:
-        """Ask for some values in place of others."""
+        """Replace an author's values."""
         for key, value in now.items():
             self._counts[key] = self._counts.get(key, 0) + 1
             self.put(key, value)
@@ -104,25 +104,24 @@ class Counted(Table[K, V], Generic[K, V]):
 
 
 class Plan:
-    """The plan of all hosts. `change` has what is another since it was taken last."""
+    """The plan of all hosts. `change` has the parts that changed since the last `take_change`."""
 
     def __init__(self) -> None:
         self.change = change = PlanChange()
         self.hosts: Table[str, HostPlan] = Table(change.hosts)
-        """By site."""
         self.pools: Counted[str, Pool] = Counted(change.pools)
         self.certificates: Table[str, Certificate] = Table(change.certificates)
         self.frontends: Table[str, Frontend] = Table(change.frontends)
-        """Where clients come in beside the operator's own addresses. Their hosts have the choices."""
+        """The frontends beside the operator's own addresses. The choices are those of their hosts."""
         self.files: Counted[str, str] = Counted(change.files)
-        """Files that policies name: certificates of authorities, in PEM, and bodies of replies."""
+        """Files named by policies: CA certificates in PEM, and bodies of responses."""
         self.datagrams: Table[str, DatagramFrontend] = Table(change.datagrams)
         self.problems: Table[ObjectRef, tuple[Problem, ...]] = Table(change.problems)
         self.default: Table[str, str] = Table(change.default)
-        """Under an empty text what leads where no rule matches, if anything does."""
+        """The target for requests without a match, under the empty text, if there is one."""
 
     def take_change(self) -> PlanChange:
-        """Return what is another since it was asked last."""
+        """Return the parts that changed since the last call."""
         taken, self.change = self.change, PlanChange()
         self.hosts.changed, self.pools.changed = self.change.hosts, self.change.pools
         self.certificates.changed, self.files.changed = self.change.certificates, self.change.files
@@ -131,7 +130,7 @@ class Plan:
         return taken
 
     def sites(self, named: frozenset[ObjectRef], admitted: tuple[ObjectName, ...] = ()) -> SitePlan:
-        """Write the whole plan down."""
+        """Return the whole plan as one value."""
         hosts = (each for _, each in sorted(self.hosts.items()))
         made = sites_of(hosts, self.frontends.values(), self.pools, self.default.get("", ""))
         return replace(
@@ -149,7 +148,7 @@ class Plan:
 def sites_of(
     hosts: Iterable[HostPlan], frontends: Iterable[Frontend], pools: Mapping[str, Pool], default: str = ""
 ) -> SitePlan:
-    """Write some hosts down, with the pools that they lead to."""
+    """Return the plan of some hosts, with the pools that they lead to."""
     own, frontends, routes = _Choices(), tuple(frontends), list[Route]()
     by_mark = {each.mark: _Choices() for each in frontends}
     for host in hosts:
@@ -170,7 +169,7 @@ def sites_of(
 
 
 class _Choices:
-    """The choices of a frontend, each once: what leads to a share comes before it."""
+    """The distinct choices of a frontend. A choice that leads to a weighted one comes first."""
 
     def __init__(self) -> None:
         self._choices: dict[str, Choice] = {}

@@ -1,4 +1,4 @@
-"""Whoever plans: Ingresses, Gateways or both."""
+"""The interface of planners: for Ingresses, for Gateways, or for both."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,9 +13,11 @@ CONTROLLER = "vipwire.io/ingress"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The operator's choices for Ingresses. `controller` is that of our IngressClasses; `zone` is ours, if known.
+    """The operator's choices for Ingresses.
 
-    With `hosts_apart` a host is one namespace's, with all its paths.
+    `controller` is that of this controller's IngressClasses, `zone` this node's.
+
+    With `hosts_apart` a host belongs to one namespace, with all its paths.
     """
 
     class_name: str = "vipwire"
@@ -26,20 +28,20 @@ class Setting:
 
 
 class Planner(Protocol):
-    """Plans what HAProxy shall serve, from the objects of some kinds."""
+    """Plans HAProxy's configuration from the objects of some kinds."""
 
     @property
     def zone(self) -> str:
-        """The zone that we are in, if known."""
+        """This node's zone, if known."""
 
     kept: Plan
-    """The plan as it is kept."""
+    """The current plan."""
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what has changed since the last time, in `kept`, but for `refused` frontends.
+        """Plan what changed since the last call, and update `kept`. `refused` frontends are left out.
 
-        `now` in seconds since the epoch, for certificates: time alone may change a plan.
+        `now` is in seconds since the epoch: the validity of certificates may change the plan.
         """
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Update the plan and write it down."""
+        """Update the plan and return it as one value."""

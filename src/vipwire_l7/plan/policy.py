@@ -1,7 +1,7 @@
-"""The policy that annotations, or a route's filters, ask for a pool beyond its Service, as types.
+"""The policy of a pool: the settings of annotations or of a route's filters, as types.
 
-Two who ask the same of the same Service port share a pool, so a policy is a value that can be compared.
-Times are in milliseconds, sizes in bytes.
+A policy is a value that can be compared: two objects with equal settings for one Service port share a pool. Times are
+in milliseconds, sizes in bytes.
 """
 
 import enum
@@ -12,7 +12,7 @@ from vipwire.model.net import Prefix
 
 
 class SameSite(enum.Enum):
-    """A cookie's attribute (RFC 6265bis)."""
+    """`SameSite` of a cookie (RFC 6265bis)."""
 
     NONE = "None"
     LAX = "Lax"
@@ -20,7 +20,7 @@ class SameSite(enum.Enum):
 
 
 class Algorithm(enum.Enum):
-    """The algorithm that chooses a server."""
+    """The algorithm by which HAProxy chooses a server."""
 
     ROUND_ROBIN = "roundrobin"
     LEAST_CONNECTIONS = "leastconn"
@@ -38,9 +38,9 @@ class BackendProtocol(enum.Enum):
     """HTTP/2 without TLS, which gRPC servers speak."""
     H2S = "h2s"
     TCP = "tcp"
-    """Whatever comes: HAProxy reads none of it."""
+    """TCP: HAProxy does not read the content."""
     PASSED = "passed"
-    """The same, of TLS that the client and the endpoint speak with each other."""
+    """TCP whose content is TLS between the client and the endpoint."""
 
 
 class ProxyProtocol(enum.Enum):
@@ -53,14 +53,14 @@ class ProxyProtocol(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """A cookie that binds a client to a Pod. `max_age` in seconds, None for a session cookie.
+    """A cookie that binds a client to a Pod. `max_age` is in seconds, None for a session cookie.
 
     HAProxy itself ends a session after `max_idle` seconds without a request, and after `max_life` seconds. The
-    cookie's value begins with `mark`, if there is one: it tells several pools apart that clients are shared among.
+    cookie's value begins with `mark`, if set, which tells apart the pools of a weighted split.
     """
 
     name: str = ""
-    """Empty until the Service is known: it gives the name then."""
+    """Empty until the Service is known, whose hash then names the cookie."""
     max_age: int | None = None
     same_site: SameSite | None = None
     secure: bool = False
@@ -72,7 +72,7 @@ class Affinity:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The algorithm, and the header that is hashed with `HEADER`."""
+    """The algorithm, and the request header for `HEADER`."""
 
     algorithm: Algorithm = Algorithm.ROUND_ROBIN
     header: str = ""
@@ -80,7 +80,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Health checks of HAProxy's own, beside readiness. `interval` in milliseconds."""
+    """HAProxy's own health checks, in addition to readiness. `interval` is in milliseconds."""
 
     path: str
     interval: int = 2000
@@ -98,7 +98,6 @@ class Hsts:
 
     @property
     def header(self) -> str:
-        """The header's value."""
         parts = (f"max-age={self.max_age}", "includeSubDomains" * self.subdomains, "preload" * self.preload)
         return "; ".join(part for part in parts if part)
 
@@ -107,8 +106,8 @@ class Hsts:
 class Cors:
     """Cross-origin requests. An origin is `*`, or `https://host` with a `*` in it for any labels.
 
-    `echoes` is the Gateway API's way: where `*` allows everything, the answer is what was asked for; and a preflight
-    is only what asks for a method, from anywhere: to strangers it is answered with nothing.
+    `echoes` is the Gateway API's behaviour: where `*` allows everything, the response repeats the requested values;
+    and a request without a method to allow is no preflight. A preflight of a foreign origin gets an empty response.
     """
 
     origins: tuple[str, ...] = ("*",)
@@ -118,7 +117,7 @@ class Cors:
     credentials: bool = False
     max_age: int = 1_728_000
     code: int = 204
-    """The answer to a preflight."""
+    """The status of the response to a preflight."""
     echoes: bool = False
 
 
@@ -132,7 +131,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    r"""Replace what matches `pattern` in the path by `target`, in which \\1 to \\9 are the pattern's groups."""
+    r"""Replace the part of the path that matches `pattern` by `target`, where \\1 to \\9 are the pattern's groups."""
 
     pattern: str
     target: str
@@ -140,7 +139,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Send clients elsewhere: to `location`, with the path and query they asked for behind it if `keep_path`."""
+    """Redirect to `location`; with `keep_path`, the request's path and query follow."""
 
     location: str
     code: int
@@ -149,9 +148,9 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Send clients to a URL that is made of theirs: an empty part is as they asked for it. `port` has its colon.
+    """Redirect to the request's URL with other parts: an empty part stays as requested. `port` has its colon.
 
-    The path is the one that the policy's `rewrite` makes of theirs.
+    The path is the one after the policy's `rewrite`.
     """
 
     scheme: str = ""
@@ -162,7 +161,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer with a status code and, if `body` names a file, with what is in that."""
+    """Answer with a status code and, if `body` names a file, with its content."""
 
     code: int
     body: str = ""
@@ -170,16 +169,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How endpoints' certificates are checked: the name that they must have, and who may sign them."""
+    """The verification of endpoints' certificates: the required name, and the CA."""
 
     hostname: str
     authorities: str = ""
-    """The file of those, beside the configuration; the system's own if empty."""
+    """The CA file, beside the configuration; empty for the system's CA certificates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """Copies of `part` of each `whole` requests go to a pool, by its name; its answers are thrown away."""
+    """Send copies of `part` of each `whole` requests to a pool, by its name, and discard the responses."""
 
     pool: str
     part: int = 1
@@ -188,12 +187,13 @@ class Mirrored:
 
 @dataclass(frozen=True, slots=True)
 class ExternalAuth:
-    """A server, by its pool, that is asked about each request: it is let through after a 200.
+    """An authorization server, by its pool, asked about each request: a 200 allows the request.
 
-    The server gets the path with `prefix` before it, and `headers` beside Host and Authorization. What it answers of
-    `response_headers` the endpoint gets as well: all, if there are none. Up to `body` bytes are sent to it.
+    The server gets the path with `prefix` before it, and `headers` in addition to Host and Authorization. The
+    endpoint gets `response_headers` of the server's response, all headers if empty. The server gets up to `body`
+    bytes of the request's body.
 
-    By `grpc` it gets all headers, or `headers` alone, and says itself what the endpoint gets.
+    With `grpc`, the server gets `headers`, all if empty, and itself decides which headers the endpoint gets.
     """
 
     pool: str
@@ -206,7 +206,7 @@ class ExternalAuth:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Bounds for one client address: requests in a second and in a minute, connections at once. None is no bound."""
+    """Limits for one client address: requests per second and per minute, concurrent connections. None is no limit."""
 
     per_second: int | None = None
     per_minute: int | None = None
@@ -222,20 +222,20 @@ class Policy:
     protocol: BackendProtocol = BackendProtocol.HTTP
     proxy_protocol: ProxyProtocol = ProxyProtocol.NO
     timeouts: tuple[tuple[str, int], ...] = ()
-    """By HAProxy's word: connect, server, queue, tunnel."""
+    """By HAProxy's keyword: connect, server, queue, tunnel."""
     retries: int | None = None
     redispatch: bool = True
     check: Check | None = None
     pod_connections: int | None = None
-    """Most requests at a Pod at once; further ones wait, as long as `timeouts` say for the queue."""
+    """The maximum of concurrent requests at a Pod. Further ones wait for the `queue` timeout."""
     limit: Limit | None = None
     allow: tuple[Prefix, ...] = ()
     deny: tuple[Prefix, ...] = ()
     https: bool = False
-    """Whether plain HTTP is redirected."""
+    """Whether HAProxy redirects HTTP to HTTPS."""
     redirect: Redirect | None = None
     root: str = ""
-    """Where `/` is sent, if anywhere."""
+    """The redirect of `/`, if any."""
     hsts: Hsts | None = None
     rewrite: Rewrite | None = None
     location: Location | None = None
@@ -250,34 +250,34 @@ class Policy:
     add_request: tuple[tuple[str, str], ...] = ()
     add_response: tuple[tuple[str, str], ...] = ()
     retry_on: tuple[str, ...] = ()
-    """HAProxy's words for what a request is sent again after: status codes, `conn-failure`, `response-timeout`."""
+    """HAProxy's `retry-on`: status codes, `conn-failure`, `response-timeout`."""
     verify: Verification | None = None
     mirrors: tuple[Mirrored, ...] = ()
     external_auth: ExternalAuth | None = None
     client_certificate: str = ""
-    """The file of the certificate that endpoints are shown."""
+    """The file of the client certificate for endpoints."""
 
     @property
     def answers(self) -> bool:
-        """Whether requests end here: no endpoint sees them."""
+        """Whether HAProxy itself answers all requests."""
         return self.location is not None or self.reply is not None
 
     @property
     def guard(self) -> tuple[object, ...]:
-        """Return what keeps some requests away; empty where nothing does."""
+        """Return the access controls; empty if there are none."""
         found = (self.allow, self.deny, self.login, self.limit, self.external_auth)
         return found if any(found) else ()
 
 
 @lru_cache(maxsize=4096)
 def spoken(policy: Policy, protocol: BackendProtocol) -> Policy:
-    """Return the policy with another protocol: one object for all pools, made once."""
+    """Return the policy with another protocol. Equal results are one object."""
     return replace(policy, protocol=protocol)
 
 
 @lru_cache(maxsize=4096)
 def shown(policy: Policy, certificate: str) -> Policy:
-    """Return the policy with another client certificate: one object for all pools, made once."""
+    """Return the policy with another client certificate. Equal results are one object."""
     return replace(policy, client_certificate=certificate)
 
 
@@ -288,9 +288,9 @@ def interned(policy: Policy) -> Policy:
 
 
 def inherited(own: Policy, main: Policy) -> Policy:
-    """Complete a canary's policy by that of the path it shares, so that it does not lead past a guard.
+    """Complete a canary's policy by that of the path it splits, so that the canary does not bypass its guards.
 
-    ingress-nginx leaves a canary's own wishes out but for a few; here they count.
+    ingress-nginx ignores most settings of a canary itself; vipwire applies them.
     """
     default = Policy()
     set_here = {each.name: getattr(own, each.name) for each in fields(Policy)}
@@ -299,7 +299,7 @@ def inherited(own: Policy, main: Policy) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """The requests that an Ingress takes from another with the same host and path. `weight` in percent."""
+    """The requests that an Ingress takes from another with the same host and path. `weight` is in percent."""
 
     weight: int = 0
     header: str = ""

@@ -1,7 +1,7 @@
-"""Reads the fields of our own policies, each as the annotation of an Ingress that asks for the same. Pure.
+"""Reads the fields of TrafficPolicies and BackendPolicies by the readers of Ingress annotations. Pure.
 
-So both have one alphabet and one meaning. A field that is not known is a mistake like one that cannot be read: a
-guard with a slip in its name would guard nothing.
+So a field and its annotation accept the same values with the same meaning. An unknown field is an error like an
+invalid value: a guard with a misspelt name would guard nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ TRAFFIC: Final[Mapping[str, str]] = {
     "basicAuth.secretType": "auth-secret-type",
     "basicAuth.realm": "auth-realm",
 }
-"""The fields of a TrafficPolicy: the annotation with the same value."""
+"""The fields of a TrafficPolicy, by the annotation with the same value."""
 BACKEND: Final[Mapping[str, str]] = {
     "balance.algorithm": "balance",
     "balance.header": "balance-header",
@@ -45,7 +45,7 @@ _NEEDED: Final = {
     "basicAuth": "basicAuth.secretName",
     "healthCheck": "healthCheck.path",
 }
-"""Fields of a group without which the others mean nothing."""
+"""The required fields of groups: without them the other fields have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Target:
 
 
 def targets_of(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
-    """Read what a policy is for, and say what of it cannot be read."""
+    """Read the targetRefs of a policy, and the errors in them."""
     refs = spec.get("targetRefs") if isinstance(spec, dict) else None
     if not isinstance(refs, list) or not refs:
         return (), ("targetRefs names nothing",)
@@ -81,7 +81,7 @@ def _target(ref: Mapping[str, Any]) -> Target | None:
 
 
 def values_of(spec: Any, fields: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read the fields of a policy as values of annotations, and say what of it cannot be read."""
+    """Read the fields of a policy as values of annotations, and the errors in them."""
     values, strange = {}, []
     found = dict(_leaves({key: value for key, value in spec.items() if key != "targetRefs"}, fields))
     for path, value in found.items():
@@ -99,7 +99,7 @@ def values_of(spec: Any, fields: Mapping[str, str]) -> tuple[dict[str, Any], tup
 
 
 def _leaves(spec: Mapping[Any, Any], fields: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Yield all fields by their paths. Of our groups it is what stands in them."""
+    """Yield all fields by their paths. Of the known groups, yield their fields."""
     groups = {path.partition(".")[0] for path in fields if "." in path}
     for key, value in spec.items():
         if key in groups and isinstance(value, dict):
@@ -109,7 +109,7 @@ def _leaves(spec: Mapping[Any, Any], fields: Mapping[str, str]) -> Iterator[tupl
 
 
 def _text(value: object) -> str:
-    """Write a value as an annotation has it; raise ValueError for what no annotation could be."""
+    """Write a value as the text of an annotation; raise ValueError for other types."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | str):

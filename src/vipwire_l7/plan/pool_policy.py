@@ -1,4 +1,4 @@
-"""From the annotations of an Ingress to the policy of its pools, and to its part as a canary."""
+"""Reads the annotations of an Ingress as the policy of its pools, and as a canary."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from vipwire_l7.watch.objects import PathRule, PathType, Secret
 
 _TIMEOUTS = ("connect", "server", "queue", "tunnel")
 _DIGEST: Final = r"\$(?:1|[56](?:\$rounds=\d{1,5})?|2[aby]\$(?:0\d|10)|y\$j[./0-9A][./0-9A-T])\$[A-Za-z0-9./$]{8,200}"
-"""By crypt(5), where one check takes 0.1 s at most: a hash holds a thread of HAProxy, and tenants share those."""
+"""Hashes of crypt(5) whose check takes at most 0.1 s: a check blocks a thread of HAProxy, which tenants share."""
 _USER: Final = re.compile(rf"([A-Za-z0-9._@-]{{1,64}}):({_DIGEST})")
 APPLICATIONS = {
     "kubernetes.io/h2c": BackendProtocol.H2,
@@ -40,7 +40,7 @@ APPLICATIONS = {
 
 
 def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
-    """Read what holds for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on more."""
+    """Read the settings for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on the path."""
     return Policy(
         affinity=_affinity(annotations),
         balance=_balance(annotations),
@@ -71,7 +71,7 @@ def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy
 
 
 def protocol_of(application: str, policy: Policy) -> BackendProtocol:
-    """Choose what endpoints speak: an annotation wins over the port's `appProtocol`."""
+    """Choose the protocol of endpoints: an annotation wins over the port's `appProtocol`."""
     return (
         policy.protocol
         if policy.protocol is not BackendProtocol.HTTP
@@ -82,8 +82,8 @@ def protocol_of(application: str, policy: Policy) -> BackendProtocol:
 def rewrite_of(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
     """Read a path's rewrite.
 
-    With groups ($1) or a regular expression the whole path is replaced, as ingress-nginx does; so it is with its own
-    annotation in any case. Ours without groups replaces the prefix only, and keeps the rest.
+    With groups ($1) or a regular expression the rewrite replaces the whole path, as ingress-nginx does; so does
+    ingress-nginx's own annotation always. vipwire's without groups replaces the prefix only, and keeps the rest.
     """
     target = annotations("rewrite-target")
     if target is None:
@@ -97,16 +97,15 @@ def rewrite_of(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
 
 
 def is_expression(rule: PathRule, annotations: AnnotationValues) -> bool:
-    """Report whether a path is a regular expression: only ImplementationSpecific ones may be."""
+    """Report whether a path is a regular expression: only ImplementationSpecific paths may be one."""
     if rule.type is not PathType.IMPLEMENTATION_SPECIFIC:
         return False
-    # ingress-nginx takes a path for an expression where the rewrite wants what it has captured.
+    # ingress-nginx reads a path as an expression if the rewrite uses its groups.
     captured = annotations.nginx_rewrite and "$" in annotations("rewrite-target")
     return annotations.unless_denied("use-regex") if captured else annotations.granted("use-regex")
 
 
 def canary_of(annotations: AnnotationValues) -> Canary | None:
-    """Read an Ingress's part as a canary."""
     if not annotations("canary"):
         return None
     header, value = annotations("canary-by-header", ""), annotations("canary-by-header-value", "")
@@ -114,7 +113,7 @@ def canary_of(annotations: AnnotationValues) -> Canary | None:
 
 
 def users_of(namespace: str, annotations: AnnotationValues) -> ObjectName | None:
-    """Name the Secret that has the users of an object of a namespace, if it wants any."""
+    """Return the Secret with the users of an object, if the object asks for a password."""
     wanted = annotations("auth-secret")
     if wanted is None:
         return None
@@ -125,9 +124,9 @@ def users_of(namespace: str, annotations: AnnotationValues) -> ObjectName | None
 def login_of(
     owner: Asker, annotations: AnnotationValues, secret: Callable[[ObjectName], Secret | None], closed: str
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
-    """Read the users of an object; the last value tells whether it must be closed, for there are none.
+    """Read the users of an object. The last value tells whether to deny the object, for it has no valid users.
 
-    `secret` looks one up; `closed` says what is closed then.
+    `secret` looks one up; `closed` ends the message, such as "the Ingress is closed".
     """
     found = users_of(owner.name.namespace, annotations)
     if found is None:
@@ -212,7 +211,6 @@ def _virtual_host(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
 
 
 def hsts_of(annotations: AnnotationValues) -> Hsts | None:
-    """Read Strict-Transport-Security."""
     if not annotations("hsts"):
         return None
     age = annotations("hsts-max-age", Hsts().max_age)

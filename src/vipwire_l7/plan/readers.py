@@ -1,6 +1,6 @@
-"""Readers of annotation values: each knows one alphabet, and raises ValueError that says what is allowed.
+"""Reads values of annotations. Each reader raises ValueError with the allowed values.
 
-Nothing else makes a value of a `Policy`, so what these let through is all that can reach a configuration.
+Only these readers make the values of a `Policy`: the configuration gets no other text.
 """
 
 import re
@@ -34,39 +34,39 @@ _FRAMING = (
     "transfer-encoding",
     "upgrade",
 )
-"""What tells where a message ends, and what a connection is for: HAProxy's part (RFC 9110 7.6.1), or two messages
-could be made out of one."""
+"""Headers of message framing and of the connection: a client could smuggle a second message if a tenant changed them.
+
+HAProxy itself handles them (RFC 9110 7.6.1).
+"""
 _FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _LONGEST = 24 * 3_600_000
 MOST_ENTRIES = 256
 
 
 def flag(text: str) -> bool:
-    """Read true or false; ingress-nginx also takes their first letter, 1 and 0 (Go's strconv.ParseBool)."""
+    """Read true or false; ingress-nginx also takes t, f, 1 and 0 (Go's strconv.ParseBool)."""
     if text.lower() in _FLAGS:
         return _FLAGS[text.lower()]
     raise ValueError("allowed: true, false")
 
 
 def number(text: str, least: int = 0, most: int = 1_000_000_000) -> int:
-    """Read a decimal number between bounds."""
+    """Read a decimal number from `least` to `most`."""
     if (found := whole_number(text, least, most)) is not None:
         return found
     raise ValueError(f"allowed: a number from {least} to {most}")
 
 
 def positive(text: str) -> int:
-    """Read a number of at least one."""
     return number(text, 1)
 
 
 def percent(text: str) -> int:
-    """Read 0 to 100."""
     return number(text, 0, 100)
 
 
 def retries(text: str) -> int:
-    """Read how often a connection is tried again."""
+    """Read the number of connection retries."""
     return number(text, 0, 100)
 
 
@@ -92,22 +92,21 @@ def token(text: str) -> str:
 
 
 def header(text: str) -> str:
-    """Read a header's name."""
     return _matched(_HEADER, text, "1 to 64 letters, digits, - and _")
 
 
 def headers(text: str) -> tuple[str, ...]:
-    """Read names of headers, separated by commas."""
+    """Read header names, separated by commas."""
     return tuple(header(item) for item in _items(text))
 
 
 def authority(text: str) -> str:
-    """Read what stands in a Host header: a name or an address, perhaps with a port."""
+    """Read the value of a Host header: a name or an address, optionally with a port."""
     return _matched(_AUTHORITY, text, "a host, perhaps with a port")
 
 
 def removable(text: str) -> tuple[str, ...]:
-    """Read names of headers that may be taken out."""
+    """Read names of headers that a tenant may remove."""
     return tuple(_changeable(item, *_FRAMING, "host") for item in _items(text))
 
 
@@ -137,34 +136,34 @@ def set_headers(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def path(text: str) -> str:
-    """Read a URL's path, perhaps with a query."""
+    """Read a URL's path, optionally with a query."""
     return _matched(_PATH, text, "/ and the characters of RFC 3986 without a single quote")
 
 
 def target(text: str) -> str:
-    """Read what a path is rewritten to, with $1 to $9 for what the path's pattern has captured."""
+    """Read the target of a rewrite, with $1 to $9 for the groups of the path's pattern."""
     return _matched(_TARGET, text, "a path, in which $1 to $9 stand for captured groups")
 
 
 def url(text: str) -> str:
-    """Read where to redirect to: a URL or a path, perhaps with nginx's `$request_uri` at its end."""
+    """Read the target of a redirect: a URL or a path, optionally with nginx's `$request_uri` at its end."""
     if not text:
         raise ValueError("allowed: a URL or a path")
     return _matched(_URL, text, "https://host/path or /path, perhaps with $request_uri at the end")
 
 
 def redirect_code(text: str) -> int:
-    """Read a status code of a redirect."""
+    """Read the status code of a redirect."""
     return int(_matched(re.compile("30[12378]"), text, "301, 302, 303, 307, 308"))
 
 
 def tries(text: str) -> int:
-    """Read how many tries there are in all, as how often it is tried again."""
+    """Read nginx's number of tries, and return the number of retries."""
     return number(text, 1, 101) - 1
 
 
 def hash_key(text: str) -> str:
-    """Read what nginx hashes, as the algorithm that hashes the same."""
+    """Read nginx's hash key, and return the algorithm that hashes the same."""
     known = {"$request_uri": "uri", "$remote_addr": "source", "$binary_remote_addr": "source"}
     if text not in known:
         raise ValueError(f"allowed: {', '.join(known)}")
@@ -211,13 +210,12 @@ def word(*allowed: str) -> "Word":
 
 
 class Word:
-    """Reads one of some words, whatever its capitals."""
+    """Reads one of some words, in any case of letters."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = {item.lower(): item for item in allowed}
 
     def __call__(self, text: str) -> str:
-        """Read it."""
         if text.lower() not in self._allowed:
             raise ValueError(f"allowed: {', '.join(self._allowed.values())}")
         return self._allowed[text.lower()]

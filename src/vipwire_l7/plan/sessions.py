@@ -1,7 +1,8 @@
-"""Brings the clients of a session back to the Service that they had, whatever the weights of a rule draw. Pure.
+"""Sends the clients of a session to the same Service again, independent of the weights of a rule. Pure.
 
-The value of a session's cookie begins with a mark of the Service. Who comes with such a cookie goes there as long as
-the rule names the Service and an endpoint is there; a weight of 0 gets no new clients. All others are drawn.
+The value of a session's cookie begins with a mark of the Service. A client with such a cookie goes to that Service
+as long as the rule names it and it has an endpoint; a weight of 0 only stops new clients. HAProxy draws a Service for
+all other clients.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ _NO_COOKIES = (BackendProtocol.TCP, BackendProtocol.PASSED)
 
 
 def with_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
-    """Let the cookie of a policy, if it has one, name the Service: in its value, and in its name if none is given.
+    """Put the Service's mark into the policy's cookie: in its value, and in its name if the user sets none.
 
     Two Services of one host with the same cookie would take each other's sessions.
     """
@@ -28,7 +29,7 @@ def with_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
 
 
 def bound_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Pool]) -> Iterator[Step]:
-    """Yield the steps by which sessions find their Service. References to one Service share it by weight."""
+    """Yield a step for each Service's sessions. References to one Service share its sessions by weight."""
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for target, weight in parts:
         affinity = _affinity(pools.get(target))
@@ -46,7 +47,7 @@ def _affinity(pool: Pool | None) -> Affinity | None:
 
 
 def shared(parts: tuple[tuple[str, int], ...], whole: int) -> Iterator[Step]:
-    """Share `whole` among parts, one after the other: each gets its share of what those before it have left."""
+    """Turn weights into conditions: each target takes its part of the requests that the targets before it left."""
     left = whole
     for target, weight in parts:
         if weight >= left > 0:

@@ -1,7 +1,7 @@
-"""The plan: what shall be served, whoever asks for it. Ingresses and Gateways become one; `haproxy` reads it.
+"""The plan of Ingresses and Gateways as one value, which `haproxy` reads.
 
-A request comes in at a *frontend*, is of a *site* (its host), takes the best *route* there, perhaps by way of a
-*choice* (conditions, shares), and ends at a *pool*, whose policy has what else is asked for.
+A request enters at a *frontend*, belongs to a *site* (its host), takes the best *route* there, which may lead to a
+*choice* (conditions, weights), and ends at a *pool*. The pool's policy has all other settings.
 """
 
 import enum
@@ -17,21 +17,21 @@ from vipwire_l7.plan.policy import Policy
 from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, IngressKind
 
 UNAVAILABLE = "unavailable"
-"""The pool that answers 503 for a path whose Service is missing."""
+"""The pool that answers 503 for a path without its Service."""
 CLOSED = "closed"
-"""The pool that answers 503 for a path that had to be closed, since what guards it cannot be had."""
+"""The pool that answers 503 for a denied path, since its access controls are invalid."""
 BROKEN = "broken"
-"""The pool that answers 500 for a route whose backend cannot be had, as the Gateway API asks."""
+"""The pool that answers 500 for a route whose backend cannot be resolved, as the Gateway API asks."""
 REFUSED = "refused"
-"""The pool that takes no connection: BROKEN where no HTTP is spoken."""
+"""The pool that closes connections: BROKEN without HTTP."""
 NOWHERE = "nowhere"
-"""The pool that answers 404 for a path that no rule has."""
+"""The pool that answers 404 for a path without a rule."""
 EVERY_HOST = "*"
 """The site of rules without a host."""
 
 
 class Match(enum.Enum):
-    """The comparison of a route's path. Exact wins over expressions, those over prefixes; then the longest."""
+    """How a route compares paths. Exact wins over expressions, these over prefixes; then the longest wins."""
 
     EXACT = "exact"
     EXPRESSION = "expression"
@@ -39,12 +39,12 @@ class Match(enum.Enum):
 
 
 ROOT = (Match.PREFIX, "")
-"""All paths of a site for which there is no other route."""
+"""Matches all paths of a site that have no other route."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path of a site and what it leads to: the name of a pool or of a choice. A prefix has no slash at its end."""
+    """A path of a site and its target: the name of a pool or of a choice. A prefix has no slash at its end."""
 
     site: str
     match: Match
@@ -59,7 +59,7 @@ class Route:
 class Pool:
     """The endpoints of one Service port under one policy. `external` is a DNS name in their place.
 
-    Without a Service, HAProxy answers itself, as the policy says.
+    Without a Service, HAProxy itself answers by the policy.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Pool:
 
 
 class Aspect(enum.Enum):
-    """The part of a request that a condition looks at."""
+    """The part of a request that a condition compares."""
 
     METHOD = "method"
     HEADER = "header"
@@ -81,19 +81,19 @@ class Aspect(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A condition: a part of the request is `value`, or matches it as a regular expression."""
+    """A condition: a part of the request equals `value`, or matches it as a regular expression."""
 
     aspect: Aspect
     value: str
     name: str = ""
     expression: bool = False
     split: bool = False
-    """Of a header: whether the values between its commas are compared."""
+    """Whether to compare the comma-separated values of a header one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A condition that holds for `part` of `whole` requests."""
+    """A condition that is true for `part` of `whole` requests, at random."""
 
     part: int
     whole: int
@@ -101,9 +101,9 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A condition that holds for clients with a session in `pool`, while an endpoint is there.
+    """True if the client's session cookie names `pool` and the pool has an endpoint.
 
-    `mark` is what the value of their cookie, `name`, begins with.
+    `mark` is the start of the value of their cookie, `name`.
     """
 
     name: str
@@ -116,7 +116,7 @@ Condition: TypeAlias = Compared | Chance | Bound
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One way of a choice: where it leads if all its conditions hold."""
+    """One step of a choice: the target if all its conditions are true."""
 
     target: str
     when: tuple[Condition, ...] = ()
@@ -124,20 +124,20 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Ways to go on with a request: the first step whose conditions hold is taken."""
+    """Steps by which a request finds its target: the first step whose conditions are true wins."""
 
     name: str
     steps: tuple[Step, ...]
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Name what it may lead to."""
+        """Return its possible targets."""
         return tuple(dict.fromkeys(step.target for step in self.steps))
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks for something, to be told what becomes of it: an object, and the field of it."""
+    """An object and its field that asks for a part of the plan, for messages about that part."""
 
     kind: str
     name: ObjectName
@@ -146,34 +146,34 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate with its key, and the names for which a client gets it (SNI); none are those that it names."""
+    """A certificate with its key, and its SNI names; without any, the names in the certificate."""
 
     name: str
     pem: str = field(repr=False)
     hosts: tuple[str, ...] = ()
     askers: tuple[Asker, ...] = ()
     listed: bool = True
-    """Whether the operator's own frontend has it; other frontends name theirs."""
+    """Whether the operator's own frontend serves the certificate. Other frontends list theirs."""
 
 
 class Mode(enum.Enum):
-    """What a frontend understands of what comes in."""
+    """The protocol that a frontend reads."""
 
     HTTP = "http"
     HTTPS = "https"
     TCP = "tcp"
     TLS = "tls"
-    """TLS that is handed on as it comes, by the name that the client asks for."""
+    """TLS passed through, by SNI."""
     TLS_ENDED = "tls ended"
-    """TLS that ends here; what is in it is handed on."""
+    """TLS terminated, with its content passed on as TCP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """An address and port beside the operator's own (`Layout`). `bind` is `*:80`; "" where only others lead here.
+    """An address and port beside the operator's own (`Layout`). `bind` is `*:80`, "" if only other frontends connect.
 
     The hosts of its routes end with `mark`, which no other frontend has. `certificates` are names of certificates,
-    each with the hosts that it is served for.
+    each with its hosts.
     """
 
     name: str
@@ -182,26 +182,26 @@ class Frontend:
     mode: Mode = Mode.HTTP
     certificates: tuple[tuple[str, tuple[str, ...]], ...] = ()
     has_default: bool = False
-    """Whether the first certificate is for all names that have none; else it is the operator's default."""
+    """Whether the first certificate is for all names without one. Otherwise the operator's default certificate is."""
     choices: tuple[Choice, ...] = ()
     hosts: frozenset[str] = frozenset()
-    """Hosts that are served here though no route may be there: they never fall to those of a wildcard."""
+    """Hosts of listeners without routes: requests for them never match those of a wildcard."""
     clients: str = ""
-    """The file of who must have signed the certificates of clients, if any are asked for."""
+    """The CA file for client certificates, if HAProxy asks for any."""
     lets_strangers_in: bool = False
-    """Whether clients without such a certificate are let in all the same."""
+    """Whether clients without such a certificate may connect too."""
 
     @property
     def inner_target(self) -> str:
-        """The backend by which another frontend leads here."""
+        """The backend by which another frontend connects to this one."""
         return f"to-{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class DatagramFrontend:
-    """An address (`*` for all) and port of UDP, which HAProxy knows nothing of: a relay serves it.
+    """A UDP address (`*` for all) and port, which the relay serves since HAProxy has no UDP.
 
-    Clients are shared among the endpoints of Services by weight; what comes to None is dropped.
+    The endpoints of Services share the clients by weight. The relay drops the share of None.
     """
 
     name: str
@@ -212,7 +212,7 @@ class DatagramFrontend:
 
 @dataclass(frozen=True, slots=True)
 class SitePlan:
-    """The plan of all hosts. `sites` are those that have rules; `default` leads where no rule matches."""
+    """The plan of all hosts. `sites` are those that have rules; `default` is the target without a match."""
 
     routes: tuple[Route, ...] = ()
     pools: tuple[Pool, ...] = ()
@@ -222,27 +222,27 @@ class SitePlan:
     admitted: tuple[ObjectName, ...] = ()
     problems: tuple[Problem, ...] = ()
     named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
-    """The Ingresses that are ours, and the Services and Secrets that they name, whether those are there or not."""
+    """This controller's Ingresses, and the Services and Secrets that they name, whether those exist or not."""
     frontends: tuple[Frontend, ...] = ()
-    """Where clients come in beside the operator's own addresses."""
+    """The frontends beside the operator's own addresses."""
     authorities: tuple[tuple[str, str], ...] = ()
-    """Files that policies name, with their content: certificates of authorities, in PEM, and bodies of replies."""
+    """Files named by policies, with their content: CA certificates in PEM, and bodies of responses."""
     datagrams: tuple[DatagramFrontend, ...] = ()
 
     @property
     def sites(self) -> frozenset[str]:
-        """Name the hosts that have rules."""
+        """The hosts with rules."""
         return frozenset(route.site for route in self.routes)
 
     @property
     def all_choices(self) -> tuple[Choice, ...]:
-        """Return the choices of all frontends."""
+        """The choices of all frontends."""
         return (*self.choices, *(choice for frontend in self.frontends for choice in frontend.choices))
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An endpoint as a pool uses it. `weight` 0 to 256."""
+    """An endpoint as a server of a pool. `weight` is 0 to 256."""
 
     endpoint: BackendEndpoint
     port: int
@@ -251,10 +251,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Where it matters how a Pod reads a request.
+    """The places where a Pod's reading of a request matters.
 
-    `sites` are those whose paths lead to different places. `choices` are those whose conditions decide what guards a
-    request, with these conditions; to refuse HEAD is one, where GET is guarded.
+    `sites` are those whose paths lead to different places. `choices` are those whose conditions decide which access
+    controls a request meets, with these conditions; where GET has some, a condition for HEAD is added.
     """
 
     sites: frozenset[str] = frozenset()
@@ -262,8 +262,8 @@ class Apart:
 
 
 def apart_of(plan: SitePlan) -> Apart:
-    """Find where it matters how a Pod reads a request."""
-    # A reply in place of an endpoint guards it as well.
+    """Find the places where a Pod's reading of a request matters."""
+    # A generated response in place of an endpoint counts as an access control too.
     guards: dict[str, tuple[object, ...]] = {
         pool.name: pool.policy.guard or (pool.policy.reply and (pool.policy.reply,)) or () for pool in plan.pools
     }
@@ -285,7 +285,7 @@ def apart_of(plan: SitePlan) -> Apart:
 def _note_guard(
     name: str, choices: Mapping[str, Choice], guards: dict[str, tuple[object, ...]]
 ) -> tuple[object, ...]:
-    """Note what guards a target; of a choice, what guards each of those that it leads to, if anything does."""
+    """Record the access controls of a target; those of a choice are the ones of its targets."""
     if name not in guards and name in choices:
         inner = tuple(_note_guard(target, choices, guards) for target in choices[name].targets)
         guards[name] = inner if any(inner) else ()
@@ -301,8 +301,8 @@ def _is_of_path(condition: Compared) -> bool:
 
 
 def _deciding(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Iterator[Compared]:
-    """Yield the conditions of a choice if they decide what guards a request."""
-    if len({guards.get(step.target, ()) for step in choice.steps}) < 2:  # all are guarded alike
+    """Yield the conditions of a choice if they decide which access controls a request meets."""
+    if len({guards.get(step.target, ()) for step in choice.steps}) < 2:  # all have the same access controls
         return
     yield from _conditions(choice)
     if any(guards.get(step.target) for step in choice.steps if Compared(Aspect.METHOD, "GET") in step.when):
@@ -310,7 +310,7 @@ def _deciding(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Itera
 
 
 def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
-    """Name the sites where a regular expression leads to what is guarded."""
+    """Return the sites where a regular expression leads to a pool with access controls."""
     guards = {pool.name: bool(pool.policy.guard) for pool in plan.pools} | {CLOSED: True}
     for choice in plan.choices:
         guards[choice.name] = any(guards.get(name) for name in choice.targets)
@@ -319,13 +319,13 @@ def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
 
 
 def certificate_name(secret: ObjectName) -> str:
-    """Name the certificate of a Secret; a namespace has no underscore, so that no two share a name."""
+    """Name the certificate of a Secret. A namespace has no underscore, so no two Secrets share a name."""
     return f"{secret.namespace}_{secret.name}.pem"
 
 
 @lru_cache(maxsize=16384)
 def pool_name(service: ObjectName, port: int, policy: Policy) -> str:
-    """Name a pool: `namespace:service:port`, and a digest of what is asked for it, if anything is.
+    """Name a pool: `namespace:service:port`, and a digest of its policy unless it is the plain one.
 
     The parts are DNS labels, so that no two pools share a name.
     """
@@ -339,5 +339,5 @@ def choice_of(steps: tuple[Step, ...]) -> Choice:
 
 
 def _digest(text: str) -> str:
-    """Write a digest that nobody can aim at: all tenants share the names that are made of it."""
+    """Hash a text. Tenants share the names made from it, so it must resist collisions."""
     return hashlib.sha256(text.encode()).hexdigest()[:20]

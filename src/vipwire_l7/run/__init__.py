@@ -1,1 +1,1 @@
-"""The shell: the process, its sockets and files, the loop, and what is told to others."""
+"""The shell: the process, its sockets and files, the loop, logs and metrics."""

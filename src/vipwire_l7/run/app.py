@@ -1,4 +1,4 @@
-"""`vipwire ingress`, wired: every part named once."""
+"""Wires `vipwire ingress`."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ Source: TypeAlias = ApiSource[IngressKind, IngressObject] | ManifestSource[Ingre
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The operator's flags. `layout.folder` and `layout.socket` are set here, from `folder`."""
+    """The operator's flags. The process derives `layout.folder` and `layout.socket` from `folder`."""
 
     folder: Path
     layout: Layout
@@ -84,12 +84,12 @@ class Options:
 
 
 def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
-    """Run until a signal ends it; return the exit status. `served` makes what is served."""
+    """Run until a signal; return the exit status. `served` makes the input of the process."""
     os.umask(0o077)
     make_folder(options.folder, "--run-dir")
     try:
         if options.folder.stat().st_uid == os.geteuid():
-            options.folder.chmod(0o700)  # it may have been made by others; sockets are in it
+            options.folder.chmod(0o700)  # the folder may exist with another mode; it has sockets
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
@@ -114,21 +114,22 @@ def default_pem(options: Options) -> str:
 
 
 class Beside(Protocol):
-    """What serves beside HAProxy."""
+    """A service that the process runs beside HAProxy."""
 
     async def run(self) -> None:
         """Serve until cancelled."""
 
     async def stop(self, *, goes_on: bool) -> None:
-        """End it, or leave it to whoever comes next."""
+        """Stop, or leave the service to the next process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a process reads, and who plans it: Ingresses, or what else HAProxy is to serve.
+    """The input of a process: its kinds, its planner, and its writers.
 
-    `choose` asks an API server for the versions of the kinds; `parts` yields what writes statuses, while the last
-    argument says that we are the one who writes. `beside` makes what serves beside HAProxy, with a folder of its own.
+    `choose` asks an API server for the versions of the kinds. `parts` yields the writers of statuses; its last
+    argument reports whether this replica is the leader. `beside` makes a service beside HAProxy, with a folder of its
+    own.
     """
 
     planner: Planner
@@ -140,13 +141,12 @@ class Served:
 
 
 def destinations_of(options: Options) -> DestinationSetting:
-    """Complete the operator's choices by what this machine says of the cluster's domain."""
+    """Complete the operator's choices by the cluster's domain in resolv.conf."""
     domains = dict.fromkeys((*options.destinations.domains, *cluster_domains()))
     return replace(options.destinations, domains=tuple(domains), from_files=bool(options.manifests))
 
 
 async def make_source(options: Options, access: Access | None, served: Served) -> Source:
-    """Build the source of objects."""
     if access is None:
         return ManifestSource(options.manifests, served.manifests)
     resources = await served.choose(access) if served.choose else served.resources
@@ -154,9 +154,9 @@ async def make_source(options: Options, access: Access | None, served: Served) -
 
 
 def find_api_server(options: Options) -> Access | None:
-    """Find the API server, if one is wanted: that of the flags, else the one that kubectl or a Pod would take.
+    """Find the API server, if one is wanted: by the flags, else as kubectl or a Pod finds it.
 
-    Without any of them it is that of a `vipwire up` on this machine.
+    Without any of these, use a `vipwire up` on this machine.
     """
     if options.manifests:
         return None
@@ -173,7 +173,7 @@ def find_api_server(options: Options) -> Access | None:
 
 
 async def list_once(options: Options, served: Served) -> Snapshot:
-    """Read all objects once; raise ConfigError when they do not come."""
+    """Read all objects once; raise ConfigError if the API server does not send them."""
     snapshot = Snapshot(served.resources)
     source = KeptSource(await make_source(options, find_api_server(options), served))
     task = asyncio.ensure_future(source.run(snapshot.apply))
@@ -196,7 +196,7 @@ def _tell_failure(server: str, reason: str) -> None:
 
 
 def _anew(part: Part) -> Work:
-    """Wrap a part for the supervisor: it opens nothing that an operator has chosen."""
+    """Adapt a task to the supervisor: it opens no address of the operator's, so its first failure is not fatal."""
     return lambda _begun: part()
 
 
@@ -235,7 +235,7 @@ class IngressProcess:
         self._failures.labels(part).inc()
 
     async def run(self, claim: Claim) -> int:
-        """Run until a signal, or until a successor wants our place: then HAProxy goes on for it."""
+        """Run until a signal, or until a successor takes over: then HAProxy goes on for the successor."""
         options, stop = self._options, Stop(lambda: None)
         claim.when_asked(stop.make_room)
         serves_ingresses = IngressKind.INGRESS in self._served.resources
@@ -258,7 +258,8 @@ class IngressProcess:
                 for task in running:
                     task.cancel()
         finally:
-            # Whatever ends us ends HAProxy, too, or keeps it on purpose. What cannot be caught keeps it: SIGKILL.
+            # An end of this process also ends HAProxy, unless the operator or a successor keeps it. SIGKILL keeps it:
+            # no process can catch it.
             goes_on = options.leave_running or stop.succeeded
             if not goes_on:
                 await self.haproxy.stop(options.grace)
@@ -269,7 +270,10 @@ class IngressProcess:
         return 0
 
     def _parts(self, source: Source) -> Iterator[tuple[str, Part]]:
-        """Name what runs side by side: what one raises is told, and it is run again; the others go on."""
+        """Yield the tasks that run side by side.
+
+        If one raises, the supervisor logs the exception and runs it again.
+        """
         yield "controller", self._controller.run
         yield "child", self._controller.watch_child
         yield "source", lambda: source.run(self._controller.emit)
@@ -284,7 +288,7 @@ class IngressProcess:
             yield from self._status(self._access, self._served.parts)
 
     def _status(self, access: Access, parts: Parts) -> Iterator[tuple[str, Part]]:
-        """Yield what keeps the status: the election, if there is one, and the writers."""
+        """Yield the tasks for the status: the election, if there is one, and the writers."""
         keeper = None
         if self._options.lease is not None:
             keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
@@ -298,7 +302,7 @@ class IngressProcess:
         self._report()
 
     def _report(self) -> None:
-        """Report problems and admitted Ingresses, if they may have changed since the last report."""
+        """Report problems and accepted Ingresses, if they may have changed since the last report."""
         desired = self._controller.desired
         if self._reported != desired.judgements:
             self._reported = desired.judgements
@@ -331,7 +335,7 @@ class IngressProcess:
         return Reply(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _livez(self, _request: Request) -> Reply:
-        """Answer as long as we are able to: a start again would help neither an API server nor HAProxy."""
+        """Answer as long as the process can: a restart would help neither an API server nor HAProxy."""
         return Reply("ok")
 
     async def _healthz(self, _request: Request) -> Reply:

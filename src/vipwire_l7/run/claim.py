@@ -1,7 +1,7 @@
-"""The claim of `vipwire ingress`: its folder, where HAProxy's sockets are, and the addresses where HAProxy listens.
+"""Claims the resources of `vipwire ingress`: its folder with HAProxy's sockets, and HAProxy's addresses.
 
-HAProxy shares a listening socket with whoever asks the kernel to (SO_REUSEPORT), and the kernel prefers 192.0.2.1:80
-to *:80: two of them would each get a part of the connections, and nobody would be told. So whoever listens at all
+HAProxy shares a listening socket with any process that sets SO_REUSEPORT, and the kernel prefers 192.0.2.1:80 to
+*:80: two controllers would each get a part of the connections, without an error. So a controller that listens at all
 addresses of a port claims them all, and claims can be found by their port.
 """
 
@@ -21,14 +21,15 @@ from vipwire_l7.haproxy.layout import Layout
 _PREFIX: Final = "vipwire-ingress-at-"
 _ALL: Final = "*"
 _MAX_FOLDER: Final = 82
-"""Bytes. HAProxy takes paths of 97 bytes for sockets, and names one `empty/` and eight characters."""
+"""The maximum length in bytes: HAProxy's socket paths have at most 97, and it adds `empty/` and eight characters."""
 
 
 @contextlib.contextmanager
 def claim_ingress(folder: Path, layout: Layout, *, takeover: bool) -> Iterator[Claim]:
-    """Claim what an ingress uses in this network namespace. Raise AlreadyRunningError if another one has it.
+    """Claim the resources of an ingress in this network namespace. Raise AlreadyRunningError if another one has them.
 
-    With `takeover` that one ends first, and leaves its HAProxy to us: raise ConfigError if that is in another folder.
+    With `takeover` the other one ends first, and leaves its HAProxy to this process: raise ConfigError if it has
+    another folder.
     """
     if (length := len(os.fsencode(folder))) > _MAX_FOLDER:
         raise ConfigError(f"--run-dir: {length} bytes (allowed: {_MAX_FOLDER}, for HAProxy's sockets are in it)")
@@ -43,20 +44,20 @@ def claim_ingress(folder: Path, layout: Layout, *, takeover: bool) -> Iterator[C
     ready = (lambda: None) if takeover else None
     more = {"folder": str(folder)}
     with claimed((home, *dict.fromkeys(places)), "vipwire ingress", details, ready=ready, more=more) as claim:
-        for holder in _holders(places):  # one that has started in the same moment
+        for holder in _holders(places):  # another one that started at the same time
             if holder.pid != os.getpid():
                 raise refusal(holder, takeover=True)
         yield claim
 
 
 def overlap(one: str, other: str) -> bool:
-    """Tell whether two names of places mean a common address and port."""
+    """Report whether two places have an address and port in common."""
     (host, _, port), (host_2, _, port_2) = (name.rpartition(":") for name in (one, other))
     return port == port_2 and (host == host_2 or f"{_PREFIX}{_ALL}" in (host, host_2))
 
 
 def _holders(places: Iterable[str]) -> Iterator[Holder]:
-    """Find who has a place in common with these."""
+    """Find the holders of places that overlap with these."""
     for name in sorted({*places, *(each for each in names() if each.startswith(_PREFIX))}):
         if any(overlap(name, place) for place in places) and (holder := find_holder(name)) is not None:
             yield holder
@@ -67,7 +68,7 @@ def _folder_name(folder: Path) -> str:
 
 
 def _listen_name(bind: str) -> str:
-    """Name an address and port, in one way; `*`, 0.0.0.0 and [::] are all addresses."""
+    """Return the one name of an address and port; `*`, 0.0.0.0 and [::] are all addresses."""
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
     try:

@@ -1,8 +1,9 @@
-"""Confines HAProxy's workers where it can: a user of their own, in an empty folder.
+"""Confines HAProxy's workers where possible: another user, in an empty root folder.
 
-The master stays what we are, since it starts workers and reads keys; it takes no connections. A worker reads all its
-files and opens all its sockets before it changes over, and is told of changes through sockets that are open. That
-needs the capabilities to change user, group and root: a container without them confines the master, too.
+The master keeps the user of this process, since it starts workers and reads keys; it takes no connections. A worker
+reads all its files and opens all its sockets before it changes user and root, and gets changes through open sockets.
+That needs the capabilities to change user, group and root: in a container without them, the container confines
+HAProxy.
 """
 
 import grp
@@ -17,12 +18,15 @@ from vipwire.logging import log
 from vipwire_l7.haproxy.layout import Layout
 
 USUAL: Final = ("haproxy", "nobody")
-"""Users that are taken if nobody says which, the first that there is."""
+"""The default users of workers: the first that exists."""
 _NEEDED: Final = {6: "CAP_SETGID", 7: "CAP_SETUID", 18: "CAP_SYS_CHROOT"}
 
 
 def confined(layout: Layout, folder: Path, user: str) -> Layout:
-    """Set the user of HAProxy's workers: `user`; for "" the usual one; for `-` ours. Raise ConfigError."""
+    """Set the user of HAProxy's workers: `user`, the default one for "", that of this process for `-`.
+
+    Raise ConfigError.
+    """
     if user == "-" or os.geteuid() != 0:
         return layout
     if missing := sorted(_NEEDED[number] for number in _NEEDED if not _effective() >> number & 1):
@@ -38,7 +42,9 @@ def confined(layout: Layout, folder: Path, user: str) -> Layout:
         return layout
     root = folder / "empty"
     root.mkdir(exist_ok=True)
-    root.chmod(0o711)  # workers connect to sockets in it, whatever our umask is; others do not come past `folder`
+    root.chmod(
+        0o711
+    )  # workers connect to sockets in it, so the umask must not matter; other users cannot enter `folder`
     group = grp.getgrgid(pwd.getpwnam(found).pw_gid).gr_name
     return replace(layout, user=found, group=group, chroot=str(root))
 
@@ -52,6 +58,6 @@ def _exists(user: str) -> bool:
 
 
 def _effective() -> int:
-    """Read our effective capabilities (proc(5))."""
+    """Read the effective capabilities of this process (proc(5))."""
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     return next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)

@@ -1,7 +1,7 @@
-"""HAProxy's sockets: runtime commands for the worker, and the master's list of processes.
+"""Talks to HAProxy's sockets: runtime commands for the worker, and the master's list of processes.
 
-Commands go over one connection in interactive mode, where each answer ends with a prompt, so that answers can be
-told apart (management.txt 9.3). A worker that has just been replaced answers nobody; then it is an OSError.
+Commands go over one connection in interactive mode, where each answer ends with a prompt, so that the answers can be
+separated (management.txt 9.3). A worker that was just replaced does not answer: that is an OSError.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from vipwire.errors import VipwireError
 
 _PROMPT = b"\n> "
 _PAYLOAD = re.compile(r"^\s*(?:\+ )+")
-"""What HAProxy prompts with for each line of a payload."""
+"""HAProxy's prompt for each line of a payload."""
 _SECONDS = 10.0
 _DIGITS = 10
 _HIGHEST_PID = 1 << 22
 """PID_MAX_LIMIT (linux/threads.h)."""
 _AT_ONCE = 64
-"""Commands that are sent before their answers are read: few enough for the socket's buffers."""
+"""The number of commands to send before reading answers: few enough for the socket's buffers."""
 _GOOD = (
     *("IP changed", "port changed", "no need to change", "nothing changed", "Success", "New empty certificate"),
     *("Transaction", "Inserting certificate", "Committing", "Certificate '", "certificate '", "Entry '"),
 )
-"""How the answers begin of commands that say something when all is well."""
+"""The starts of answers to successful commands that print a message."""
 _BAD = "Failed!"
-"""How answers end that have begun so while nothing was wrong yet: of changes of certificates."""
+"""The ends of successful answers with such a start, for changes of certificates."""
 
 
 class ControlError(VipwireError):
@@ -43,7 +43,7 @@ class Process(NamedTuple):
 
 
 async def ask(path: Path, commands: Sequence[str]) -> list[str]:
-    """Send commands and give each one's answer. Raise ControlError when there is no conversation."""
+    """Send commands and return their answers. Raise ControlError if HAProxy does not answer."""
     try:
         async with asyncio.timeout(_SECONDS + 0.01 * len(commands)):
             return await _converse(path, commands)
@@ -68,7 +68,7 @@ async def _converse(path: Path, commands: Sequence[str]) -> list[str]:
 
 
 async def _process_list(path: Path) -> bytes:
-    """Read the master's list up to its last heading, of programs, which we have none of."""
+    """Read the master's list up to the heading of programs, of which there are none."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         writer.write(b"show proc\n")
@@ -78,14 +78,14 @@ async def _process_list(path: Path) -> bytes:
 
 
 async def command(path: Path, commands: Sequence[str]) -> None:
-    """Send commands that must succeed; raise ControlError with the first that did not."""
+    """Send commands that must succeed; raise ControlError with the first that failed."""
     for sent, answer in zip(commands, await ask(path, commands), strict=True):
         if answer and (answer.endswith(_BAD) or not answer.startswith(_GOOD)):
             raise ControlError(f"HAProxy refused `{sent.partition(chr(10))[0]}`: {answer[:300]}")
 
 
 async def mark_of(path: Path) -> str:
-    """Ask the worker which configuration it has; "" when nobody answers."""
+    """Return the mark of the worker's configuration; "" if no worker answers."""
     try:
         (answer,) = await ask(path, ["show info"])
     except ControlError:
@@ -99,7 +99,7 @@ def _is_number(text: str) -> bool:
 
 
 async def processes(path: Path) -> list[Process]:
-    """Ask the master for its processes; none when nobody answers."""
+    """Return the master's processes; none if it does not answer."""
     try:
         async with asyncio.timeout(_SECONDS):
             answer = await _process_list(path)

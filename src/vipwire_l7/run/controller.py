@@ -1,10 +1,10 @@
-"""The loop of `vipwire ingress`: objects change, HAProxy follows.
+"""The loop of `vipwire ingress`: updates HAProxy after each change of the objects.
 
-Events that come together are one change. A change that needs a reload waits until the last one is `pause` seconds
-ago, since each leaves an old worker behind that ends with its connections; endpoints change meanwhile.
+Events that arrive together are one change. Reloads are at least `pause` seconds apart, since each leaves an old
+worker until its connections end; endpoints change meanwhile.
 
-A configuration that HAProxy refuses never goes live: the backend, expression or certificate at fault is left out and
-the rest is tried again; where none can be found, the last good one stays.
+HAProxy never runs a configuration that it refuses. The controller leaves out the backend, expression or certificate
+at fault and tries the rest again. If it finds none, the last good configuration stays.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from vipwire_l7.watch.objects import IngressEvent
 from vipwire_l7.watch.snapshot import Snapshot
 
 START = "start"
-"""The reason of the first configuration, and of that after HAProxy's death."""
+"""The reason of the first configuration, and of that after HAProxy exited."""
 _ATTEMPTS = 50
 _LOOK = 60.0
-"""Seconds between looks at what no event tells: certificates expire, and others change what HAProxy has."""
+"""Seconds between checks for changes without an event: certificates expire, and other processes change HAProxy."""
 _OF_A_RELOAD, _LONGEST_PAUSE, _MANY_WORKERS = 5.0, 30.0, 3
 _FILES = re.compile(r"Cannot raise FD limit to (\d+), limit is (\d+)")
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
@@ -42,9 +42,9 @@ _CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a sync and its duration. `reload` is why HAProxy was reloaded, `failure` what went wrong.
+    """The result of a sync and its duration. `reload` is the reason for a reload, `failure` the error.
 
-    `repaired` names what somebody else had changed in HAProxy.
+    `repaired` names the parts of HAProxy that another process had changed.
     """
 
     seconds: float
@@ -53,11 +53,11 @@ class Done:
     failure: str = ""
     repaired: tuple[str, ...] = ()
     old_workers: int = 0
-    """Workers that have been replaced and still have connections."""
+    """Replaced workers that still have connections."""
 
 
 class Controller:
-    """Keeps HAProxy at what the objects say. `tell` hears of every sync that did something."""
+    """Keeps HAProxy in step with the objects. Calls `tell` after each sync that changed something."""
 
     def __init__(
         self,
@@ -81,44 +81,43 @@ class Controller:
         self._wake, self._progress = asyncio.Event(), asyncio.Condition()
         self._heard = self._done = 0
         self.updated = asyncio.Event()
-        """Set when what is desired may be another: for those who serve what HAProxy does not."""
+        """Set after each change of the desired state, for services beside HAProxy."""
         self._live: Configuration | None = None
         self._reloaded = self._looked = float("-inf")
         self._failed, self._took = "", 0.0
         self._pending = WHOLE
-        """What HAProxy may not have: it waits for a reload, or a failure of ours has kept it back."""
+        """The changes that HAProxy may lack: they wait for a reload, or an exception stopped them."""
         self.old_workers = 0
-        """Workers that have been replaced and still have connections, at the last reload."""
+        """Replaced workers that still had connections at the last reload."""
 
     @property
     def serving(self) -> bool:
-        """Whether HAProxy has a configuration and runs."""
+        """Whether HAProxy runs with a configuration."""
         return self._live is not None and self._haproxy.running
 
     @property
     def spares(self) -> Mapping[str, str]:
-        """The pools in spare backends, by these."""
+        """The pools in spare backends, by spare backend."""
         return {spare: pool for pool, spare in self._live.placed.items()} if self._live else {}
 
     def emit(self, event: IngressEvent) -> None:
-        """Accept an event from the source."""
         self._snapshot.apply(event)
         self._heard += 1
         self._wake.set()
 
     def _touch(self, services: Collection[ObjectName]) -> None:
-        """Note that Services may be connected to otherwise than before."""
+        """Record Services whose destinations may have changed."""
         self._snapshot.touch(services)
         self._wake.set()
 
     async def settled(self) -> None:
-        """Wait until HAProxy has all that was emitted so far."""
+        """Wait until HAProxy has all events emitted so far."""
         wanted = self._heard
         async with self._progress:
             await self._progress.wait_for(lambda: self._done >= wanted)
 
     async def run(self) -> None:
-        """Follow until cancelled. If this has failed before, what had changed then is planned now."""
+        """Follow until cancelled. After an exception, plan the changes of that time again."""
         self._pending, self._looked = WHOLE, float("-inf")
         await self._haproxy.adopt()
         due: float | None = None
@@ -139,17 +138,17 @@ class Controller:
             self._progress.notify_all()
 
     async def watch_child(self) -> None:
-        """Start HAProxy again when it has died, until cancelled."""
+        """Start HAProxy again when it exits, until cancelled."""
         while True:
             await asyncio.sleep(0.5)
             if self._live is not None and not self._haproxy.running:
-                # Connections are lost; what matters now is that new ones are taken soon.
+                # Connections are lost already; new ones must be accepted soon.
                 log.error("HAProxy has ended; starting it again")
                 self._live, self._failed = None, ""
                 self._wake.set()
 
     async def _sync(self) -> float | None:
-        """Update HAProxy; return the seconds until it must be tried again, None when all is done."""
+        """Update HAProxy; return the seconds until the next try, None if all is done."""
         touched, began = self._snapshot.take(), time.monotonic()
         if began - self._looked >= _LOOK:
             self._looked = began
@@ -173,7 +172,7 @@ class Controller:
         return await self._reload_in_time(change.reasons[0], began) if change.reasons else None
 
     async def _look(self) -> None:
-        """Read what HAProxy has; where somebody else has changed that, all is compared."""
+        """Read HAProxy's state; if another process changed it, compare everything."""
         live, began = self._live, time.monotonic()
         if live is None or self._failed:
             return
@@ -187,9 +186,9 @@ class Controller:
             self._tell(Done(time.monotonic() - began, repaired=tuple(found)))
 
     async def _command(self, commands: Sequence[str], began: float) -> bool:
-        """Send commands; report whether they have succeeded.
+        """Send commands; report whether they succeeded.
 
-        What HAProxy has after a failure is unknown: nothing but a reload is tried until there was one.
+        After a failure HAProxy's state is unknown: only a reload helps.
         """
         try:
             await command(self._haproxy.socket, commands)
@@ -201,7 +200,7 @@ class Controller:
 
     @property
     def _wait(self) -> float:
-        """The seconds until the next reload."""
+        """Return the seconds until the next reload."""
         return self._reloaded + self._pause_now - time.monotonic()
 
     async def _reload_in_time(self, reason: str, began: float) -> float | None:
@@ -211,7 +210,7 @@ class Controller:
 
     @property
     def _pause_now(self) -> float:
-        """The seconds between reloads: each costs the machine what the last one took, and leaves a worker behind."""
+        """Return the seconds between reloads: each costs the machine as much as the last one, and leaves a worker."""
         if not self._pause:
             return 0.0
         usual = max(self._pause, _OF_A_RELOAD * self._took)
@@ -242,7 +241,7 @@ class Controller:
         return 5.0
 
     def _exclude(self, made: Configuration, said: str) -> bool:
-        """Leave out what HAProxy complains about; tell whether that was anything."""
+        """Leave out the parts that HAProxy's message names; report whether there were any."""
         if taken := _TAKEN.findall(said):
             return sum(self.desired.exclude_frontend(name) for name in taken) > 0
         if (expression := _EXPRESSION.search(said)) and expression[1] in made.maps["expressions"]:
@@ -262,7 +261,7 @@ class Controller:
 
 
 def _pool_at(made: Configuration, wanted: int) -> str:
-    """Find the pool whose part of the text has a line."""
+    """Return the pool whose part of the text has this line."""
     number = 0
     for pool, text in made.parts("mark"):
         number += text.count("\n") + 1

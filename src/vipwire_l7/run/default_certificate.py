@@ -1,4 +1,4 @@
-"""The certificate for names that no other covers: made once, signed by itself, kept in the folder."""
+"""The self-signed certificate for names without another certificate. It stays in the folder."""
 
 import datetime as dt
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Keeps HAProxy's desired state up to date with the objects: plan and slots.
+"""Keeps HAProxy's desired state: the plan, and the slots of its pools.
 
-A change costs what it changes: the planner plans it alone, `update` gives the hosts, pools and certificates that are
-others, and `wanted` is the configuration of these. What HAProxy refuses is left out of all that is written.
+A change costs in proportion to its size: the planner plans only the change, `update` returns the hosts, pools and
+certificates that changed, and `change` compares only those. Parts that HAProxy refuses are left out.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 
 class Desired:
-    """The desired configuration. `update` follows the snapshot; `change` compares, and `made` writes all of it."""
+    """The desired configuration. `update` follows the snapshot, `change` compares, and `made` writes the whole."""
 
     def __init__(
         self,
@@ -41,25 +41,25 @@ class Desired:
         self._site_plan: SitePlan | None = SitePlan()
         self._hosts: dict[str, HostPlan] = {}
         self._pools: dict[str, Pool] = {}
-        """Both as they were at the last update."""
+        """Both as of the last update."""
         self._shares = Counter[str]()
-        """How many hosts come to each split."""
+        """The number of hosts that use each split."""
         self.taken: set[Callable[[], None]] = set()
-        """Called after each change, when HAProxy has it or soon will: for those who tell of it elsewhere."""
+        """Callbacks after each change that HAProxy has or will soon have."""
         self._slots: dict[str, Slots] = {}
         self._by_service: dict[ObjectName, dict[str, Pool]] = {}
         self._closed: frozenset[str] = frozenset()
-        """The frontends whose addresses HAProxy cannot have."""
+        """The frontends that HAProxy cannot bind."""
         self._now = 0.0
         self._refused: dict[str, tuple[Problem, ...]] = {}
-        """By part, as `haproxy.refused` names them."""
+        """The reasons by part, as `haproxy.refused` names parts."""
         self._crowded, self._room = set[str](), 0
-        """The pools for whose servers HAProxy has no descriptors, and how many servers it has them for."""
+        """The pools whose servers exceed HAProxy's descriptors, and the number of servers that do not."""
         self._plans = 0
 
     @contextlib.contextmanager
     def telling(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Call something after each change, as long as the context lasts."""
+        """Call `tell` after each change, as long as the context lasts."""
         self.taken.add(tell)
         try:
             yield
@@ -68,25 +68,25 @@ class Desired:
 
     @property
     def plan(self) -> SitePlan:
-        """The whole plan, which is written down when it is asked for."""
+        """The whole plan as one value, made on access."""
         if self._site_plan is None:
             self._site_plan = without(self._planner.plan(self._snapshot, self._now, self._closed), self._refused)
         return self._site_plan
 
     @property
     def datagrams(self) -> Collection[DatagramFrontend]:
-        """What a relay of UDP serves."""
+        """The frontends of the UDP relay."""
         return self._planner.kept.datagrams.values()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All problems of objects and of their combination."""
+        """All problems of single objects and of the plan."""
         refused = (problem for problems in self._refused.values() for problem in problems)
         return (*self._snapshot.problems, *self.plan.problems, *refused)
 
     @property
     def refused(self) -> Collection[str]:
-        """Name the parts that are left out."""
+        """The parts that are left out."""
         return self._refused.keys()
 
     @property
@@ -96,18 +96,18 @@ class Desired:
 
     @property
     def retries(self) -> bool:
-        """Whether HAProxy may have now what it could not have."""
+        """Whether HAProxy may now accept a part that it refused."""
         return bool(self._closed)
 
     def update(self, touched: Touched, now: float) -> Delta:
-        """Follow a change; `now` in seconds since the epoch, for certificates. Give what may be another."""
+        """Follow a change; return the extent of its effect. `now` is in seconds since the epoch, for certificates."""
         self._now = now
         everything = touched.structure
         services = touched.services | {name for kind, name in touched.named if kind is IngressKind.SERVICE}
         if (everything or API_SERVER in services) and self.destinations.follow_api_server(self._snapshot):
             services |= self.destinations.services
         if everything:
-            self._closed = frozenset()  # whoever has the address may have gone meanwhile
+            self._closed = frozenset()  # another process may have freed the address meanwhile
         self._planner.update(self._snapshot, now, self._closed)
         if self._review(services, everything=everything):
             self._snapshot.refusals = self.destinations.refusals
@@ -118,7 +118,7 @@ class Desired:
         return self._follow(services, everything=everything)
 
     def _review(self, services: Collection[ObjectName], *, everything: bool) -> bool:
-        """Judge the plan's Services, as far as they are among these or new; report whether a refusal has changed."""
+        """Check the plan's Services that are among these or new; report whether a refusal has changed."""
         kept, known = self._planner.kept, self.destinations.services
         gone = False
         if everything:
@@ -131,7 +131,7 @@ class Desired:
         return self.destinations.review(self._snapshot, stale) or gone
 
     def _follow(self, services: Iterable[ObjectName] = (), *, everything: bool = False) -> Delta:
-        """Take the planner's change over, with the servers of Services that may have others."""
+        """Take over the planner's change, and the Services whose servers may have changed."""
         kept = self._planner.kept
         change = kept.take_change()
         if change:
@@ -161,7 +161,7 @@ class Desired:
             self._slots.pop(name, None)
 
     def _forget_refusals(self, delta: Delta) -> Delta:
-        """Try parts again that are others now, or for which there is room; give what changes by that."""
+        """Try refused parts again that changed, or that now fit; return the changes."""
         gone = {name for name in delta.pools if name not in self._pools}
         suspects = gone | parts_of(sites_of((before for before, _ in delta.hosts.values()), (), {}))
         suspects = self._refused.keys() & (self._refused.keys() if delta.whole or delta.certificates else suspects)
@@ -181,7 +181,7 @@ class Desired:
         return delta
 
     def change(self, live: Configuration, delta: Delta) -> Change:
-        """Compare what HAProxy has with what is desired, as far as `delta` says."""
+        """Compare HAProxy's configuration with the desired one, limited to `delta`."""
         while True:
             try:
                 plan = self.plan if delta.whole else self._part(delta)
@@ -194,7 +194,7 @@ class Desired:
                 return compare(live, wanted, delta, frozenset(each for each in names if self._shares[each] > 0))
 
     def _part(self, delta: Delta) -> SitePlan:
-        """Write down what a change says."""
+        """Return the part of the plan in a change."""
         kept = self._planner.kept
         marks = {colon + mark for _, colon, mark in (site.partition(":") for site in delta.hosts)}
         frontends = [each for each in kept.frontends.values() if each.mark in marks]
@@ -206,7 +206,7 @@ class Desired:
         return without(replace(part, pools=tuple(pools.values()), certificates=certificates), self._refused)
 
     def made(self, folder: str, live: Configuration | None = None) -> Configuration:
-        """Return the whole configuration for a folder. What `live` has is not written again."""
+        """Return the whole configuration for a folder. Unchanged texts are taken from `live`."""
         layout = replace(self._layout, folder=folder)
         while True:
             try:
@@ -218,15 +218,15 @@ class Desired:
         self.exclude(error.pool, f"it cannot be written, which is a defect of vipwire: {error}")
 
     def exclude(self, pool: str, reason: str) -> None:
-        """Leave out a pool that HAProxy does not want."""
+        """Leave out a pool that HAProxy refuses."""
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
         field = "metadata.annotations" if pool in self._slots else "spec.rules"
         self._refuse(pool, [Problem(each.kind, each.name, field, message) for each in self._askers(pool)])
 
     def exclude_servers(self, count: int) -> bool:
-        """Leave out pools that have so many servers, of the namespace with the most; report whether that helps.
+        """Leave out pools with at least so many servers, of the namespace with the most; report whether that helps.
 
-        HAProxy counts a file for each server, and does not start where it may not open as many.
+        HAProxy counts a descriptor for each server, and does not start if it may not open as many.
         """
         sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in self.plan.pools}
         of = Counter[str]()
@@ -250,7 +250,7 @@ class Desired:
         return count <= 0
 
     def exclude_frontend(self, name: str) -> bool:
-        """Leave out a frontend whose address cannot be had; report whether it is one of the plan's."""
+        """Leave out a frontend that HAProxy cannot bind; report whether it is one of the plan's."""
         if name not in {*(each.name for each in self.plan.frontends), *(each.name for each in self.plan.datagrams)}:
             return False
         self._closed |= {name}
@@ -259,7 +259,7 @@ class Desired:
         return True
 
     def exclude_route(self, expression: str, reason: str) -> None:
-        """Leave out a regular expression that HAProxy does not want, as its map has it."""
+        """Leave out a regular expression that HAProxy refuses, as written in its map."""
         longest = dict(bounded_sites(self.plan))
         routes = (each for each in self.plan.routes if each.match is Match.EXPRESSION)
         for route in [each for each in routes if expression_of(each, longest.get(each.site, 0)) == expression]:
@@ -267,7 +267,7 @@ class Desired:
             self._refuse(expression_of(route), [Problem("Ingress", route.owner, "spec.rules", message)])
 
     def exclude_certificate(self, name: str, reason: str) -> None:
-        """Leave out a certificate that HAProxy does not want; its hosts get the default certificate."""
+        """Leave out a certificate that HAProxy refuses; its hosts get the default certificate."""
         for each in self.plan.certificates:
             if each.name == name:
                 secret = name.removesuffix(".pem").replace("_", "/", 1)
@@ -275,7 +275,7 @@ class Desired:
                 self._refuse(each.pem, [Problem(ask.kind, ask.name, ask.field, message) for ask in each.askers])
 
     def _askers(self, pool: str) -> Iterable[Asker]:
-        """Name the objects that lead to a pool, by a path or as the default backend."""
+        """Return the objects that lead to a pool, by a path or as the default backend."""
         yield from owners_of(pool, self.plan)
         if pool == self.plan.default:
             services = {each.service for each in self.plan.pools if each.name == pool}
@@ -294,7 +294,7 @@ class Desired:
         return fill(self._slots.get(pool.name, ()), servers)
 
     def servers(self, pool: Pool) -> tuple[Server, ...]:
-        """Choose the servers of a pool, of those that may be connected to."""
+        """Choose the servers of a pool, without refused destinations."""
         if pool.external:
             return self.destinations.external_server(pool, self._snapshot)
         service = self._snapshot.services.get(pool.service)
@@ -303,5 +303,4 @@ class Desired:
 
     @property
     def slots(self) -> Mapping[str, Slots]:
-        """The slots by pool."""
         return self._slots

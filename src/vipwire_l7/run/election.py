@@ -1,4 +1,4 @@
-"""One of several replicas writes the status: the one that holds a Lease (kube/lease.py).
+"""Elects the replica that writes statuses: the holder of a Lease (kube/lease.py).
 
 A holder that could not renew for two thirds of the Lease's duration stops by itself, before another replica begins.
 """
@@ -29,14 +29,12 @@ class RemoteLease:
         self._client, self._name = client, name
 
     async def create(self, value: Object) -> None:
-        """Create it."""
         namespace = self._name.namespace
         about = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         value["metadata"] |= {"namespace": namespace}
         await self._client.create(path_of(*_LEASES, namespace), about | value)
 
     async def update(self, edit: Callable[[Object], Object]) -> None:
-        """Edit its current state."""
         await self._client.update(path_of(*_LEASES, *self._name), edit)
 
 
@@ -51,11 +49,11 @@ class LeaseKeeper:
         self._told, self._was_leading = "", False
 
     def leading(self) -> bool:
-        """Report whether this replica is the one."""
+        """Report whether this replica is the leader."""
         return time.monotonic() - self._renewed < SECONDS * 2 / 3
 
     async def run(self) -> None:
-        """Take part until cancelled; then release the Lease, so that another need not wait."""
+        """Take part until cancelled; then release the Lease, so that another replica need not wait."""
         async with ObjectClient(self._access, "vipwire-ingress", timeout=_TIMEOUT) as client:
             lease = RemoteLease(client, self._name)
             try:

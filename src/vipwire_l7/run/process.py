@@ -1,10 +1,10 @@
-"""HAProxy as a child: started, checked, reloaded, watched, ended.
+"""Runs HAProxy as a child: starts, checks, reloads, watches and stops it.
 
-Master-worker mode: the master stays, and a reload (SIGUSR2) makes it start a new worker, which takes the listening
-sockets over from the old one (`expose-fd listeners`), so that no connection is refused. The old worker ends when its
-connections have. A configuration is known by its mark, which the worker tells in `show info`.
+Master-worker mode: the master stays, and a reload (SIGUSR2) makes it start a new worker, which takes over the
+listening sockets of the old one (`expose-fd listeners`), so that no connection is refused. The old worker exits when
+its connections have ended. A configuration is identified by its mark, which the worker prints in `show info`.
 
-The child is in a session of its own: it goes on when we die, and the next vipwire finds it by its master socket.
+The child has its own session: it survives this process, and the next vipwire finds it by its master socket.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from vipwire_l7.run.control import mark_of, processes
 
 _LOOK = 0.02
 _PATIENCE, _HEARD = 60.0, 3.0
-"""Seconds for a start; for a reload before it is asked for again."""
+"""Seconds to wait for a start, and to wait for a reload before the next signal."""
 _KEEP = 2
-"""Folders of configurations that are kept: the one that runs, and the one before."""
+"""Folders of configurations to keep: the running one, and the one before."""
 
 
-class Refused(Exception):  # noqa: N818  # what HAProxy says, for the caller to act on
-    """HAProxy does not want a configuration. The text is what it says.
+class Refused(Exception):  # noqa: N818  # HAProxy's answer, on which the caller acts
+    """HAProxy refuses a configuration. The text is its message.
 
-    With `is_lost` it has been told to take it, so that it may have either.
+    With `is_lost`, HAProxy got the signal but did not confirm: it may run either configuration.
     """
 
     def __init__(self, said: str, *, is_lost: bool = False) -> None:
@@ -56,34 +56,34 @@ class Haproxy:
         self._number = max(self._generations(), default=0)
 
     def next_folder(self) -> Path:
-        """Name the folder for the next configuration."""
+        """Return the folder for the next configuration."""
         return self.folder / f"gen-{self._number + 1}"
 
     @property
     def pid(self) -> int:
-        """Return the master's process, 0 without one."""
+        """Return the master's process ID, 0 without one."""
         return self._pid
 
     @property
     def running(self) -> bool:
-        """Whether there is a master."""
+        """Whether the master runs."""
         if self._child is not None and self._child.poll() is not None:
             self._child, self._pid = None, 0
         return bool(self._pid) and _exists(self._pid)
 
     async def adopt(self) -> bool:
-        """Find a master that an earlier vipwire has left; report whether there is one."""
+        """Find the master that an earlier vipwire left; report whether there is one."""
         for process in await processes(self._master) if self._master.exists() else []:
             if process.type == "master":
                 self._pid = process.pid
         return self.running
 
     async def old_workers(self) -> int:
-        """Count the workers that are replaced and still have connections."""
+        """Count the replaced workers that still have connections."""
         return sum(each.type == "worker" and each.reloads > 0 for each in await processes(self._master))
 
     async def put(self, configuration: Configuration) -> None:
-        """Check a configuration and make it live; raise `Refused` and change nothing if HAProxy does not want it."""
+        """Check a configuration and make it live; raise `Refused` and change nothing if HAProxy refuses it."""
         folder = Path(configuration.layout.folder)
         self._number += 1
         self._allow_files(configuration.descriptors)
@@ -102,7 +102,10 @@ class Haproxy:
         self._tidy()
 
     def _allow_files(self, needed: int) -> None:
-        """Let HAProxy open as many files, or tell that it may not: one that runs keeps the limit of its start."""
+        """Raise HAProxy's limit of open files to `needed`, or log that this failed.
+
+        A running HAProxy keeps its limit.
+        """
         if needed <= self._files:
             return
         self._files = needed
@@ -128,7 +131,7 @@ class Haproxy:
         command = [self._program, "-W", "-S", f"{self._master},mode,600", "-f", str(self._link)]
         self._messages.unlink(missing_ok=True)
         with self._messages.open("ab") as messages:
-            # asyncio's own would kill the child when we end.
+            # asyncio's own would kill the child when this process exits.
             self._child = subprocess.Popen(  # noqa: ASYNC220, S603  # does not wait; the program is found by PATH
                 command, stdin=subprocess.DEVNULL, stderr=messages, start_new_session=True
             )
@@ -141,7 +144,7 @@ class Haproxy:
             os.truncate(self._messages, 0)
         patience = _HEARD
         while self.running and patience < _PATIENCE / 2:
-            # A master that is still at its last reload does not hear the signal, and nothing tells us so.
+            # A master ignores the signal, without an error, during its last reload.
             os.kill(self._pid, signal.SIGUSR2)
             if await self._answers(mark, patience):
                 return
@@ -151,7 +154,7 @@ class Haproxy:
         raise self._refusal()
 
     async def _answers(self, mark: str, seconds: float) -> bool:
-        """Wait for the worker that has a configuration; tell whether it came."""
+        """Wait for the worker with this configuration; report whether it answered."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.running:
@@ -164,16 +167,16 @@ class Haproxy:
         return Refused(f"it does not start: {self._said() or 'no answer at its socket'}", is_lost=True)
 
     def _said(self) -> str:
-        """Read why the last start or reload has failed, if HAProxy has told that."""
+        """Return HAProxy's message about the last failed start or reload, if there is one."""
         return _alerts(self._messages.read_text(errors="replace")) if self._messages.exists() else ""
 
     async def ended(self) -> None:
-        """Wait until the master has ended."""
-        while self.running:  # noqa: ASYNC110  # of another's child nobody is told that it has ended
+        """Wait until the master has exited."""
+        while self.running:  # noqa: ASYNC110  # the kernel notifies only the parent of a process
             await asyncio.sleep(0.2)
 
     async def stop(self, seconds: float) -> None:
-        """End HAProxy: its connections may go on for so long."""
+        """Stop HAProxy after giving its connections `seconds` to finish."""
         if not self.running:
             return
         os.kill(self._pid, signal.SIGUSR1)
@@ -217,7 +220,7 @@ def _contents(configuration: Configuration, mark: str) -> Iterator[tuple[str, st
 
 
 def _alerts(said: str) -> str:
-    """Pick the errors out of what HAProxy says, without its prefix."""
+    """Return the errors in HAProxy's output, without their prefix."""
     lines = (line.partition(") : ")[2] for line in said.splitlines() if line.startswith("[ALERT]"))
     return "\n".join(lines)[:4000]
 

@@ -1,4 +1,4 @@
-"""Reports to the log, Events and metrics. Each problem is reported once, and again when it comes back."""
+"""Reports to the log, Events and metrics: each problem once, and again if it comes back."""
 
 import socket
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _EXAMPLES = 3
 
 
 class IngressReporter:
-    """Tells of problems and syncs."""
+    """Reports problems and syncs."""
 
     def __init__(self, snapshot: Snapshot, recorder: EventRecorder | None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
@@ -78,7 +78,7 @@ class IngressReporter:
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
     def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:
-        """Report the problems and Ingresses that are new."""
+        """Report new problems, and newly accepted Ingresses."""
         now = frozenset(problems)
         for problem in sorted(now - self._told):
             log.warning(
@@ -106,7 +106,7 @@ class IngressReporter:
             self._recorder.record(about, reason, message, level)
 
     def _subject(self, kind: str, name: ObjectName) -> Subject | None:
-        """Return whom an Event is about: an Ingress, or an object of another kind that asks for something."""
+        """Return the object of an Event: an Ingress, or the object of another kind with the field concerned."""
         ingress: Ingress | None = self._snapshot.ingresses.get(name) if kind == "Ingress" else None
         if ingress is not None:
             return Subject(kind, name.name, name.namespace, ingress.uid, _API)

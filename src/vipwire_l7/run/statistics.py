@@ -1,7 +1,8 @@
-"""HAProxy's counters with Kubernetes' names on them, as Prometheus metrics.
+"""HAProxy's counters as Prometheus metrics, with Kubernetes' names as labels.
 
-`show stat` gives a line for every frontend, backend and server (management.txt 9.1). A backend's name is
-`namespace:service:port`, perhaps with a digest of its policy; a server is a slot, and who is in it is asked of us.
+`show stat` prints a line for each frontend, backend and server (management.txt 9.1). A backend's name is
+`namespace:service:port`, optionally with a digest of its policy. A server's name is its slot, and vipwire knows the
+endpoint in the slot.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from vipwire.model.net import format_endpoint
 from vipwire_l7.haproxy.slots import Slots
 
 _DIGITS: Final = 20
-"""Of a count: those of 64 bits."""
+"""The modulus of counters: they have 64 bits."""
 _LABELS: Final = ("namespace", "service", "port", "pod", "endpoint")
 _COUNTERS: Final = (
     ("stot", "sessions", "Requests and sessions"),
@@ -38,7 +39,7 @@ _GAUGES: Final = (
 
 
 class Statistics(Collector):
-    """Gives what was read last. `update` takes the answer to `show stat` and who is in which slot."""
+    """Serves the last values. `update` takes the answer to `show stat`, and the endpoints in slots."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[tuple[str, ...], Mapping[str, str]]] = []
@@ -46,11 +47,10 @@ class Statistics(Collector):
     def update(
         self, answer: str, slots: Callable[[str], Slots], spares: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Store an answer; `slots` are the slots of a pool, `spares` the pools in spare backends."""
+        """Store an answer. `slots` returns the slots of a pool, `spares` has the pools in spare backends."""
         self._rows = list(label_rows(answer, slots, spares))
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics."""
         for column, name, text in _COUNTERS:
             counter = CounterMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:
@@ -69,7 +69,7 @@ class Statistics(Collector):
 
 
 def _number(text: str | None) -> float:
-    """Read a count; what is none counts as nothing, for what HAProxy says is printed by others, too."""
+    """Read a counter; an invalid value counts as 0, for other programs may answer at the socket."""
     return float(text) if _is_number(text) else 0.0
 
 
@@ -80,7 +80,7 @@ def _is_number(text: str | None) -> TypeGuard[str]:
 def label_rows(
     answer: str, slots: Callable[[str], Slots], spares: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
-    """Label each server that has an endpoint; rows of the same endpoint under two policies are added."""
+    """Label each server that has an endpoint. Rows of one endpoint under two policies are added."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in _rows(answer):
         pool, server = row.get("pxname") or "", row.get("svname") or ""
@@ -100,7 +100,7 @@ def label_rows(
 
 
 def _rows(answer: str) -> Iterator[dict[str, str]]:
-    """Read the lines; give those up to the first that is no CSV."""
+    """Read the lines up to the first that is no CSV."""
     with contextlib.suppress(csv.Error):
         yield from csv.DictReader(io.StringIO(answer.removeprefix("# ")))
 

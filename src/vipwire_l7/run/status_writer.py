@@ -1,7 +1,7 @@
 """Writes the statuses of Ingresses, Gateways, routes and policies to an API server, from the elected replica.
 
-A write costs one object: the planner names the statuses that it changed, the snapshot the objects. Each write names
-the resourceVersion that it was made for: of two writers at once the API server refuses one, which tries again.
+A write costs one object: the planner names the statuses that it changed, the snapshot the changed objects. Each write
+has the resourceVersion of its object: of two writers at once the API server refuses one, which tries again.
 """
 
 import datetime as dt
@@ -23,7 +23,7 @@ _PARENTS: Final = frozenset((IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET
 
 
 class Statuses(Protocol):
-    """The statuses that vipwire writes, of objects of some kinds."""
+    """The statuses that vipwire writes for some kinds."""
 
     @property
     def revision(self) -> int | None:
@@ -39,7 +39,7 @@ class Statuses(Protocol):
 
 
 class StatusWriter:
-    """Writes statuses while this replica is elected. `kinds` are those of the statuses."""
+    """Writes statuses while this replica is the leader. `kinds` are those of the statuses."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class StatusWriter:
         self._loop = WriteLoop[ObjectRef](access, "vipwire-status", leading, changes, _PAUSES)
         self._objects = snapshot.follow(statuses_of=kinds.keys())
         self._due: set[ObjectRef] | None = None
-        """The objects to look at; None for all."""
+        """The objects to check; None for all."""
         self._written: dict[ObjectRef, str] = {}
-        """The resourceVersions that the last writes were made for: the watch has to show a later one first."""
+        """The resourceVersions of the last writes' objects: the watch must show a later one first."""
 
     def wake(self) -> None:
         self._loop.wake()
@@ -72,7 +72,7 @@ class StatusWriter:
         due |= {*statuses.take_changed(), *self._objects.take()}
         for ref in sorted((ref for ref in due if not self._loop.waits(ref)), key=parents_first):
             await self._keep(objects, ref)
-            if not self._loop.waits(ref):  # the API server took the write
+            if not self._loop.waits(ref):  # the API server accepted the write
                 due.discard(ref)
 
     async def _keep(self, objects: FencedObjects, ref: ObjectRef) -> None:
@@ -89,7 +89,7 @@ class StatusWriter:
             resource = self._kinds[kind]
             path = path_of(resource.path, resource.plural, *name, "status")
             answer = await objects.merge(path, patch)
-            if answer.get("metadata", {}).get("resourceVersion") != version:  # the API server saw a difference
+            if answer.get("metadata", {}).get("resourceVersion") != version:  # the status did change
                 self._written[ref] = version
 
         await self._loop.write(ref, send, "cannot write a status", kind=kind.value, object=name)
@@ -102,6 +102,6 @@ async def write_statuses(writer: StatusWriter, desired: Desired) -> None:
 
 
 def parents_first(ref: ObjectRef) -> tuple[bool, str, ObjectName]:
-    """Sort as statuses are written: a reader of an accepted route finds the status of its parents."""
+    """Return the order of writes: a reader of an accepted route finds the status of its parents."""
     kind, name = ref
     return kind not in _PARENTS, kind.value, name

@@ -1,8 +1,8 @@
-"""Keeps what `plan.destinations` judges by: addresses of this node, the API server and Pods, and answers of DNS.
+"""Updates the facts for `plan.destinations`: addresses of this node, the API server and Pods, and DNS answers.
 
-vipwire resolves the names of ExternalName Services itself and gives HAProxy addresses. If HAProxy resolved them, a
-name that has passed could lead to the node's loopback a second later, for no rule of HAProxy 2.6 looks at what a
-server's name has been resolved to. Names are asked for as they stand, without a search path and without /etc/hosts.
+vipwire resolves the names of ExternalName Services itself and gives HAProxy addresses. If HAProxy resolved them, an
+allowed name could lead to the node's loopback a second later, for HAProxy 2.6 has no rule about a resolved server
+address. vipwire resolves names as they are, without a search path and without /etc/hosts.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ from vipwire_l7.plan.destinations import Answered, Destinations
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _NAMES_EVERY: Final = 5.0
-"""Seconds between two questions for a name."""
+"""Seconds between two queries for a name."""
 _PODS_EVERY: Final = 30.0
 _SERVER_EVERY: Final = 60.0
 _OWN_EVERY: Final = 5.0
 _HOLD: Final = 30.0
 """Seconds for which the last answer counts while DNS gives none."""
 _PATIENCE: Final = 1.0
-"""Seconds that HAProxy waits for names and Pods that have not been asked for before."""
+"""The maximum of seconds that HAProxy waits for the first answers for new names and Pods."""
 _AT_ONCE: Final = 32
 _TIMEOUT: Final = 5.0
 _TYPES: Final = (dns.rdatatype.A, dns.rdatatype.AAAA)
@@ -67,7 +67,7 @@ class _Pod(msgspec.Struct, gc=False):
 
 
 class Follower:
-    """Asks, and tells `touched` which Services depend on what has changed."""
+    """Queries DNS and the API server, and calls `touched` with the Services that depend on a change."""
 
     def __init__(self, destinations: Destinations, servers: Iterable[Place], access: Access | None = None) -> None:
         self._destinations, self._access, self._known = destinations, access, destinations.known
@@ -81,13 +81,12 @@ class Follower:
         with contextlib.suppress(ValueError):
             self._known.servers = frozenset((parse_address(self._host),))
         self._asked: dict[str | ObjectName, float] = {}
-        """When each name and Pod was asked for last."""
+        """The time of the last query for each name and Pod."""
         self._answered: dict[str, float] = {}
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self.touched: Callable[[Collection[ObjectName]], None] = lambda _services: None
 
     def close(self) -> None:
-        """Close its sockets."""
         self._watch.close()
 
     async def run(self) -> None:
@@ -102,7 +101,7 @@ class Follower:
                     if self._host and now >= server_due:
                         server_due = now + _SERVER_EVERY
                         self._find_server(loop)
-                    if now >= own_due:  # of routes nobody tells
+                    if now >= own_due:  # the kernel has no notification for all routes here
                         own_due = now + _OWN_EVERY
                         if self._find_own():
                             self.touched(self._destinations.services)
@@ -116,11 +115,11 @@ class Follower:
 
     @property
     def waits(self) -> bool:
-        """Whether there is a name or a Pod that has never been asked for."""
+        """Whether there is a name or a Pod without a first query."""
         return any(key not in self._asked for key, _ in self._wanted())
 
     async def first(self) -> None:
-        """Ask for what has never been asked for, and wait for the answers, but not for long."""
+        """Query new names and Pods, and wait for the answers up to a limit."""
         new = [key for key, _ in self._wanted() if key not in self._asked]
         tasks = [asyncio.ensure_future(self._ask(key)) for key in new]
         _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
@@ -128,12 +127,11 @@ class Follower:
             task.cancel()
 
     def _wanted(self) -> Iterator[tuple[str | ObjectName, float]]:
-        """Yield the names and Pods that Services depend on, and how often each is asked for."""
+        """Yield the names and Pods that Services depend on, each with the seconds between queries."""
         yield from ((name, _NAMES_EVERY) for name in self._destinations.names())
         yield from ((pod, _PODS_EVERY) for pod in self._destinations.pods())
 
     def _forget(self) -> None:
-        """Forget names and Pods that no Service depends on."""
         wanted = {key for key, _ in self._wanted()}
         for known in cast("tuple[dict[str | ObjectName, object], ...]", (self._known.answers, self._known.pods)):
             for key in known.keys() - wanted:
@@ -146,7 +144,7 @@ class Follower:
             self.touched(self._destinations.services)
 
     def _find_own(self) -> bool:
-        """Read what the kernel delivers to this machine; report whether it has changed."""
+        """Read the addresses that the kernel delivers locally; report whether they have changed."""
         found = read_local_networks()
         own = frozenset(each.network for each in found if each == Prefix.host(each.network))
         networks = frozenset(each for each in found if each != Prefix.host(each.network))
@@ -171,7 +169,7 @@ class Follower:
             self.touched(self._destinations.depending_on(name=name))
 
     async def _addresses(self, name: str) -> Answered | None:
-        """Ask DNS; None where no server has answered."""
+        """Query DNS; None if no server answered."""
         self._find_servers()
         answers = await asyncio.gather(*(self._answer(name, kind) for kind in _TYPES))
         heard = [each for each in answers if each is not None]
@@ -184,7 +182,7 @@ class Follower:
         return Answered(tuple(sorted(addresses, key=lambda each: (len(each), each))), names)
 
     def _find_servers(self) -> None:
-        """Take the servers that were given, or those of resolv.conf as it is now; without any, those of before."""
+        """Use the given servers, or those in resolv.conf now; if there are none, those before."""
         try:
             servers = self._given or dns_servers()
         except (OSError, ValueError, dns.exception.DNSException) as error:
@@ -221,7 +219,7 @@ class Follower:
             self.touched(self._destinations.depending_on(pod=pod))
 
     def _find_server(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the system for the API server's addresses, in a thread that does not keep the process from ending."""
+        """Resolve the API server's name, in a thread that does not delay the end of the process."""
 
         def note(found: frozenset[Address]) -> None:
             if found and found != self._known.servers:
@@ -237,7 +235,7 @@ class Follower:
 
 
 def system_addresses(host: str) -> frozenset[Address]:
-    """Ask the system for the addresses of a host; none if it does not know any."""
+    """Resolve a host by the system's resolver; empty if unknown."""
     try:
         found = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError):
@@ -246,7 +244,7 @@ def system_addresses(host: str) -> frozenset[Address]:
 
 
 def addresses_of(pod: _Pod) -> frozenset[Address]:
-    """Read the addresses of a Pod; none of one that has ended."""
+    """Read the addresses of a Pod; none if the Pod has terminated."""
     status = pod.status or _PodStatus()
     if status.phase in _ENDED:
         return frozenset()
@@ -265,7 +263,7 @@ def dns_servers(path: Path = RESOLV_CONF) -> tuple[Place, ...]:
 
 
 def cluster_domains(path: Path = RESOLV_CONF) -> tuple[str, ...]:
-    """Read the cluster's domain out of the search path that the kubelet writes: `svc.DOMAIN`."""
+    """Read the cluster's domain from the search path that the kubelet writes: `svc.DOMAIN`."""
     with contextlib.suppress(OSError):
         lines = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
         searched = (word.lower().rstrip(".") for words in lines if words[:1] == ["search"] for word in words[1:])

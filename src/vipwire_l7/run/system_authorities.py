@@ -1,6 +1,6 @@
-"""Finds out whether HAProxy has this machine's own authorities (`@system-ca`).
+"""Finds out whether HAProxy finds the system's CA certificates (`@system-ca`).
 
-Without any it refuses a whole configuration that names them, so what asks for them must be refused instead.
+Without any, HAProxy refuses a whole configuration that names them, so the planner must refuse the policy instead.
 """
 
 import shutil
@@ -20,7 +20,10 @@ listen asks
 
 
 def has_system_authorities(program: str) -> bool:
-    """Report whether a HAProxy takes a configuration that names them. One that is not there is told of later."""
+    """Report whether HAProxy accepts a configuration with `@system-ca`.
+
+    If the program is missing, its start reports that.
+    """
     found = shutil.which(program)
     if found is None:
         return True

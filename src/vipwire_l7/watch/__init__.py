@@ -1,1 +1,1 @@
-"""Watches the objects that layer 7 reads and turns their bytes into values."""
+"""Watches the objects that layer 7 reads and decodes them."""

@@ -1,7 +1,7 @@
-"""From the wire to `watch.objects`: what of an object is valid. What is not is a Problem; nothing raises.
+"""Converts wire structs to `watch.objects`. An invalid part becomes a Problem; nothing raises.
 
-An Ingress is taken rule by rule: a bad host or path costs that rule. Paths may hold what RFC 3986 allows in one, and
-nothing else, so that none can end a word of a map or of a command.
+An Ingress is read rule by rule: an invalid host or path costs that rule. Paths may have only the characters of RFC
+3986, so none can end a word of a map or of a command.
 """
 
 import base64
@@ -45,12 +45,12 @@ _PROTOCOLS = (*_TCP, "UDP")
 
 
 def is_host(text: str) -> bool:
-    """Report whether a text is a host of an Ingress: a DNS name in small letters, or a wildcard before one."""
+    """Report whether a text is a host of an Ingress: a lower-case DNS name, or one after a wildcard label."""
     return len(text) <= 253 and _HOST.fullmatch(text) is not None
 
 
 def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem, ...]]:
-    """Convert an Ingress; None only when it has no valid name."""
+    """Convert an Ingress; None only if its name is invalid."""
     meta, spec = source.metadata or wire.NO_META, source.spec or wire.IngressSpec()
     found = _findings("Ingress", meta)
     if not found.named(namespaced=True):
@@ -135,7 +135,6 @@ def _tls(sources: Iterable[wire.IngressTls], namespace: str, found: Findings) ->
 
 
 def convert_class(source: wire.IngressClass) -> tuple[IngressClass | None, tuple[Problem, ...]]:
-    """Convert an IngressClass."""
     meta = source.metadata or wire.NO_META
     found = Findings("IngressClass", ObjectName("", meta.name or ""))
     if not found.named(namespaced=False):
@@ -145,7 +144,7 @@ def convert_class(source: wire.IngressClass) -> tuple[IngressClass | None, tuple
 
 
 def convert_service(source: wire.WireService) -> tuple[BackendService | None, tuple[Problem, ...]]:
-    """Convert a Service of any type, headless ones too: it is its endpoints that count."""
+    """Convert a Service of any type, also a headless one: vipwire uses its endpoints."""
     meta, spec = source.metadata or wire.NO_META, source.spec or wire.ServiceSpec()
     found = _findings("Service", meta)
     if not found.named(namespaced=True):
@@ -184,7 +183,7 @@ def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterat
 
 
 def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Problem, ...]]:
-    """Convert an EndpointSlice; None when it belongs to no Service or is of no IP family."""
+    """Convert an EndpointSlice; None if it belongs to no Service or has no IP family."""
     meta = source.metadata or wire.NO_META
     service = (meta.labels or {}).get("kubernetes.io/service-name", "")
     family = next((family for family in Family if family.value == source.address_type), None)
@@ -220,7 +219,7 @@ def _endpoints(sources: Iterable[wire.WireEndpoint], family: Family, found: Find
 
 
 def _address(text: str, field: str, found: Findings) -> Address | None:
-    """Read an endpoint's address; `plan.destinations` says whether it is connected to."""
+    """Read an endpoint's address; `plan.destinations` decides whether HAProxy may connect to it."""
     try:
         return parse_address(text)
     except ValueError as error:
@@ -229,7 +228,7 @@ def _address(text: str, field: str, found: Findings) -> Address | None:
 
 
 def _use(conditions: Conditions) -> Usability:
-    """Judge by the conditions; unknown is not "no" (discovery.k8s.io/v1)."""
+    """Read the conditions; an unknown one does not count as false (discovery.k8s.io/v1)."""
     if conditions.ready is not False and not conditions.terminating:
         return Usability.READY
     if conditions.serving is not False and conditions.terminating:
@@ -238,7 +237,6 @@ def _use(conditions: Conditions) -> Usability:
 
 
 def convert_secret(source: wire.Secret) -> tuple[Secret | None, tuple[Problem, ...]]:
-    """Convert a Secret."""
     meta = source.metadata or wire.NO_META
     found = _findings("Secret", meta)
     if not found.named(namespaced=True):

@@ -1,6 +1,6 @@
-"""The kinds that an Ingress controller reads, for the two sources of them: an API server, and manifests. Pure.
+"""The kinds that an Ingress controller reads from an API server or from manifests. Pure.
 
-Headless Services and other proxies' count here: HAProxy needs the endpoints, not the VIP.
+They include headless Services and those of other proxies: HAProxy needs the endpoints, not the VIP.
 """
 
 from typing import Final, TypeAlias
@@ -31,7 +31,7 @@ _SECRETS: Final[IngressResource] = Resource(
     "secrets",
     wire.Secret,
     convert.convert_secret,
-    # Service account tokens and Helm's releases are most of a cluster's Secrets, and nobody's business here.
+    # Service account tokens and Helm's releases are most of a cluster's Secrets, and vipwire needs none of them.
     field_selector="type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1",
 )
 RESOURCES: Final = {each.kind: each for each in (_CLASSES, _INGRESSES, _SERVICES, _SLICES, _SECRETS)}

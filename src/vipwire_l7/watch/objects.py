@@ -1,6 +1,6 @@
-"""The objects that an Ingress controller reads, as values that are valid as far as they go.
+"""The objects that an Ingress controller reads, with their valid parts only.
 
-Field names are Kubernetes' (networking.k8s.io/v1). What the API leaves open is an enum or an empty text here.
+Field names are Kubernetes' (networking.k8s.io/v1). Open-ended texts of the API are enums here, or empty.
 """
 
 import enum
@@ -16,13 +16,13 @@ from vipwire.model.net import Address, Family
 from vipwire.watched_objects.event import EventOf
 
 NOTHING: Final = MappingProxyType[str, str]({})
-"""The annotations and labels of objects that have none: one object for all."""
+"""The annotations and labels of all objects without any, as one object."""
 
 
 class IngressKind(enum.Enum):
-    """The kinds that say what HAProxy shall serve; the value is the kind in a manifest.
+    """The kinds from which vipwire plans HAProxy's configuration; the value is the kind in a manifest.
 
-    Those that only the Gateway API knows are read by `vipwire_l7.gateway`.
+    `vipwire_l7.gateway` reads those of the Gateway API.
     """
 
     INGRESS_CLASS = "IngressClass"
@@ -58,7 +58,7 @@ INGRESS_KINDS = (
 
 
 class PathType(enum.Enum):
-    """`pathType`; the value is the one on the wire."""
+    """`pathType`; the value is that of the API."""
 
     EXACT = "Exact"
     PREFIX = "Prefix"
@@ -86,7 +86,7 @@ class PathRule:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """One of `spec.tls`. `secret` is None where the default certificate is meant."""
+    """One of `spec.tls`. Without `secret`, the default certificate is served."""
 
     hosts: tuple[str, ...]
     secret: ObjectName | None
@@ -95,7 +95,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Ingress:
-    """An Ingress. `class_name` is that of the spec, else of the old annotation, else empty. `created` is RFC 3339."""
+    """An Ingress. `class_name` is from the spec, else from the old annotation, else empty. `created` is RFC 3339."""
 
     name: ObjectName
     class_name: str = ""
@@ -106,12 +106,12 @@ class Ingress:
     created: str = ""
     uid: str = ""
     addresses: tuple[str, ...] = field(default=(), compare=False)
-    """Of `status.loadBalancer`: addresses and host names."""
+    """The addresses and host names in `status.loadBalancer`."""
     version: str = field(default="", compare=False)
 
     @property
     def age(self) -> tuple[str, ObjectName]:
-        """Sorts the older before the younger; without a date (a manifest) by name."""
+        """The sort key of age, the oldest first; without a date (a manifest) by name."""
         return self.created, self.name
 
 
@@ -137,7 +137,7 @@ class BackendPort:
 
 @dataclass(frozen=True, slots=True)
 class BackendService:
-    """A Service. `external` is the name that an ExternalName stands for, else empty. `ports` are those of TCP."""
+    """A Service. `external` is the `externalName`, else empty. `ports` are those of TCP."""
 
     name: ObjectName
     ports: tuple[BackendPort, ...] = ()
@@ -145,19 +145,19 @@ class BackendService:
     family: Family | None = None
     annotations: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     published: tuple[str, ...] = ()
-    """Where it is reached from outside: what `status.loadBalancer` says, and external IPs."""
+    """The addresses outside the cluster: those in `status.loadBalancer`, and external IPs."""
     udp_ports: tuple[BackendPort, ...] = ()
     balanced: tuple[str, ...] = ()
-    """What `status.loadBalancer` alone says, which nobody but controllers writes."""
+    """The addresses in `status.loadBalancer`, which only controllers write."""
     cluster_ips: tuple[Address, ...] = ()
 
 
 class Usability(enum.Enum):
-    """The state of an endpoint: whether it gets requests."""
+    """The state of an endpoint, which decides whether it gets requests."""
 
     READY = "ready"
     DRAINING = "draining"
-    """It is going and still serves: those who know it may go on."""
+    """Terminating and still serving: existing sessions may go on."""
     NOT_READY = "not ready"
 
 
@@ -187,7 +187,7 @@ class BackendSlice:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A Secret; its bytes are never printed."""
+    """A Secret. Its `repr` hides the bytes."""
 
     name: ObjectName
     type: str = ""
@@ -201,11 +201,11 @@ _NAMED_BY: Final = {
     "listeners": "name",
     "addresses": "value",
 }
-"""The lists of a status that are read, with the field of their entries that must be a text."""
+"""The lists of a status that vipwire reads, with the field of their entries that must be a text."""
 
 
 def sound_status(found: Any) -> dict[str, Any] | None:
-    """Leave out what has other types than a status of the API: whoever may write it must not stop us."""
+    """Remove parts of a status with the wrong type: any writer of a status could otherwise stop vipwire."""
     if not isinstance(found, dict):
         return None
     return {key: _entries(value, _NAMED_BY[key]) if key in _NAMED_BY else value for key, value in found.items()}
@@ -221,9 +221,9 @@ SpecT_co = TypeVar("SpecT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Declared(Generic[SpecT_co]):
-    """An object of the Gateway API, whose `spec` is one of `gateway.watch.wire`; it is planned as it is.
+    """An object of the Gateway API. `spec` is a struct of `gateway.watch.wire`.
 
-    Two are the same for planning if all but their version and status is.
+    Two objects are equal for planning if they differ only in version and status.
     """
 
     kind: IngressKind
@@ -233,21 +233,21 @@ class Declared(Generic[SpecT_co]):
     """RFC 3339."""
     generation: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    """Of a Namespace."""
+    """The labels of a Namespace."""
     identity: tuple[str, str] = ("", "")
-    """Its UID and API version."""
+    """UID and API version."""
     version: str = field(default="", compare=False)
     written_status: bytes = field(default=b"null", compare=False)
     """As JSON, which takes a tenth of the memory."""
 
     @property
     def age(self) -> tuple[str, ObjectName]:
-        """Sorts the older before the younger; without a date (a manifest) by name."""
+        """The sort key of age, the oldest first; without a date (a manifest) by name."""
         return self.created, self.name
 
     @property
     def status(self) -> dict[str, Any] | None:
-        """The status as the API server has it, without what is no status."""
+        """The status that the API server has, without invalid parts."""
         return sound_status(msgspec.json.decode(self.written_status))
 
 

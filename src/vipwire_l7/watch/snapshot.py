@@ -1,8 +1,8 @@
-"""All objects as they are now, and what the last events touched.
+"""All current objects, and the extent of the last changes.
 
-What has changed decides what it costs. Endpoints and weights, the frequent case, are a matter of one Service's
-servers. Ingresses matter that are ours, and the Services and Secrets that they name; a status that is written back
-matters to nobody. All else has everything planned anew. `take` tells which.
+The extent decides the cost. Changed endpoints and weights, the frequent case, concern the servers of one Service. Of
+Ingresses, those of this controller matter, with the Services and Secrets that they name; a written status changes no
+plan. All other changes plan everything again. `take` returns the extent.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ ObjectRef: TypeAlias = tuple[IngressKind, ObjectName]
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The extent of a change: Services whose endpoints or weights have changed, objects by name, or the rest."""
+    """The extent of a change: Services with other endpoints or weights, objects by name, or everything."""
 
     services: frozenset[ObjectName] = frozenset()
     named: frozenset[ObjectRef] = frozenset()
@@ -55,14 +55,14 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a Service is not connected to as it asks. `whole` says that nothing of it is left."""
+    """Why vipwire refuses a destination of a Service. `whole` means that no destination is left."""
 
     message: str
     whole: bool
 
 
 class Changes:
-    """The objects that have changed since a follower asked last. `kinds` None follows all."""
+    """The objects that changed since the last `take`. `kinds` None follows all."""
 
     def __init__(self, kinds: Collection[IngressKind] | None = None) -> None:
         self._kinds = kinds
@@ -76,7 +76,7 @@ class Changes:
         return ref in self._refs
 
     def take(self) -> set[ObjectRef]:
-        """Return what has changed since it was asked last."""
+        """Return the objects that changed since the last call."""
         taken, self._refs = self._refs, set()
         return taken
 
@@ -107,10 +107,10 @@ _AnyShelf: TypeAlias = (
 
 
 class Snapshot:
-    """The objects by kind. `apply` takes an event, `take` tells what has changed since it was asked last."""
+    """The objects by kind. `apply` takes an event, `take` returns the extent of the changes since its last call."""
 
     def __init__(self, kinds: Iterable[IngressKind] = INGRESS_KINDS) -> None:
-        """`kinds` are those that are read."""
+        """`kinds` are those to read."""
         kinds = frozenset(kinds)
         self._ingresses, self._classes = _Shelf(Ingress), _Shelf(IngressClass)
         self._backends, self._secrets, self._all_slices = _Shelf(BackendService), _Shelf(Secret), _Shelf(BackendSlice)
@@ -136,41 +136,37 @@ class Snapshot:
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._structure = False
         self.judgements = 0
-        """Counts the changes of `problems`."""
+        """A count of changes of `problems`."""
         self.refusals: Mapping[ObjectName, Refusal] = {}
-        """By Service why it is not connected to as it asks (`plan.destinations`)."""
+        """The refused destinations of each Service (`plan.destinations`)."""
         self._events = Counter[IngressKind]()
         self._followers, self._readers = WeakSet[Changes](), WeakSet[Changes]()
 
     def follow(self, *, statuses_of: Collection[IngressKind] | None = None) -> Changes:
-        """Note changes while the caller keeps the result; of `statuses_of`, all writes."""
+        """Record changes while the caller keeps the result; for `statuses_of`, also changed statuses."""
         made = Changes(statuses_of)
         (self._followers if statuses_of is None else self._readers).add(made)
         return made
 
     @property
     def complete(self) -> bool:
-        """Whether every kind has been listed once; nothing is configured before."""
+        """Whether every kind has been listed once: before that, HAProxy gets no configuration."""
         return not self._waiting
 
     @property
     def ingresses(self) -> Mapping[ObjectName, Ingress]:
-        """All Ingresses."""
         return MappingProxyType(self._ingresses.objects)
 
     @property
     def classes(self) -> Mapping[ObjectName, IngressClass]:
-        """All IngressClasses."""
         return MappingProxyType(self._classes.objects)
 
     @property
     def services(self) -> Mapping[ObjectName, BackendService]:
-        """All Services."""
         return MappingProxyType(self._backends.objects)
 
     @property
     def secrets(self) -> Mapping[ObjectName, Secret]:
-        """All Secrets."""
         return MappingProxyType(self._secrets.objects)
 
     def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[object]]:
@@ -178,15 +174,14 @@ class Snapshot:
         return MappingProxyType(self._declared[kind].objects) if kind in self._declared else MappingProxyType({})
 
     def grants(self, namespace: str) -> Iterable[Declared[object]]:
-        """Return the ReferenceGrants of a namespace."""
         return self._grants.get(namespace, {}).values()
 
     def services_of(self, gateway: ObjectName) -> Collection[BackendService]:
-        """Return the Services that name a Gateway in their annotation."""
+        """Return the Services whose annotation names a Gateway."""
         return self._assigned.get(gateway, {}).values()
 
     def assigned(self, gateway: ObjectName) -> BackendService | None:
-        """Return the Service from which a Gateway has its addresses."""
+        """Return the Service that gives a Gateway its addresses."""
         return next(iter(self.services_of(gateway)), None)
 
     @property
@@ -195,16 +190,15 @@ class Snapshot:
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
     def slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
-        """Look up a Service's slices, by name."""
+        """Return a Service's slices, by name."""
         found = self._slices.get(service, {})
         return tuple(found[name] for name in sorted(found))
 
     def events(self, kinds: Iterable[IngressKind]) -> int:
-        """Return how many events of these kinds there were: while it is the same, so is every object of them."""
+        """Return the number of events of these kinds: as long as it stays, so do all their objects."""
         return sum(self._events[kind] for kind in kinds)
 
     def apply(self, event: IngressEvent) -> None:
-        """Apply an event of a source."""
         match event:
             case Listed(kind, objects, problems):
                 self._list(kind, objects, problems)
@@ -216,7 +210,7 @@ class Snapshot:
         self._events[kind] += 1
 
     def take(self) -> Touched:
-        """Return what has changed, once."""
+        """Return the extent of the changes since the last call."""
         touched = Touched(frozenset(self._services), frozenset(self._named), self._structure)
         self._services, self._named, self._structure = set(), set(), False
         return touched
@@ -248,7 +242,7 @@ class Snapshot:
         before = shelf.objects.get(name)
         if before == after:
             if after is not None:
-                shelf.put(after)  # what does not count, such as a status, may be another
+                shelf.put(after)  # the fields that do not count, such as the status, may differ
             return
         if after is None:
             shelf.drop(name)
@@ -259,7 +253,7 @@ class Snapshot:
     def _note(
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
-        """Note what a change may matter to."""
+        """Record the extent of a change."""
         for each in self._followers:
             each.note((kind, name))
         if kind is IngressKind.SERVICE:
@@ -288,7 +282,7 @@ class Snapshot:
                 self.cluster_ips[address] = after.name
 
     def _note_assigned(self, before: IngressObject | None, after: IngressObject | None) -> None:
-        """Note whose addresses a Service gives: a Gateway's may be others then, though it is the same."""
+        """Record the Gateway whose addresses a Service gives: they may change, although its object does not."""
         for each, is_there in ((before, False), (after, True)):
             if not isinstance(each, BackendService) or GATEWAY not in each.annotations:
                 continue
@@ -311,7 +305,7 @@ class Snapshot:
             each.note((IngressKind.REFERENCE_GRANT, ObjectName(name.namespace, "")))
 
     def touch(self, services: Iterable[ObjectName]) -> None:
-        """Note that Services have other servers, though no object says so."""
+        """Record that Services have other servers, although no object changed."""
         self._services.update(services)
 
     def _note_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:
@@ -328,9 +322,9 @@ def _kind_of(value: IngressObject) -> IngressKind:
 
 
 def _has_same_ports(before: BackendService, after: BackendService) -> bool:
-    """Report whether no pool is another for a change of a Service: weights and family are a matter of its servers.
+    """Report whether a changed Service keeps its pools: weights and family only concern its servers.
 
-    Nor a Gateway's address, which may be that of a Service.
+    A Gateway's address, which may be that of a Service, must not change either.
     """
     return _asked(before) == _asked(after)
 

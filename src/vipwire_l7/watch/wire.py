@@ -1,6 +1,6 @@
-"""Ingress objects as they stand on the wire, only the fields that are read. As in `kube.wire`, any may be null.
+"""The wire structs of Ingresses, with only the fields that vipwire reads. As in `kube.wire`, any field may be null.
 
-What is read alike is that module's.
+Structs that other parts read too are in that module.
 """
 
 from typing import TypeAlias
@@ -100,7 +100,7 @@ class LoadBalancer(Struct, gc=False):
 
 
 class IngressStatus(Struct, gc=False, rename="camel"):
-    """An Ingress's `status`, and as far as it is read a Service's."""
+    """An Ingress's `status`; also that of a Service, as far as vipwire reads it."""
 
     load_balancer: LoadBalancer | None = None
 
@@ -183,7 +183,7 @@ class Slice(Struct, gc=False, rename="camel"):
 
 
 class Secret(Struct, gc=False, rename="camel"):
-    """core/v1 Secret; `data` is base64, `stringData` is for people who write manifests."""
+    """core/v1 Secret; `data` is base64, `stringData` is plain text for manifests."""
 
     metadata: Meta | None = None
     type: str | None = None

@@ -1,1 +1,1 @@
-"""Plans Gateways and routes: what HAProxy shall serve, and what their statuses say."""
+"""Plans Gateways and routes: the configuration of HAProxy, and the statuses of the objects."""

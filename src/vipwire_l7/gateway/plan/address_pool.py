@@ -1,7 +1,7 @@
-"""Gives addresses of the operator's pool to Gateways that name none: each has its own, and keeps it. Pure.
+"""Assigns addresses of the operator's pool to Gateways that name none. Pure.
 
-A Gateway gets one address of each family that the pool has. What it had is what the last plan gave it, and before the
-first plan what its status says, so that a restart changes nothing. Addresses that Gateways name are theirs.
+A Gateway gets one address of each family in the pool, and keeps it: the last plan remembers the address, and after a
+restart the Gateway's status does. No Gateway gets an address that another one names in its spec.
 """
 
 import ipaddress
@@ -14,12 +14,12 @@ from vipwire_l7.gateway.plan.kinds.objects import Gateway
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Given = Mapping[ObjectName, tuple[str, ...]]
 _MOST_TRIED = 65536
-"""Addresses of one range that are looked at."""
+"""The number of addresses of one range that a search tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressPool:
-    """Ranges of addresses of this machine, the first that fits is used first."""
+    """Ranges of addresses of this machine. The first range with a free address is used first."""
 
     networks: tuple[Network, ...] = ()
 
@@ -31,7 +31,7 @@ class AddressPool:
         return any(address in network for network in self.networks)
 
     def give(self, gateways: Sequence[Gateway], before: Given) -> dict[ObjectName, tuple[str, ...]]:
-        """Give addresses to those Gateways that name none, who keep theirs before others choose."""
+        """Assign an address to each Gateway that names none. Gateways keep the address they have."""
         if not self.networks:
             return {}
         taken = {value for each in gateways for value in named(each)}
@@ -55,7 +55,7 @@ class AddressPool:
     def _free(self, version: int, taken: set[str]) -> str:
         for network in self.networks:
             if network.version == version:
-                # A range is a list of addresses here, not a subnet: its first and last are as good as the others.
+                # A range is a list of addresses, not a subnet: its first and last address can be used too.
                 for number in range(min(network.num_addresses, _MOST_TRIED)):
                     if (text := str(network[number])) not in taken:
                         return text
@@ -63,12 +63,10 @@ class AddressPool:
 
 
 def named(gateway: Gateway) -> tuple[str, ...]:
-    """Return the addresses that a Gateway names."""
     return tuple(each.value for each in gateway.spec.addresses if each.value)
 
 
 def _in_status(gateway: Gateway) -> tuple[str, ...]:
-    """Read the addresses of a status."""
     return tuple(each["value"] for each in (gateway.status or {}).get("addresses", ()))
 
 

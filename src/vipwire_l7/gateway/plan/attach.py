@@ -1,4 +1,4 @@
-"""Decides which listeners a route is attached to, and what its status says about each parent. Pure."""
+"""Decides which listeners a route attaches to, and its status for each parent. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,16 @@ from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
 ByOwner: TypeAlias = Mapping[ObjectRef, Sequence[Listener]]
-"""All listeners, by the object that they stand in."""
+"""All listeners, by the Gateway or ListenerSet of each."""
 _PARENTS: Final = {each.value: each for each in (IngressKind.GATEWAY, IngressKind.LISTENER_SET)}
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A route at a listener, for some hosts of it, each with the route's own host that brings it."""
+    """A route at one listener.
+
+    `hostnames` maps each hostname served there to the route's hostname that matches it.
+    """
 
     listener: Listener
     hosts: Mapping[str, str]
@@ -28,7 +31,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What became of one of a route's parents."""
+    """The result for one of a route's `parentRefs`."""
 
     ref: wire.ParentRef
     accepted: Verdict
@@ -36,7 +39,7 @@ class Parent:
 
 
 def parents_of(route: RouteObject, listeners: ByOwner, world: GatewayWorld) -> tuple[Parent, ...]:
-    """Judge those parents of a route that are ours."""
+    """Resolve those parents of a route that belong to this controller."""
     made = (_parent(route, ref, listeners, world) for ref in route.spec.parent_refs)
     return tuple(parent for parent in made if parent is not None)
 
@@ -47,7 +50,7 @@ def _parent(route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: 
         parent = _PARENTS[ref.kind], ObjectName(ref.namespace or route.name.namespace, ref.name)
         world.looked_at.add(parent)
         ours = listeners.get(parent, ())
-    # Sets without a listener that is one, and Gateways without any, are nobody's parents.
+    # A Gateway or ListenerSet without a valid listener is no parent.
     if not ours:
         return None
     named = [each for each in ours if ref.section_name in (None, each.spec.name) and ref.port in (None, each.port)]
@@ -75,9 +78,9 @@ def _lets_in(listener: Listener, route: RouteObject, world: GatewayWorld) -> boo
 
 
 def isolated(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:
-    """Leave out the hosts that a more specific listener at the same place has: it gets all requests for them.
+    """Return the hostnames without those of a more specific listener at the same port, which gets their requests.
 
-    `beside` are the hosts of all listeners there.
+    `beside` are the hostnames of all listeners there.
     """
     own = attachment.listener.host
     return tuple(

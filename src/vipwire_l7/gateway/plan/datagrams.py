@@ -1,6 +1,6 @@
-"""Decides what a UDPRoute comes to: shares of Services, for the relay that serves what HAProxy does not know. Pure.
+"""Turns a UDPRoute into weighted Services, for the relay that serves UDP in HAProxy's place. Pure.
 
-A backend that cannot be had takes its share all the same: those datagrams are dropped (UDPRoute, backendRefs).
+A backend that cannot be resolved keeps its weight: the relay drops its datagrams (UDPRoute, backendRefs).
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _MOST_WEIGHT = 1_000_000
 
 @dataclass(slots=True)
 class DatagramPlace:
-    """An address and port of UDP. The oldest route that has a rule has all clients."""
+    """A UDP address and port. The oldest route with a rule gets all clients."""
 
     name: str
     bind: str
@@ -29,12 +29,14 @@ class DatagramPlace:
 
     @property
     def frontend(self) -> DatagramFrontend:
-        """What the relay is to serve."""
         return DatagramFrontend(self.name, self.bind, self.port, self.shares)
 
 
 def shares_of(route: RouteObject, targets: Targets, read: Read) -> Shares:
-    """Read a route's rules: the first that can be served takes all, since a rule of UDP has no matches."""
+    """Read a route's rules.
+
+    The first rule that can be served gets all clients, since a UDPRoute's rules have no matches.
+    """
     found: Shares = ()
     for index, rule in enumerate(route.spec.rules):
         try:

@@ -1,6 +1,6 @@
-"""The features of the Gateway API that are served, by the names of its conformance suite.
+"""The features of the Gateway API that vipwire supports, by the names of the conformance suite.
 
-docs/gateway-conformance.md names those that are not told, with the reason.
+docs/gateway-conformance.md lists the features that are left out, with the reasons.
 """
 
 from typing import Final
@@ -70,4 +70,4 @@ FEATURES: Final = frozenset(
     }
 )
 WITH_SERVICES: Final = frozenset({"GatewayInfrastructurePropagation"})
-"""What is served as well where `vipwire up` makes a Service for each Gateway."""
+"""The further features that vipwire supports where `vipwire up` makes a Service for each Gateway."""

@@ -26,21 +26,21 @@ _UNITS: Final = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _FORBIDDEN: Final = frozenset({"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"})
 _PORTS: Final = {"http": 80, "https": 443}
 _LOST: Final = ("conn-failure", "empty-response")
-"""Whoever asks for retries has them for connections that fail or are reset."""
+"""The connection failures that HAProxy retries for every rule with `retry`."""
 _RETRIED: Final = frozenset({401, 403, 404, 408, 421, 425, 429, 500, 501, 502, 503, 504})
 _LONGEST: Final = 4096
 _MOST_ENTRIES: Final = 64
-"""Headers or origins in one list: HAProxy tries them one after another."""
+"""The maximum of headers or origins in one list: HAProxy compares them one after another."""
 _WITHOUT_BODY: Final = (204, 205, 304)
-"""Status codes after which nothing comes (RFC 9110)."""
+"""Status codes without a body (RFC 9110)."""
 _ENDLESS: Final = 86_400_000
 
 
 @dataclass(slots=True)
 class Filters:
-    """What filters have come to: a policy, and mirrors that are yet to be found.
+    """The policy that filters ask for, and mirrors that are not resolved yet.
 
-    `path` and `listener` are what those of single backends are read for.
+    `path` and `listener` are those of the rule: filters of single backends need them.
     """
 
     policy: Policy
@@ -48,12 +48,12 @@ class Filters:
     mirrored: list[Mirrored] = field(default_factory=list)
     auth: rule_wire.ExternalAuthFilter | None = None
     body: str = ""
-    """The content of the file that the policy's reply names."""
+    """The content of the file named by the policy's reply."""
     path: PathMatch | None = None
     listener: Listener | None = None
 
     def share_of(self, mirror: rule_wire.Mirror) -> tuple[int, int]:
-        """Return the share of the requests that are mirrored: so many of so many, in the least numbers."""
+        """Return the mirrored share of requests as a reduced fraction (numerator, denominator)."""
         if mirror.fraction is not None:
             part, whole = mirror.fraction.numerator, mirror.fraction.denominator
         else:
@@ -67,7 +67,7 @@ class Filters:
 def read_filters(
     filters: Iterable[rule_wire.Filter], path: PathMatch, listener: Listener, policy: Policy | None = None
 ) -> Filters:
-    """Read the filters of a rule or a backend, for one match of the rule at one listener. They add to `policy`."""
+    """Add the filters of a rule or a backend to `policy`, for one match of the rule at one listener."""
     policy, mirrors, auth, body = policy or Policy(), [], None, ""
     for each in filters:
         if each.type in _OF_RULES:
@@ -92,7 +92,7 @@ def read_filters(
 
 
 def checked_auth(of: rule_wire.ExternalAuthFilter, pool: str) -> ExternalAuth:
-    """Return what is asked of whom before a request may pass. `pool` is the server's."""
+    """Read `externalAuth`. `pool` is the pool of the authorization server."""
     if of.protocol not in ("HTTP", "GRPC"):
         raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported: HTTP and GRPC are")
     if not _PATH.fullmatch(of.http.path and f"/{of.http.path.strip('/')}"):
@@ -237,8 +237,8 @@ _OF_RULES: Final = {**_ANYWHERE, "CORS": _cors}
 def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:
     """Add timeouts and retries.
 
-    HAProxy bounds the time that each try takes: by the shorter of both. It cannot bound all tries together, so there
-    are no more of them than fit into the time for the request.
+    HAProxy limits the time of each try, here by the shorter of both timeouts. It cannot limit all tries together, so
+    the number of tries is limited to those that fit into the request timeout.
     """
     whole, one = (
         (milliseconds(text) if text else 0) or _ENDLESS
@@ -261,7 +261,6 @@ def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: ru
 
 
 def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) -> Policy:
-    """Add session persistence by a cookie."""
     if of is None:
         return policy
     if of.type != "Cookie":
@@ -278,12 +277,12 @@ def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) ->
 
 
 def _seconds(text: str) -> int:
-    """Read a duration in whole seconds, at least one."""
+    """Read a duration in whole seconds, at least 1."""
     return max(1, milliseconds(text) // 1000)
 
 
 def milliseconds(text: str) -> int:
-    """Read a duration (GEP-2257): up to four numbers with h, m, s or ms."""
+    """Read a duration of the Gateway API in milliseconds (GEP-2257): up to four numbers with h, m, s or ms."""
     if not _DURATION.fullmatch(text):
         raise Unsupported(f"{text[:40]!r} is no duration (such as 1m30s or 500ms)")
     return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))

@@ -1,7 +1,7 @@
-"""Plans all but routes: Gateways with their listeners and addresses, policies, certificates. Pure.
+"""Plans all objects but routes: Gateways with listeners and addresses, policies, certificates. Pure.
 
-Gateways without addresses share the node's: one frontend for each port, where the oldest Gateway has the protocol. A
-Gateway with an address has frontends of its own there.
+Gateways without addresses share the addresses of the node: one frontend for each port, whose protocol is that of the
+oldest Gateway there. A Gateway with an address has its own frontends at that address.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -44,12 +44,12 @@ KINDS = frozenset(
         *POLICY_KINDS,
     )
 )
-"""The kinds of which every object matters."""
+"""The kinds whose every object the frame depends on."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayResult:
-    """What a Gateway has come to. `reached` are its addresses, as its status says them."""
+    """The result for one Gateway. `reached` are the addresses in its status."""
 
     gateway: Gateway
     listeners: tuple[Listener, ...]
@@ -60,7 +60,7 @@ class GatewayResult:
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
-    """What a ListenerSet has come to; `address` is what has become of its Gateway's."""
+    """The result for one ListenerSet. `address` is the address condition of its Gateway."""
 
     item: ListenerSet
     address: Verdict
@@ -69,14 +69,14 @@ class SetResult:
 
 @dataclass(slots=True)
 class Frame:
-    """The result. `facts` has what routes may look at, by the object that it is of."""
+    """The planned objects other than routes. `facts` holds the facts that routes may look up, by object."""
 
     tls: BackendTls = field(default_factory=BackendTls)
     policies: Policies = field(default_factory=Policies)
     gateways: dict[ObjectRef, GatewayResult] = field(default_factory=dict)
     sets: dict[ObjectRef, SetResult] = field(default_factory=dict)
     listeners: dict[ObjectRef, tuple[Listener, ...]] = field(default_factory=dict)
-    """By the object that they stand in."""
+    """The listeners, by the Gateway or ListenerSet that has them."""
     ports: dict[str, SharedPort] = field(default_factory=dict)
     datagrams: dict[str, DatagramFrontend] = field(default_factory=dict)
     services: Mapping[ObjectName, OwnService] = field(default_factory=dict)
@@ -84,25 +84,25 @@ class Frame:
     certificates: dict[str, Certificate] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     statuses: dict[ObjectRef, Json] = field(default_factory=dict)
-    """Of classes, and of our own policies."""
+    """The statuses of GatewayClasses and of vipwire's policies."""
     problems: dict[ObjectRef, tuple[Problem, ...]] = field(default_factory=dict)
     facts: dict[ObjectRef, tuple[object, ...]] = field(default_factory=dict)
     seen: Mapping[ObjectRef, frozenset[str] | None] = field(default_factory=dict)
-    """The parts of routes that policies are for."""
+    """The rules of routes that policies target."""
 
     def changed(self, before: "Frame") -> set[ObjectRef]:
-        """Return the objects of which routes find something else than before."""
+        """Return the objects whose facts differ from those in `before`."""
         both = self.facts.keys() | before.facts.keys()
         return {each for each in both if self.facts.get(each) != before.facts.get(each)}
 
     def shown(self, gateway: ObjectName) -> str:
-        """Return the file of the certificate that a Gateway shows to Pods."""
+        """Return the file of the client certificate that a Gateway presents to Pods."""
         found = self.gateways[IngressKind.GATEWAY, gateway].certificate
         return found.file if found is not None else ""
 
 
 def frame_of(world: GatewayWorld, setting: GatewaySetting, refused: Collection[str], before: Given) -> Frame:
-    """Plan it. `refused` are frontends whose addresses cannot be had; `before` is what the pool gave last."""
+    """Plan the frame. `refused` are frontends that HAProxy could not bind; `before` is the pool's last assignment."""
     draft = _Draft(world, setting, refused)
     classes = [
         each
@@ -127,8 +127,6 @@ def frame_of(world: GatewayWorld, setting: GatewaySetting, refused: Collection[s
 
 
 class _Draft:
-    """A frame in the making."""
-
     def __init__(self, world: GatewayWorld, setting: GatewaySetting, refused: Collection[str]) -> None:
         self._world, self._setting, self._refused = world, setting, refused
         self._of_gateway = sets_by_gateway(world)
@@ -137,7 +135,6 @@ class _Draft:
         self.made = Frame(backend_tls_of(world, has_system=setting.has_system_authorities))
 
     def add_gateway(self, gateway: Gateway) -> None:
-        """Add a Gateway and its listeners."""
         made, world = self.made, self._world
         sets = [(each, is_let_in(each, gateway, world)) for each in self._of_gateway.get(gateway.name, ())]
         judged = listeners_of(gateway, (each for each, let_in in sets if let_in), world)
@@ -147,7 +144,9 @@ class _Draft:
         serves = verdict.holds
         if standing is not None:
             verdict, binds = _with_service(verdict, standing), (self._setting.bind,)
-            serves = verdict.holds or verdict.reason == "AddressNotAssigned"  # there is more than an address
+            serves = (
+                verdict.holds or verdict.reason == "AddressNotAssigned"
+            )  # its node ports work without the address
         made.sets |= {(item.kind, item.name): SetResult(item, verdict, let_in) for item, let_in in sets}
         certificate = own_certificate(gateway, world)
         if certificate is not None:
@@ -164,7 +163,7 @@ class _Draft:
             self._tell(gateway, "spec", verdict)
 
     def _assigned(self, gateway: Gateway) -> tuple[str, ...] | None:
-        """Return the addresses that `vipwire up` has given to a Gateway; None where it gives none to any."""
+        """Return the addresses that `vipwire up` assigned to a Gateway; None where it assigns none to any Gateway."""
         if self._setting.pool or not self._world.is_pooled:
             return None
         service = self._world.assigned(gateway)
@@ -192,7 +191,7 @@ class _Draft:
         return replace(listener, places=tuple(places))
 
     def add_policies(self, gateways: Iterable[Gateway]) -> None:
-        """Attach our own policies, once all Gateways are there."""
+        """Attach vipwire's policies. This needs all Gateways."""
         self.made.policies = policies_of(self._world, gateways)
         for each in self.made.policies.all:
             self._tell(each.policy, "spec", *each.verdicts)
@@ -203,7 +202,6 @@ class _Draft:
         self._problems.setdefault((item.kind, item.name), []).extend(problems_of(item, where, *verdicts))
 
     def finished(self) -> Frame:
-        """Complete the frame."""
         made = self.made
         listeners = [each for result in made.gateways.values() for each in result.listeners]
         by_owner: dict[ObjectRef, list[Listener]] = {}
@@ -238,12 +236,12 @@ class _Draft:
         return {ref: tuple(facts) for ref, facts in found.items()}
 
     def _mark(self, bind: str, port: int) -> str:
-        """Write what the hosts of a frontend end with."""
+        """Return the suffix of the hosts of a frontend."""
         return f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
 
 
 def problems_of(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]:
-    """Tell what does not hold of an object."""
+    """Yield a problem for each condition of an object that is false."""
     for verdict in verdicts:
         if not verdict.holds:
             text = f"{verdict.reason}: {verdict.message}" if verdict.reason else verdict.message
@@ -253,9 +251,9 @@ def problems_of(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]
 def _addresses(
     gateway: Gateway, setting: GatewaySetting, given: tuple[str, ...], assigned: tuple[str, ...] | None
 ) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
-    """Return whether a Gateway can have its addresses, where it listens, and what its status says.
+    """Return a Gateway's address condition, the addresses to bind, and the addresses for its status.
 
-    `given` are those of our pool, `assigned` those of `vipwire up`, None if it gives none.
+    `given` are the addresses from the pool, `assigned` those from `vipwire up`, None if it assigns none.
     """
     if gateway.spec.infrastructure.parameters_ref is not None:
         return no("InvalidParameters", "infrastructure.parametersRef: this controller has no parameters"), (), ()
@@ -278,7 +276,7 @@ def _addresses(
 
 
 def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
-    """Say what has become of a Gateway's address that its own Service is to bring."""
+    """Complete a Gateway's address condition with the state of its Service."""
     if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
         return no("AddressNotAssigned", standing.lacks)
     return verdict

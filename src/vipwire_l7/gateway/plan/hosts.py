@@ -1,7 +1,7 @@
-"""Keeps what routes bring to hosts, as far as it fits into the budgets of their namespaces. Pure.
+"""Keeps the entries that routes bring to hosts, as far as the budgets of their namespaces allow. Pure.
 
-Budgets are used by the oldest routes first. As long as all that is there fits, the order does not matter, and a
-route that changes costs its own hosts. Only where too much is asked for, all routes of such hosts are gone through.
+The oldest routes use a budget first. As long as all routes fit, their order does not matter, and a changed route
+costs its own hosts only. If they do not fit, all routes of the hosts concerned are counted again.
 """
 
 from collections import Counter
@@ -20,34 +20,34 @@ from vipwire_l7.watch.snapshot import ObjectRef
 
 HostKey: TypeAlias = tuple[Way, str]
 Refused: TypeAlias = tuple[str, tuple[Brought, ...]]
-"""Why a route has no room, and what is closed in its place."""
+"""The reason why a route exceeds the budget, and the entries that deny requests in its place."""
 
 
 def order_of(route: RouteObject) -> tuple[str, ObjectName, int]:
-    """Sorts routes as they are planned: the oldest first."""
+    """Return the sort key by which routes are planned: the oldest first."""
     return (*route.age, ROUTE_KINDS.index(route.kind))
 
 
 class Hosts:
-    """All hosts of all ways."""
+    """The entries of all hosts of all frontends."""
 
     def __init__(self, results: Mapping[ObjectRef, RouteResult]) -> None:
-        """`results` are those of all routes: they are there before they are put here."""
+        """`results` holds the results of all routes, and is updated before `swap`."""
         self._results = results
         self._hosts: dict[HostKey, dict[ObjectRef, list[Brought]]] = {}
         self.by_way: dict[Way, set[str]] = {}
         self._tried: dict[HostKey, Counter[str]] = {}
-        """Of hosts where anything is tried, the rules by namespace."""
+        """The number of rules by namespace, of hosts with any rule that HAProxy tries in turn."""
         self._shares: Counter[tuple[Way, str, str, int]] = Counter()
-        """The routes that lead to a choice by weight: by way, name, namespace and rules."""
+        """The routes that lead to a weighted choice, by frontend, name, namespace and rules."""
         self._sum = Counter[str]()
-        """What all of a namespace asks for, at most."""
+        """The upper bound of a namespace's rules."""
         self._crowded: set[HostKey] = set()
-        """Hosts where a namespace asks for too many steps."""
+        """The hosts where a namespace asks for too many PCRE steps."""
         self._refused: dict[ObjectRef, Refused] = {}
 
     def swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[HostKey]:
-        """Put a route's result in place of another; return the hosts that have to do with it."""
+        """Replace a route's result; return the hosts concerned."""
         old, new = _by_host(before.brought if before else ()), _by_host(now.brought if now else ())
         for key in old.keys() - new.keys():
             del self._hosts[key][ref]
@@ -70,7 +70,7 @@ class Hosts:
             del self._shares[share]
 
     def judge(self, hosts: Iterable[HostKey]) -> Mapping[ObjectRef, Iterable[HostKey]]:
-        """Decide who has room, where some hosts are others; return the routes for which that differs, and where."""
+        """Decide again which routes fit at some hosts; return the routes whose answer changed, with these hosts."""
         for key in hosts:
             tried, crowded = self._cost(key)
             self._sum.subtract(self._tried.pop(key, Counter()))
@@ -89,7 +89,7 @@ class Hosts:
         return not self._crowded and Budget.has_room(self._sum)
 
     def _cost(self, key: HostKey) -> tuple[Counter[str], bool]:
-        """Count the rules of a host by namespace; report whether one of them asks for too many steps."""
+        """Count the rules of a host by namespace; report whether one namespace asks for too many steps."""
         found = self._hosts.get(key, {})
         if not any(each.is_tried for own in found.values() for each in own):
             return Counter(), False
@@ -104,7 +104,7 @@ class Hosts:
         return tried, any(number > MOST_STEPS for number in steps.values())
 
     def _judge_all(self) -> dict[ObjectRef, Refused]:
-        """Give the budgets to the oldest first; where something is guarded that has no room, it is closed."""
+        """Spend the budgets, the oldest route first. A guarded path whose route does not fit is denied."""
         budget, hosts = Budget(), dict[HostKey, HostSteps]()
         shares, refused = set[tuple[Way, str]](), dict[ObjectRef, Refused]()
         asking = {ref for key in self._tried for ref in self._hosts[key]}
@@ -138,7 +138,7 @@ class Hosts:
         return sorted(refs, key=lambda ref: order_of(self._results[ref].route))
 
     def plan(self, key: HostKey, site: str) -> HostPlan | None:
-        """Put together what the routes of a host have brought; None if nothing is there."""
+        """Merge the entries of a host's routes; None if there are none."""
         entries: list[Entry] = []
         shares: dict[str, Choice] = {}
         there = self._hosts.get(key, {})

@@ -1,8 +1,9 @@
-"""Judges the listeners of a Gateway, its own and those of its ListenerSets: what is served, and what conditions say.
+"""Validates the listeners of a Gateway and its ListenerSets: which are served, and their conditions.
 
-Listeners share a port if they speak the same protocol, or all TLS, and have different hosts. A Gateway's own come
-before those of ListenerSets, the older set before the younger: the younger one is in conflict. Of one object's
-listeners that want the same place none has it, for none may be picked (Gateway, spec.listeners).
+Listeners share a port if they have different hostnames and the same protocol, or all use TLS. A Gateway's own
+listeners come before those of its ListenerSets, an older set before a younger one; the later listener is in conflict.
+If two listeners of one object conflict, neither is served, for an implementation must not pick one (Gateway,
+spec.listeners).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.sites import EVERY_HOST, Mode
 from vipwire_l7.watch.objects import IngressKind
 
-_KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # what TLS is handed on for is the first
+_KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # the first protocol is the one that passes TLS through
     "HTTP": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
     "HTTPS": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
     "TLS": (IngressKind.TLS_ROUTE, IngressKind.TCP_ROUTE),
@@ -30,16 +31,16 @@ _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # what TLS is handed o
 _NO_HOST: Final = ("TCP", "UDP")
 _TLS: Final = ("HTTPS", "TLS")
 TLS_MODES: Final = frozenset((Mode.HTTPS, Mode.TLS, Mode.TLS_ENDED))
-"""What may share a port: the name that clients ask for tells them apart."""
+"""The protocols that may share a port: SNI tells their clients apart."""
 
 
 ListenerKey: TypeAlias = tuple[IngressKind, ObjectName, int]
-"""The object that a listener stands in, and which of its listeners it is."""
+"""The object that has a listener, and the position among listeners of that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listener of a Gateway. `owner` is the Gateway, or the ListenerSet that it stands in."""
+    """A listener of a Gateway. `owner` is the Gateway, or the ListenerSet that has the listener."""
 
     gateway: Gateway
     owner: ListenerOwner
@@ -51,60 +52,57 @@ class Listener:
     conflict: Verdict
     certified: Certified = NO_CERTIFICATES
     clients: ClientCheck | None = None
-    """What is asked of clients' certificates."""
+    """The validation of client certificates."""
     overlaps: tuple[str, ...] = ()
-    """The names of other listeners of TLS at the same port whose hosts are also this one's."""
+    """The names of other TLS listeners at the same port with overlapping hostnames."""
     waits: str = ""
-    """What it waits for before it is served, although it is as it should be."""
+    """Why a valid listener is not programmed yet; empty if it is."""
     places: tuple[str, ...] = ()
-    """The addresses with a port where it is: `*:80`."""
+    """The addresses with port where it listens (`*:80`)."""
 
     @property
     def key(self) -> ListenerKey:
-        """Names it: the names of one object's listeners may be the same in a manifest."""
+        """The identity of the listener. In a manifest, several listeners of one object may have the same name."""
         return self.owner.kind, self.owner.name, self.index
 
     @property
     def host(self) -> str:
-        """The host, `*` for all."""
+        """The hostname, `*` for all."""
         return (self.spec.hostname or EVERY_HOST) if self.spec.protocol not in _NO_HOST else EVERY_HOST
 
     @property
     def port(self) -> int:
-        """The port."""
         return self.spec.port or 0
 
     @property
     def place(self) -> tuple[int, bool]:
-        """The port, and whether it is one of UDP."""
+        """The port, and whether its protocol is UDP."""
         return self.port, self.is_udp
 
     @property
     def is_udp(self) -> bool:
-        """Whether it is one of datagrams, which are not HAProxy's."""
+        """Whether the protocol is UDP, which the relay serves instead of HAProxy."""
         return self.spec.protocol == "UDP"
 
     @property
     def mode(self) -> Mode:
-        """What HAProxy understands of what comes in."""
         if self.spec.protocol == "TLS":
             return Mode.TLS if self.is_passthrough else Mode.TLS_ENDED
         return {"HTTP": Mode.HTTP, "HTTPS": Mode.HTTPS}.get(self.spec.protocol, Mode.TCP)
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether TLS is handed on as it comes."""
+        """Whether HAProxy passes TLS through to the Pods."""
         return self.spec.tls is not None and self.spec.tls.mode == "Passthrough"
 
     @property
     def serves(self) -> bool:
-        """Whether it is programmed."""
         ends_tls = self.mode in (Mode.HTTPS, Mode.TLS_ENDED)
         return self.accepted.holds and not self.conflict.holds and (bool(self.certified.certificates) or not ends_tls)
 
     @property
     def programmed(self) -> Verdict:
-        """The condition of that name."""
+        """The condition Programmed."""
         if self.serves and self.waits:
             return no("Pending", self.waits)
         if self.serves and self.resolved.holds:
@@ -113,7 +111,7 @@ class Listener:
 
 
 def listeners_of(gateway: Gateway, sets: Iterable[ListenerSet], world: GatewayWorld) -> tuple[Listener, ...]:
-    """Judge all listeners of a Gateway. `sets` are the ListenerSets that it lets in, the oldest first."""
+    """Validate all listeners of a Gateway. `sets` are the ListenerSets that the Gateway allows, the oldest first."""
     owners: tuple[ListenerOwner, ...] = (gateway, *sets)
     made = [
         _judged(gateway, owner, index, each, world)
@@ -124,7 +122,7 @@ def listeners_of(gateway: Gateway, sets: Iterable[ListenerSet], world: GatewayWo
 
 
 def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
-    """Return the ListenerSets by the Gateway that they name, the oldest first."""
+    """Return the ListenerSets by the Gateway of their `parentRef`, the oldest first."""
     found: dict[ObjectName, list[ListenerSet]] = {}
     for each in world.all(IngressKind.LISTENER_SET, wire.ListenerSetSpec):
         ref = each.spec.parent_ref
@@ -134,7 +132,7 @@ def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
 
 
 def is_let_in(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:
-    """Report whether a Gateway lets in a ListenerSet that names it."""
+    """Report whether a Gateway allows a ListenerSet (`allowedListeners`)."""
     wanted = gateway.spec.allowed_listeners.namespaces
     return admits(wanted, gateway.name.namespace, item.name.namespace, world, "None")
 
@@ -186,7 +184,7 @@ def _accepted(spec: wire.GatewayListener) -> Verdict:
 
 
 _Index: TypeAlias = dict[tuple[int, bool], dict[Mode, dict[str, list[Listener]]]]
-"""Listeners by place, mode and host: thousands of them, of many ListenerSets, are judged one by one."""
+"""Listeners by port, mode and hostname: a scan of all listeners would be quadratic in their thousands."""
 
 
 def _note(index: _Index, listener: Listener) -> None:
@@ -194,7 +192,7 @@ def _note(index: _Index, listener: Listener) -> None:
 
 
 def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
-    """Judge the listeners of each owner beside those of the owners before it, and among themselves."""
+    """Find conflicts of each owner's listeners with those of earlier owners, and with each other."""
     taken: _Index = {}
     for _, group in groupby(made, lambda each: (each.owner.kind, each.owner.name)):
         own = list(group)
@@ -229,7 +227,7 @@ def _conflict(listener: Listener, others: _Index) -> Verdict:
 
 
 def _with_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
-    """Note where clients of TLS may come to one listener over a connection that was made for another."""
+    """Find listeners with overlapping hostnames: browsers may send requests for one over a connection to another."""
     ending: dict[tuple[int, bool], dict[str, list[Listener]]] = {}
     for each in made:
         if each.spec.protocol in _TLS and _is_rival(each):
@@ -244,7 +242,7 @@ def _with_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
 
 
 def _overlapping(host: str, hosts: Collection[str]) -> Iterator[str]:
-    """Yield those hosts that cover a host or are covered by it."""
+    """Yield the hostnames that cover a hostname or are covered by it."""
     if host.startswith("*"):
         return (each for each in hosts if covers(each, host) or covers(host, each))
     return (each for each in wider(host) if each in hosts)

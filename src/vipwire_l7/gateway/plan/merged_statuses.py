@@ -1,7 +1,7 @@
-"""The statuses that vipwire writes, merged with those that the API server has. Pure.
+"""Merges the statuses that vipwire writes with those of the API server. Pure.
 
-Entries of other controllers stay: their parents of a route, their ancestors of a policy, conditions of types that
-vipwire does not write. A condition keeps the time at which its status changed last.
+Entries of other controllers stay: their parents of a route, their ancestors of a policy, and conditions of types that
+vipwire does not write. A condition keeps its last transition time until its status changes.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,12 +12,12 @@ from vipwire_l7.gateway.plan.statuses import Json
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 _SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})
-"""Conditions of routes and listeners that are ours, and go when there is nothing to say."""
+"""Conditions of routes and listeners that vipwire writes only when true, and removes otherwise."""
 _BY_CONTROLLER: Final = ("parents", "ancestors")
 
 
 def merged(ours: Json, theirs: Json | None, controller: str, now: str) -> Json:
-    """Return the status to write: ours, with what others have written and the times of what has not changed."""
+    """Return the status to write: `ours`, other controllers' entries, and the old times of unchanged conditions."""
     before = theirs or {}
     made = {**before, **ours}
     for field in _BY_CONTROLLER:
@@ -40,7 +40,7 @@ def _same(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
 
 
 def _timed(entry: Json, before: Json | None, now: str) -> Json:
-    """Give conditions their times; keep those of types that we do not write."""
+    """Set the transition times of conditions; keep conditions of types that vipwire does not write."""
     known = {each["type"]: each for each in (before or {}).get("conditions", ())}
     made = []
     for condition in entry["conditions"]:
@@ -52,7 +52,7 @@ def _timed(entry: Json, before: Json | None, now: str) -> Json:
 
 
 class GatewayStatuses:
-    """The statuses of the kinds of the Gateway API."""
+    """The statuses of the Gateway API's kinds."""
 
     def __init__(self, planner: GatewayPlanner, snapshot: Snapshot, controller: str) -> None:
         self._planner, self._snapshot, self._controller = planner, snapshot, controller
@@ -68,7 +68,7 @@ class GatewayStatuses:
         return self._planner.take_told()
 
     def patch(self, ref: ObjectRef, now: str) -> Json | None:
-        """Return the merge patch of a status that says something else; None for an object that is not planned yet."""
+        """Return the merge patch for a changed status; None if nothing changed or the object is not planned yet."""
         kind, name = ref
         found = self._snapshot.declared(kind).get(name)
         if found is None or self._planner.waits(ref):
@@ -77,7 +77,7 @@ class GatewayStatuses:
         if ours is None and self._controller.encode() not in found.written_status:
             return None
         there = found.status
-        if ours is None:  # take back what vipwire said while the object was its own
+        if ours is None:  # remove the entries that vipwire wrote while the object belonged to this controller
             ours = {field: [] for field in _BY_CONTROLLER if field in (there or {})}
         made = merged(ours, there, self._controller, now)
         return None if made == there else {"metadata": {"resourceVersion": found.version}, "status": made}

@@ -1,9 +1,9 @@
-"""Decides which Service each Gateway has under `vipwire gateway --services`, and where its listeners are. Pure.
+"""Plans the Service of each Gateway for `vipwire gateway --services`, and the ports of its listeners. Pure.
 
-A cluster gives the Service its address, and all ports at that address are the Gateway's own. The Service leads to
-the nodes that run us, each of its ports to one that no other Gateway has: so a dozen of Gateways have port 80. The
-Service itself says which, as its target port, so that all replicas listen alike, and after a restart too: a listener
-is served once the Service says where.
+The cluster gives each Service an address, and all ports at that address belong to one Gateway. The Service forwards
+each port to a node port that no other Gateway has, so a dozen Gateways can have port 80. The Service's target port
+records the node port, so that all replicas listen at the same one, also after a restart. vipwire serves a listener
+once the Service has its target port.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,13 +17,13 @@ from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.watch.objects import BackendService
 
 Place = tuple[int, bool]
-"""A port, and whether it is one of UDP."""
+"""A port, and whether its protocol is UDP."""
 _PROTOCOLS = ("HTTP", "HTTPS", "TLS", "TCP", "UDP")
 
 
 @dataclass(frozen=True, slots=True)
 class OwnService:
-    """The Service that a Gateway is to have. `targets` are the ports of nodes, `asked` the address that it names."""
+    """The Service that a Gateway needs. `targets` are the node ports, `asked` the address that the Gateway names."""
 
     name: ObjectName
     gateway: ObjectName
@@ -34,13 +34,13 @@ class OwnService:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The family of the address that is asked for; both where none is."""
+        """The family of the address that the Gateway names; both families where it names none."""
         return () if not self.asked else ("IPv6" if ":" in self.asked else "IPv4",)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a Gateway's Service stands: its addresses, where it leads to already, and what it lacks, "" for nothing."""
+    """The state of a Gateway's Service: its addresses, its target ports, and its problem, "" for none."""
 
     addresses: tuple[str, ...] = ()
     targets: Mapping[Place, int] = field(default_factory=dict)
@@ -48,30 +48,28 @@ class Standing:
 
 
 class OwnServices:
-    """The Services of all Gateways of a plan; who had a port keeps it before others choose."""
+    """The Services of all Gateways of a plan. Gateways keep their node ports before others choose."""
 
     def __init__(self, world: GatewayWorld, setting: GatewaySetting, gateways: Iterable[Gateway]) -> None:
         self._world, self._setting = world, setting
         self._known = {each.name: dict(_targets(self.there(each))) for each in gateways}
-        """By Gateway, the ports that its Service leads to."""
+        """The target ports of each Gateway's existing Service."""
         self._taken = {target for found in self._known.values() for target in found.values()}
         self._claimed = set[int]()
         self.wanted: dict[ObjectName, OwnService] = {}
-        """By name."""
 
     def there(self, gateway: Gateway) -> BackendService | None:
-        """Find the Service of a Gateway; another's of its name is none."""
+        """Return the Gateway's Service, or None if a Service of that name belongs to another owner."""
         found = self._world.services.get(self.name_of(gateway))
         mine = {GATEWAY: gateway.name.name, OF_CONTROLLER: self._setting.controller}
         return found if found is not None and mine.items() <= found.annotations.items() else None
 
     @staticmethod
     def name_of(gateway: Gateway) -> ObjectName:
-        """Name the Service of a Gateway."""
         return ObjectName(gateway.name.namespace, service_name(gateway.name.name, gateway.spec.gateway_class_name))
 
     def add(self, gateway: Gateway, listeners: Iterable[Listener]) -> Standing:
-        """Add a Gateway's Service for its listeners, and say how that stands."""
+        """Add a Gateway's Service for its listeners, and return its state."""
         places = dict.fromkeys(each.place for each in listeners if _is_real(each))
         name, found = self.name_of(gateway), self.there(gateway)
         if found is None and self._world.services.get(name) is not None:
@@ -91,7 +89,7 @@ class OwnServices:
         return Standing(found.balanced, served)
 
     def _target(self, known: int | None) -> int:
-        """Choose a port of nodes: the one before, if it is free, else another; 0 if there is none."""
+        """Choose a node port: `known` if it is free, else another; 0 if there is none."""
         numbers = self._setting.service_ports
         if known is None or known not in numbers or known in self._claimed:
             known = next((number for number in numbers if number not in self._taken), 0)

@@ -1,7 +1,8 @@
-"""What comes to one address and port: its listeners, what routes bring there, the frontends that come of it. Pure.
+"""Groups the listeners that share an address and port, and builds HAProxy's frontends for them. Pure.
 
-A port has one frontend. Only where listeners end TLS in one way and others in another, or hand it on, it has one for
-each way: clients come to the one that hands on, which leads them to the others by the name that they ask for.
+A port has one frontend, unless its listeners treat TLS differently: terminate it with HTTP, terminate it without, or
+pass it through. Then each way has a frontend. Clients come to the one that passes TLS through, which forwards the
+others by SNI.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,27 +15,27 @@ from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
 _WAYS = {Mode.HTTPS: ":https", Mode.TLS_ENDED: ":tls"}
-"""What the marks of frontends that another one leads to end with."""
+"""The suffixes of the marks of frontends that get connections from another frontend."""
 
 
 def place_ref(place: str) -> ObjectRef:
-    """Name an address and port as if it were an object, for those who look at its hosts: no Gateway is called so."""
+    """Return a reference that stands for an address and port in dependencies. No Gateway can have this name."""
     return IngressKind.GATEWAY, ObjectName("", place)
 
 
 @dataclass(slots=True)
 class SharedPort:
-    """An address and port. `mark` is what the hosts of its frontend end with."""
+    """An address and port. `mark` is the suffix of the hosts of its frontend."""
 
     bind: str
     port: int
     mark: str
     ways: dict[Mode, list[Listener]] = field(default_factory=dict)
     hosts: dict[str, set[Mode]] = field(default_factory=dict)
-    """Of all listeners, with their modes."""
+    """The hostnames of all listeners, with their modes."""
 
     def add(self, listener: Listener) -> str:
-        """Add a listener; say why it cannot be here beside those of older Gateways, "" if it can."""
+        """Add a listener; return why it conflicts with those of older Gateways, "" if it does not."""
         if text := self._objection(listener):
             return text
         self.ways.setdefault(listener.mode, []).append(listener)
@@ -53,17 +54,17 @@ class SharedPort:
         return ""
 
     def mark_of(self, mode: Mode) -> str:
-        """Return what the hosts of one mode end with."""
+        """Return the suffix of the hosts of one mode."""
         return self.mark if len(self.ways) == 1 or mode is Mode.TLS else f"{self.mark}{_WAYS[mode]}"
 
     def frontends(self) -> Iterator[tuple[Mode, Frontend]]:
-        """Build the frontends without what routes bring, the one that clients come to first."""
+        """Build the frontends without their routes, the one that clients connect to first."""
         modes = sorted(self.ways, key=lambda each: (each is not Mode.TLS, each.value))
         for mode in modes if len(modes) == 1 or Mode.TLS in modes else (Mode.TLS, *modes):
             yield mode, self._frontend(mode)
 
     def led(self) -> Iterator[Route]:
-        """Lead the hosts of listeners that end TLS to their frontends, and there too who asks for no host of ours."""
+        """Yield routes that forward the hosts of terminated TLS, and unknown hosts, to the terminating frontend."""
         hosts = set(self.hosts)
         for mode, listeners in sorted(self.ways.items(), key=lambda each: each[0].value):
             if mode is Mode.TLS or len(self.ways) == 1:
@@ -78,7 +79,7 @@ class SharedPort:
 
     def _frontend(self, mode: Mode) -> Frontend:
         listeners, mark = self.ways.get(mode, []), self.mark_of(mode)
-        clients = listeners[0].clients if listeners else None  # all ask for the same
+        clients = listeners[0].clients if listeners else None  # all listeners of a frontend have the same validation
         return Frontend(
             f"gateway{mark}",
             f"{self.bind}:{self.port}" if mark == self.mark else "",
@@ -93,7 +94,7 @@ class SharedPort:
 
 
 def _listed(listeners: Iterable[Listener]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """List the certificates of a frontend with their hosts: those for all hosts first, which is the default."""
+    """List the certificates of a frontend with their hosts, those for all hosts first: the first is the default."""
     found: dict[str, dict[str, None]] = {}
     for listener in sorted(listeners, key=lambda each: each.host != EVERY_HOST):
         for certificate in listener.certified.certificates:

@@ -1,8 +1,8 @@
-"""From the objects of the Gateway API to a plan, and to what all statuses say: a change costs what it changes.
+"""Plans the objects of the Gateway API, and their statuses. A change costs in proportion to what it changes.
 
-What is planned are the frame (all but routes) and each route, each by itself. Each is kept until an object changes
-that it has looked at, and a route as well until the frame says something else of one. What routes bring is put
-together by host.
+The planner plans the frame (all objects but routes) once, and each route on its own. A result is kept until an object
+changes that the result looked up; a route's result also until a fact changes that it took from the frame. The entries
+of routes are merged by host.
 """
 
 import math
@@ -27,20 +27,20 @@ from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
 _FRAME: ObjectRef = IngressKind.GATEWAY_CLASS, ObjectName("", "")
-"""Names the frame among the results: no object is called so."""
+"""The name of the frame among the results. No object can have this name."""
 
 
 class GatewayPlanner:
-    """Plans the Gateway API; `statuses` and `services` are those of the last plan."""
+    """Plans the Gateway API. `statuses` and `services` are those of the last plan."""
 
     def __init__(self, setting: GatewaySetting, reached: Callable[[], tuple[str, ...]] | None = None) -> None:
-        """`reached` finds where clients reach Gateways that name no address, if the setting does not say it."""
+        """`reached` finds the addresses of Gateways that name none, unless the setting has them."""
         self._setting, self._reached = setting, reached or (lambda: setting.addresses)
         self._frame = Frame()
         self._begin(None)
 
     def _begin(self, snapshot: Snapshot | None) -> None:
-        """Begin with nothing planned; of what was planned before, Gateways keep their addresses."""
+        """Forget all results; Gateways keep their addresses."""
         self._snapshot = snapshot
         self._changes = snapshot.follow() if snapshot is not None else Changes()
         self.kept = Plan()
@@ -54,21 +54,21 @@ class GatewayPlanner:
         self._counts = Counter[ListenerKey]()
         self._told = set[ObjectRef]()
         self.revision: int | None = None
-        """Counts the changes of statuses; None before the first plan."""
+        """A count of changed statuses; None before the first plan."""
         self.statuses = Statuses(self)
         self._refused: frozenset[str] = frozenset()
         self._refusals: Mapping[ObjectName, object] = {}
         self._planned, self.due = 0.0, math.inf
-        """When the frame was planned, and when time alone changes it."""
+        """When the frame was planned, and when it expires although no object changes."""
         self.services: Mapping[ObjectName, OwnService] | None = None
 
     @property
     def zone(self) -> str:
-        """The zone that we are in, if known."""
+        """This node's zone, if known."""
         return self._setting.zone
 
     def take_told(self) -> set[ObjectRef]:
-        """Return the objects of which statuses may say something else since it was asked last."""
+        """Return the objects whose statuses may have changed since the last call."""
         taken, self._told = self._told, set()
         return taken
 
@@ -77,16 +77,16 @@ class GatewayPlanner:
         return ref in self._changes
 
     def moved(self) -> bool:
-        """Report whether clients reach us elsewhere than at the last plan."""
+        """Report whether the addresses in statuses have changed since the last plan."""
         return self._reached() != self._setting.addresses
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan everything but the frontends that HAProxy has refused."""
+        """Plan everything. `refused` are the frontends that HAProxy could not bind."""
         self.update(snapshot, now, refused)
         return self.kept.sites(frozenset(self._looked_at.looked_at))
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what has changed since the last time, in `kept`."""
+        """Plan what changed since the last call, and update `kept`."""
         is_first = snapshot is not self._snapshot
         if is_first:
             self._begin(snapshot)
@@ -118,7 +118,7 @@ class GatewayPlanner:
         )
 
     def _plan_frame(self, world: GatewayWorld) -> set[ObjectRef]:
-        """Plan the frame; return the objects of which routes find something else there."""
+        """Plan the frame; return the objects whose facts for routes changed."""
         self._setting = replace(self._setting, addresses=self._reached())
         before, kept = self._frame, self.kept
         self._frame = made = frame_of(world, self._setting, self._refused, before.given)
@@ -150,7 +150,7 @@ class GatewayPlanner:
         return made.changed(before)
 
     def _plan_routes(self, refs: Iterable[ObjectRef], world: GatewayWorld) -> None:
-        """Plan some routes again, and put their hosts together."""
+        """Plan some routes again, and merge the entries of their hosts."""
         hosts, places = set[HostKey](), set[str]()
         for ref in refs:
             before, route = self._results.pop(ref, None), world.route(*ref)
@@ -177,7 +177,7 @@ class GatewayPlanner:
             self._put_datagrams(place, self._frame)
 
     def _put_host(self, key: HostKey, before: str | None = None) -> None:
-        """Put the plan of a host together. `before` is the mark that its frontend had."""
+        """Merge the entries of a host. `before` is the mark that its frontend had."""
         way, host = key
         if before is not None:
             self.kept.hosts.put(f"{host}{before}", None)
@@ -186,7 +186,7 @@ class GatewayPlanner:
             self.kept.hosts.put(site, self._hosts.plan(key, site))
 
     def _put_datagrams(self, place: str, before: Frame) -> None:
-        """Serve the clients of an address and port of UDP: the oldest route that has a rule has them all."""
+        """Plan a UDP address and port: the oldest route with a rule gets all clients."""
         found = self._frame.datagrams.get(place)
         if found is None:
             if place in before.datagrams:
@@ -198,7 +198,7 @@ class GatewayPlanner:
         self.kept.datagrams.put(found.name, replace(found, shares=shares))
 
     def _swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[str]:
-        """Put what a route comes to beside its hosts in place of what it was; return the places of UDP."""
+        """Replace the parts of a route's result that are not by host; return the UDP places concerned."""
         told = self._told
         self.kept.pools.swap(before.pools if before else {}, now.pools if now else {})
         self.kept.files.swap(before.files if before else {}, now.files if now else {})
@@ -222,7 +222,7 @@ class GatewayPlanner:
         return {place for each in (before, now) if each is not None for place in each.datagrams}
 
     def status(self, ref: ObjectRef) -> Json | None:
-        """Write what the status of an object says; None for one that is not ours."""
+        """Return an object's status; None for one of another controller."""
         frame, controller = self._frame, self._setting.controller
         if ref in self._results:
             return self._results[ref].status(controller)
@@ -249,13 +249,13 @@ class GatewayPlanner:
         return policy_status(checked, gateways, self._setting.controller)
 
     def told(self) -> Iterator[ObjectRef]:
-        """Name the objects whose statuses we write."""
+        """Yield the objects whose statuses vipwire writes."""
         yield from _statuses_of(self._frame)
         yield from self._results
 
 
 class Statuses(Mapping[ObjectRef, Json]):
-    """What all statuses say; each is written when it is asked for."""
+    """The statuses of all objects. Each is made on access."""
 
     def __init__(self, planner: GatewayPlanner) -> None:
         self._planner = planner
@@ -274,5 +274,5 @@ class Statuses(Mapping[ObjectRef, Json]):
 
 
 def _statuses_of(frame: Frame) -> Iterator[ObjectRef]:
-    """Name the objects of a frame whose statuses we write: of Gateways, those of their ListenerSets come first."""
+    """Yield the objects of a frame whose statuses vipwire writes. A Gateway comes before its ListenerSets."""
     yield from (*frame.statuses, *frame.sets, *frame.gateways, *frame.tls.checked)

@@ -1,8 +1,9 @@
-"""Attaches our own policies: what they ask for, of whom, and whether they can. Pure.
+"""Attaches TrafficPolicies and BackendPolicies to their targets. Pure.
 
-A TrafficPolicy is for a Gateway, a ListenerSet, a listener of them, a route or a rule of it; the nearer to the rule,
-the more it counts, field by field. A BackendPolicy is for a Service or one of its ports. Of two that are for the same
-the older one counts. A TrafficPolicy that cannot be read closes what it is for: it may have been to guard it.
+A TrafficPolicy targets a Gateway, a ListenerSet, a listener of either, a route or one of its rules. For each field,
+the policy nearest to the rule wins. A BackendPolicy targets a Service or one of its ports. Of two policies with the
+same target the older one wins. The targets of a TrafficPolicy that cannot be read answer 503: the policy may have
+been their guard.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,12 +30,12 @@ _TRAFFIC_KINDS: Final = {
 }
 _COOKIE: Final = {"affinity": "cookie"}
 Place = tuple[IngressKind, ObjectName, str]
-"""What a policy is for: an object, and the name of a part of it."""
+"""The target of a policy: an object, and the name of a section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a policy asks for. `closed` says that what it is for is closed, since it cannot be read."""
+    """The content of a policy. With `closed` it is invalid, and its targets answer 503."""
 
     policy: Policy
     problems: tuple[str, ...] = ()
@@ -43,7 +44,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Judged:
-    """What a policy has come to, by each of its targets."""
+    """The result of a policy, for each of its targets."""
 
     policy: Item
     problems: tuple[str, ...]
@@ -51,14 +52,14 @@ class Judged:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What is to be told, each once."""
+        """The distinct conditions."""
         alone = () if self.targets or not self.problems else (no("Invalid", "; ".join(self.problems)),)
         return (*dict.fromkeys(self.targets.values()), *alone)
 
 
 @dataclass(slots=True)
 class Policies:
-    """All policies, by what they are for."""
+    """All policies, by target."""
 
     by_place: dict[Place, Asked] = field(default_factory=dict)
     all: list[Judged] = field(default_factory=list)
@@ -66,7 +67,7 @@ class Policies:
     def traffic(
         self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
     ) -> Policy | None:
-        """Complete the policy of a rule at a listener; None if what is asked cannot be read."""
+        """Complete the policy of a rule at a listener; None if a TrafficPolicy for it is invalid."""
         for place in _places(route, rule, listener):
             world.looked_at.add(place[:2])
             asked = self.by_place.get(place)
@@ -87,7 +88,7 @@ class Policies:
 
 
 def _places(route: RouteObject, rule: rule_wire.RouteRule, listener: Listener) -> Iterator[Place]:
-    """Yield where a policy for a rule may be attached, the nearest first."""
+    """Yield the targets that a policy for a rule may have, the nearest first."""
     owner, gateway = listener.owner, listener.gateway
     if rule.name:
         yield route.kind, route.name, rule.name
@@ -116,11 +117,11 @@ def _with_backend(policy: Policy, asked: Policy) -> Policy:
 
 
 _OF_REQUESTS: Final = (Algorithm.URI, Algorithm.HEADER)
-"""Algorithms that need a request to choose by."""
+"""Algorithms that choose by a property of the request."""
 
 
 def policies_of(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
-    """Read all policies. `gateways` are ours."""
+    """Read all policies. `gateways` are those of this controller."""
     made = Policies()
     here = _Here(world, frozenset(each.name for each in gateways))
     for policy in world.all(IngressKind.TRAFFIC_POLICY, object):
@@ -165,13 +166,16 @@ def _backend(policy: Item) -> Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """What policies may be for."""
+    """The objects that policies may target."""
 
     world: GatewayWorld
     gateways: frozenset[ObjectName]
 
     def find(self, policy: Item, target: Target) -> tuple[IngressKind | None, Verdict]:
-        """Find a target; no kind if it can be none. What is not there yet may come: the policy waits for it."""
+        """Resolve a target; no kind if the target is invalid.
+
+        A target that does not exist yet is valid: the policy waits.
+        """
         name = ObjectName(policy.name.namespace, target.name)
         if policy.kind is IngressKind.BACKEND_POLICY:
             if (target.group, target.kind) != ("", "Service"):
@@ -196,7 +200,7 @@ class _Here:
         return yes("Accepted")
 
     def _sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
-        """Name the parts of an object; None if it is not there, or another controller's."""
+        """Return the section names of an object; None if there is no such object of this controller."""
         if kind is IngressKind.GATEWAY and name not in self.gateways:
             return None
         return self.world.sections(kind, name)

@@ -1,6 +1,6 @@
-"""Plans one route by itself, from the frame and the objects that it names. Pure.
+"""Plans one route from the frame and the objects that the route names. Pure.
 
-What cannot be read, or fails in a way that nobody has thought of, is left out and told in the route's status.
+A rule that is invalid, or fails with an unexpected exception, is left out, and the route's status tells why.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,12 +30,12 @@ from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
 from vipwire_l7.watch.objects import IngressKind
 
 Way = tuple[str, Mode]
-"""An address and port, and what is understood of what comes in."""
+"""An address and port, and the mode of its frontend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What a route brings to a host. `site` is that with the mark of the address and port."""
+    """The entries of a route for one host. `site` is the host with the mark of the address and port."""
 
     way: Way
     host: str
@@ -44,62 +44,60 @@ class Brought:
 
     @property
     def is_tried(self) -> bool:
-        """Whether HAProxy tries any of it one after another."""
+        """Whether HAProxy must try any of the entries in turn."""
         return any(map(is_tried, self.entries))
 
     def steps(self) -> int:
-        """Estimate what a request takes that comes to none of it, as steps of PCRE."""
+        """Estimate the steps of PCRE for a request that matches none of the entries."""
         paths = (each.match.path for each in self.entries)
         conditions = (condition for each in self.entries for condition in each.match.conditions)
         return sum(steps_of(each.path) for each in paths if each.match is Match.EXPRESSION) + steps_for(conditions)
 
     def closed(self, guarded: Iterable[str]) -> "Brought":
-        """Close what is guarded here, and leave out all else."""
+        """Deny the guarded entries, and drop all others."""
         return replace(self, entries=tuple(each.closed() for each in self.entries if each.target in guarded))
 
     def closed_whole(self) -> "Brought":
-        """Close all of the host that has no other match."""
+        """Deny all requests of the host that no other entry matches."""
         return replace(self, entries=(replace(self.entries[0], match=ALL, target=CLOSED),))
 
 
 @dataclass(slots=True)
 class RouteResult:
-    """What a route has come to. `brought` is what it asks for; what it gets, the budget says."""
+    """The result of one route. `brought` has the entries it asks for; the budget decides which of them it gets."""
 
     route: RouteObject
     parents: tuple[Parent, ...]
     read: Read = field(default_factory=Read)
     brought: tuple[Brought, ...] = ()
     datagrams: Mapping[str, Shares] = field(default_factory=dict)
-    """By address and port."""
+    """The UDP frontends' shares, by address and port."""
     pools: Mapping[str, Pool] = field(default_factory=dict)
     shares: Mapping[str, Choice] = field(default_factory=dict)
-    """The choices by weight that it leads to."""
+    """The weighted choices that the route leads to."""
     files: Mapping[str, str] = field(default_factory=dict)
     guarded: frozenset[str] = frozenset()
-    """Its targets that something keeps requests away from."""
+    """The targets with access controls."""
     services: tuple[ObjectName, ...] = ()
     listeners: frozenset[ListenerKey] = frozenset()
     gateways: frozenset[ObjectName] = frozenset()
     excess: str = ""
-    """Why the namespace's budget does not have room for it."""
+    """Why the route exceeds its namespace's budget."""
 
     def failures(self) -> tuple[str, ...]:
-        """Say what is left out."""
+        """Return a message for each part that is left out."""
         rules = self.route.spec.rules
         if self.excess:
             return tuple(f"rules[{index}]: {self.excess}" for index in range(len(rules)))
         return self.read.failures(len(rules))
 
     def status(self, controller: str) -> Json:
-        """Write its status."""
         failed = self.failures()
         all_failed = bool(failed) and len(failed) == len(self.route.spec.rules)
         made = parents_status(self.route, self.parents, controller, self.read.resolved, failed, all_failed=all_failed)
         return {"parents": made}
 
     def problems(self) -> tuple[Problem, ...]:
-        """Tell what is wrong with it."""
         failed = (no("", text) for text in self.failures())
         return (
             *problems_of(self.route, "spec.rules", self.read.resolved, *failed),
@@ -112,19 +110,19 @@ SetT = TypeVar("SetT")
 
 @lru_cache(maxsize=1024)
 def _once(found: SetT) -> SetT:
-    """Return a set that is equal, and the same one for all routes."""
+    """Return the one stored set that equals this one, to save memory."""
     return found
 
 
 def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteResult | None:
-    """Attach a route to its listeners, as far as they let it; None if none of its parents is ours."""
+    """Attach a route to the listeners that allow it; None if no parent belongs to this controller."""
     parents = parents_of(route, frame.listeners, world)
     if not parents:
         return None
     made = RouteResult(route, parents)
     try:
         _read(made, frame, world)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is about this route
+    except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this route only
         made.read.failed = dict.fromkeys(range(len(route.spec.rules)), unexpected(error))
         made.brought, made.datagrams = (), {}
     return made
@@ -156,7 +154,7 @@ def _read(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
 def _brought(
     attachment: Attachment, entries: tuple[Entry, ...], place: str, frame: Frame, world: GatewayWorld
 ) -> Iterator[Brought]:
-    """Yield what a route brings to the hosts of a listener at one place."""
+    """Yield the route's entries for each hostname of a listener at one address and port."""
     world.looked_at.add(place_ref(place))
     port = frame.ports[place]
     for host in isolated(attachment, port.hosts):

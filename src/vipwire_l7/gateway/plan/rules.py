@@ -1,7 +1,7 @@
-"""Turns the rules of one attached route into entries of sites, whatever kind of route it is. Pure.
+"""Turns the rules of a route, of any kind, into matches and targets. Pure.
 
-A rule that cannot be served is left out, and its requests go to the next best one. But what a server was to be asked
-about (ExternalAuth) is closed instead: the next best rule may ask nobody.
+A rule that cannot be served is left out, and its requests go to the next best rule. A rule with ExternalAuth is
+denied instead: the next best rule may have no authorization.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from vipwire_l7.plan.sites import CLOSED, Match
 
 @dataclass(slots=True)
 class Read:
-    """What reading a route's rules has come to. `failed` is by rule; `failures` says which and why.
+    """The errors of a route's rules. `failed` is by rule; `failures` has the messages.
 
-    `unasked` are the rules whose server of ExternalAuth is not there: they are served, by an error.
+    `unasked` are the rules whose authorization server cannot be resolved: they answer with an error.
     """
 
     resolved: Verdict = field(default_factory=lambda: yes("ResolvedRefs"))
@@ -36,12 +36,15 @@ class Read:
     unasked: dict[int, str] = field(default_factory=dict)
 
     def note(self, verdict: Verdict) -> None:
-        """Note whether a rule's references could be followed: the first that cannot is told."""
+        """Record a rule's reference condition. The first false one goes to the status."""
         if self.resolved.holds:
             self.resolved = verdict
 
     def failures(self, number: int) -> tuple[str, ...]:
-        """Say what is left out of so many rules. That no server can be asked is told if others are well."""
+        """Return the messages for rules left out, of `number` rules.
+
+        `unasked` rules are told only if others are valid.
+        """
         told = {**self.unasked, **self.failed}
         if len(told) >= number:
             told = self.failed
@@ -49,7 +52,7 @@ class Read:
 
 
 def services_of(route: RouteObject) -> Iterator[ObjectName]:
-    """Yield the Services that a route's rules name as backends."""
+    """Yield the Services in the backendRefs of a route."""
     for rule in route.spec.rules:
         for ref in rule.backend_refs:
             if (ref.group, ref.kind) == ("", "Service"):
@@ -57,7 +60,7 @@ def services_of(route: RouteObject) -> Iterator[ObjectName]:
 
 
 def entries_of(route: RouteObject, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
-    """Read the rules for one listener. A rule that cannot be served is noted, and costs itself."""
+    """Yield the entries of the rules at one listener. An error costs its own rule only."""
     for index, rule in enumerate(route.spec.rules):
         try:
             found = tuple(_entries(route, rule, index, attachment, targets, read))
@@ -102,14 +105,14 @@ def _entries(
 
 
 def _asks(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]:
-    """Return the servers that are asked whether a request may pass; one that cannot be read counts too."""
+    """Return the ExternalAuth filters of a rule, also invalid ones."""
     filters = rule.filters if isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule) else ()
     unread = rule_wire.ExternalAuthFilter(rule_wire.BackendRef(""))
     return tuple(each.external_auth or unread for each in filters if each.type == "ExternalAuth")
 
 
 def _closed(route: RouteObject, rule: rule_wire.RouteRule, index: int) -> Iterator[Entry]:
-    """Close what a rule matches; of a match that cannot be read its path, or what that begins with."""
+    """Deny everything a rule matches. Where a match is invalid, deny its path or the path's literal prefix."""
     for number, match in enumerate(rule.matches if isinstance(rule, rule_wire.HttpRule) else ()):
         begin = literal_prefix(match.path.value)
         whole = (rule_wire.HttpMatch(rule_wire.HttpPathMatch(value=begin)),) if begin else ()
@@ -122,7 +125,7 @@ def _closed(route: RouteObject, rule: rule_wire.RouteRule, index: int) -> Iterat
 def _may_miss(
     route: RouteObject, rule: rule_wire.RouteRule, match: RequestMatch, attachment: Attachment, targets: Targets
 ) -> bool:
-    """Report whether a regular expression guards requests that it may miss, since PCRE gives up."""
+    """Report whether a regular expression guards requests, and PCRE may give up before it matches them."""
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
         return False
     policy = targets.traffic(route, rule, attachment.listener, Policy())
@@ -130,7 +133,7 @@ def _may_miss(
 
 
 def _needs_path(rule: rule_wire.HttpRule) -> bool:
-    """Report whether a rule's policy depends on the path that has matched."""
+    """Report whether a rule's policy depends on the matched path."""
     filters = chain(rule.filters, *(ref.filters for ref in rule.backend_refs))
     changes = (change for each in filters for change in (each.url_rewrite, each.request_redirect))
     modifiers = (change.path for change in changes if change is not None)

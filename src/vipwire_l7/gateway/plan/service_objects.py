@@ -1,8 +1,8 @@
-"""Writes the Services of Gateways, and their EndpointSlices, as JSON. Pure.
+"""Writes the Services of Gateways and their EndpointSlices, as JSON. Pure.
 
-A Service has no selector, for our Pods are in another namespace: its slices are copies of those of the Service that
-selects them, with other ports. So a cluster's own controllers say which Pods are ready. Traffic stays on the node
-that it comes to, where HAProxy is too, and has the client's address.
+A Service has no selector, for vipwire's Pods are in another namespace. Its EndpointSlices are copies of those of the
+Service that selects the Pods, with other ports, so that the cluster's controllers decide which Pods are ready.
+Traffic stays on the node where it arrives, since HAProxy runs there too, and keeps the client's address.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ MANAGED_BY: Final = "vipwire-gateway"
 
 
 def service_of(service: OwnService, uid: str, version: str, controller: str) -> Json:
-    """Write a Gateway's Service. `uid` is that of the Gateway, which is of an API version."""
+    """Write a Gateway's Service. `uid` and `version` are those of the Gateway."""
     asked: Json = {"loadBalancerIP": service.asked, "ipFamilies": list(service.families)} if service.asked else {}
     policy = "SingleStack" if service.asked else "PreferDualStack"
     return {
@@ -53,7 +53,7 @@ def service_of(service: OwnService, uid: str, version: str, controller: str) -> 
 
 
 def is_as_wanted(there: BackendService | None, service: OwnService) -> bool:
-    """Report whether what can be seen of a Service is as it is to be."""
+    """Report whether the fields that vipwire sets have the wanted values."""
     if there is None:
         return False
     found = {(each.number, each.udp): each.target for each in (*there.ports, *there.udp_ports)}
@@ -61,12 +61,12 @@ def is_as_wanted(there: BackendService | None, service: OwnService) -> bool:
 
 
 def slice_prefix(service: OwnService) -> str:
-    """Return what the names of a Service's slices begin with."""
+    """Return the prefix of the names of a Service's slices."""
     return f"{service.name.name[:50]}-"
 
 
 def slices_of(service: OwnService, pods: Iterable[BackendSlice]) -> Iterator[BackendSlice]:
-    """Copy the slices of the Service that selects our Pods."""
+    """Copy the slices of the Service that selects vipwire's Pods."""
     tcp = {_port_name(port, is_udp=False): target for (port, udp), target in service.targets.items() if not udp}
     udp = {_port_name(port, is_udp=True): target for (port, udp), target in service.targets.items() if udp}
     for each in pods:
@@ -76,7 +76,6 @@ def slices_of(service: OwnService, pods: Iterable[BackendSlice]) -> Iterator[Bac
 
 
 def slice_object(of: BackendSlice, service: OwnService, uid: str, version: str) -> Json:
-    """Write an EndpointSlice."""
     ports = [("TCP", each) for each in of.ports.items()] + [("UDP", each) for each in of.udp_ports.items()]
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -107,7 +106,7 @@ def _endpoint(endpoint: BackendEndpoint) -> Json:
 
 
 def copied(slices: Iterable[BackendSlice]) -> set[tuple[Any, ...]]:
-    """Return what of slices is ours to say, to compare them by."""
+    """Return the fields that vipwire sets, to compare slices by."""
     return {
         (
             each.name,

@@ -1,4 +1,4 @@
-"""Writes what statuses say, as JSON without times: those are the writer's, who knows what was said before. Pure."""
+"""Writes statuses as JSON, without transition times: these depend on the status before. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -23,7 +23,7 @@ _SENTENCES: Final = {
 }
 _MOST_ANCESTORS: Final = 16
 _LONGEST: Final = 4096
-"""Characters of a message: an API server refuses a status with one of more than 32,768."""
+"""The maximum length of a message: an API server accepts at most 32,768 characters."""
 
 
 _FIRST: Final = (IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY)
@@ -32,13 +32,12 @@ _FIRST: Final = (IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKin
 def ordered(
     statuses: Mapping[tuple[IngressKind, ObjectName], Json],
 ) -> dict[tuple[IngressKind, ObjectName], Json]:
-    """Order statuses as they are to be written: whoever reads that a route is accepted finds its parents' as well."""
+    """Order statuses for writing: a reader of an accepted route finds the status of its parents."""
     first = [key for kind in _FIRST for key in statuses if key[0] is kind]
     return {key: statuses[key] for key in (*first, *statuses)}
 
 
 def condition(kind: str, verdict: Verdict, generation: int) -> Json:
-    """Write one condition."""
     return {
         "type": kind,
         "status": "True" if verdict.holds else "False",
@@ -49,7 +48,6 @@ def condition(kind: str, verdict: Verdict, generation: int) -> Json:
 
 
 def class_status(item: Declared[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
-    """Write the status of a GatewayClass."""
     accepted = yes("Accepted")
     if item.spec.parameters_ref is not None:
         accepted = no("InvalidParameters", "this controller has no parameters")
@@ -89,7 +87,7 @@ def gateway_status(
 
 
 def tls_conditions(gateway: Gateway, listeners: Iterable[Listener], certificate: Verdict | None) -> list[Json]:
-    """Write what a Gateway says about certificates of clients, and about its own, if it names one."""
+    """Write a Gateway's conditions about client certificates, and about its own certificate if it names one."""
     made = []
     if certificate is not None:
         made.append(condition("ResolvedRefs", certificate, gateway.generation))
@@ -103,7 +101,7 @@ def tls_conditions(gateway: Gateway, listeners: Iterable[Listener], certificate:
 def set_status(
     item: ListenerSet, own: Sequence[Listener], counts: Mapping[ListenerKey, int], address: Verdict, *, let_in: bool
 ) -> Json:
-    """Write the status of a ListenerSet. `own` are its listeners, `address` what has become of its Gateway's."""
+    """Write the status of a ListenerSet. `own` are its listeners, `address` is its Gateway's address condition."""
     accepted, programmed = _overall(own)
     if not let_in:
         accepted = programmed = no("NotAllowed", "the Gateway lets in no ListenerSet of this namespace")
@@ -139,11 +137,12 @@ def _address(text: str) -> Json:
 
 
 def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], address: Verdict) -> Json:
-    """Write the status of a listener. `address` is what has become of its Gateway's address."""
+    """Write the status of a listener. `address` is the address condition of its Gateway."""
     generation = listener.owner.generation
     accepted, programmed = listener.accepted, listener.programmed
     if listener.conflict.holds:
-        # A set's listener has lost to an older one, and says to what; of a Gateway's none is served.
+        # A ListenerSet's listener conflicts with an older one and gives the reason. Of a Gateway's conflicting
+        # listeners none is served.
         reason = "Invalid" if listener.owner is listener.gateway else listener.conflict.reason
         accepted = no(reason, listener.conflict.message)
         programmed = no(reason, programmed.message)
@@ -174,7 +173,7 @@ def parents_status(
     *,
     all_failed: bool,
 ) -> list[Json]:
-    """Write `status.parents` of a route, our part. `failed` says which rules are left out, and why."""
+    """Write vipwire's entries of a route's `status.parents`. `failed` has a message for each rule left out."""
     return [_parent(route, each, controller, resolved, failed, all_failed=all_failed) for each in parents]
 
 
@@ -201,7 +200,7 @@ def _ref(ref: wire.ParentRef) -> Json:
 
 
 def policy_status(checked: Checked, gateways: Iterable[Gateway], controller: str) -> Json:
-    """Write the status of a policy about backends: for each Gateway whose routes lead there."""
+    """Write the status of a BackendTLSPolicy: an entry for each Gateway whose routes use it."""
     generation = checked.policy.generation
     conditions = [
         condition("Accepted", checked.accepted, generation),
@@ -225,7 +224,7 @@ def policy_status(checked: Checked, gateways: Iterable[Gateway], controller: str
 
 
 def own_policy_status(judged: Judged, controller: str) -> Json:
-    """Write the status of one of our own policies: for each of its targets."""
+    """Write the status of a TrafficPolicy or BackendPolicy: an entry for each of its targets."""
     return {
         "ancestors": [
             {

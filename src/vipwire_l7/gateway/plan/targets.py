@@ -1,8 +1,8 @@
-"""Finds what a rule leads to: pools of Services, shared by weight, or an answer of HAProxy's own. Pure.
+"""Finds the target of a rule: pools of Services, split by weight, or a generated response. Pure.
 
-A backend that cannot be had takes its share of the requests all the same. It answers 500 (HTTPRoute, backendRefs), or
-what clients of gRPC read as UNAVAILABLE, which is 503 (GRPCRoute, backendRefs). Where no HTTP is spoken the
-connection ends without a byte (TLSRoute and TCPRoute, backendRefs).
+A backend that cannot be resolved keeps its weight. Its requests get 500 (HTTPRoute, backendRefs), or 503, which gRPC
+clients read as UNAVAILABLE (GRPCRoute, backendRefs). Without HTTP, HAProxy closes the connection (TLSRoute and
+TCPRoute, backendRefs).
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,20 +31,20 @@ _BROKEN_FOR = {
     IngressKind.TLS_ROUTE: REFUSED,
     IngressKind.TCP_ROUTE: REFUSED,
 }
-"""What stands for a backend that cannot be had, if it is not an answer of HTTP."""
+"""The target for a backend that cannot be resolved, unless HAProxy answers with HTTP."""
 NO_SERVICE = ObjectName("", "")
 
 
 @dataclass(slots=True)
 class Targets:
-    """The pools and choices that a route has come to so far."""
+    """The pools and choices that one route needs so far."""
 
     world: GatewayWorld
     frame: Frame
     pools: dict[str, Pool] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
     bodies: dict[str, str] = field(default_factory=dict)
-    """The content of the files that replies name."""
+    """The content of the files named by replies."""
 
     def rule(
         self,
@@ -53,7 +53,7 @@ class Targets:
         filters: Filters,
         protocol: BackendProtocol | None = None,
     ) -> tuple[str, Verdict]:
-        """Return the target of a rule, and whether its references could be followed. Raise Unsupported."""
+        """Return the target of a rule, and the condition ResolvedRefs. Raise Unsupported."""
         verdicts = [self._mirrors(route, filters, protocol)]
         mirrors = tuple(filters.mirrored)
         policy = replace(filters.policy, mirrors=mirrors) if mirrors else filters.policy
@@ -87,11 +87,11 @@ class Targets:
     def traffic(
         self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy
     ) -> Policy | None:
-        """Complete the policy of a rule at a listener by TrafficPolicies; None if what they ask cannot be read."""
+        """Complete the policy of a rule at a listener by TrafficPolicies; None if one of them is invalid."""
         return self.frame.policies.traffic(route, rule, listener, policy, self.world)
 
     def share(self, parts: Iterable[tuple[str, int]]) -> str:
-        """Return the target that shares requests by weights, of which one at least is not 0."""
+        """Split requests by weight, and return the name of the split. At least one weight is above 0."""
         given = tuple(parts)
         weighed = [(target, weight) for target, weight in given if weight > 0]
         divisor = gcd(*(weight for _, weight in weighed))
@@ -104,7 +104,7 @@ class Targets:
         return choice.name
 
     def is_guarded(self, target: str) -> bool:
-        """Report whether something keeps requests away from a target, or from a part of it."""
+        """Report whether a target, or a part of it, has access controls."""
         if target in self.choices:
             return any(map(self.is_guarded, self.choices[target].targets))
         return target == CLOSED or (target in self.pools and bool(self.pools[target].policy.guard))
@@ -117,7 +117,7 @@ class Targets:
         protocol: BackendProtocol | None = None,
         within: Filters | None = None,
     ) -> tuple[str, Verdict]:
-        """Return the target of one reference; its own filters count `within` a rule."""
+        """Return the target of one reference. Its filters come on top of the rule's, `within`."""
         found, verdict = self.resolve(route, ref)
         if found is None:
             return BROKEN, verdict
@@ -137,7 +137,7 @@ class Targets:
     def resolve(
         self, route: RouteObject, ref: rule_wire.BackendRef
     ) -> tuple[tuple[BackendService, BackendPort] | None, Verdict]:
-        """Find the Service's port that a reference names."""
+        """Return the Service's port that a reference names."""
         if (ref.group, ref.kind) != ("", "Service"):
             return None, no("InvalidKind", f"{ref.group}/{ref.kind} {ref.name}: backends are Services")
         name = ObjectName(ref.namespace or route.name.namespace, ref.name)
@@ -157,7 +157,10 @@ class Targets:
         return (service, port), yes("ResolvedRefs")
 
     def pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
-        """Return the name of the pool of a Service's port; endpoints speak TLS if a policy says so."""
+        """Return the name of the pool of a Service's port.
+
+        A BackendTLSPolicy makes HAProxy speak TLS to the endpoints.
+        """
         passed = policy.protocol is BackendProtocol.PASSED
         checked = None if passed else self.frame.tls.policy_for(service.name, port)
         if checked is not None and not checked.verdict.holds:
@@ -173,14 +176,14 @@ class Targets:
         return name
 
     def _broken(self, route: RouteObject, policy: Policy) -> str:
-        """Return what answers for a backend that cannot be had; browsers may read it where a rule lets them."""
+        """Return the target for a backend that cannot be resolved. CORS lets browsers read the answer."""
         if route.kind in _BROKEN_FOR or policy.cors is None:
             return _BROKEN_FOR.get(route.kind, BROKEN)
         self.bodies[_NOWHERE.body] = "this route leads nowhere, as its status tells\n"
         return self._answer(replace(policy, location=None, reply=_NOWHERE))
 
     def _answer(self, policy: Policy) -> str:
-        """Return the pool that answers itself, with nothing in its policy that is about endpoints."""
+        """Return the pool of a generated response, without the parts of the policy that concern endpoints."""
         bare = Policy(
             rewrite=policy.rewrite,
             location=policy.location,
@@ -193,7 +196,7 @@ class Targets:
             deny=policy.deny,
             limit=policy.limit,
             body_size=policy.body_size,
-            # A redirect leads to where a password is asked for: to TLS, mostly.
+            # A redirect comes before the password: it mostly leads to HTTPS, where the password is asked for.
             login=policy.login if policy.reply is not None else None,
             external_auth=policy.external_auth,
         )
@@ -202,7 +205,7 @@ class Targets:
         return name
 
     def _mirrors(self, route: RouteObject, filters: Filters, protocol: BackendProtocol | None) -> Verdict:
-        """Find the pools of mirrors; what cannot be found mirrors nothing, and the status says it."""
+        """Resolve the mirrors of a rule. One that cannot be resolved is ignored and reported in the status."""
         verdict = yes("ResolvedRefs")
         filters.mirrored.clear()
         for mirror in filters.mirrors:
@@ -218,7 +221,7 @@ class Targets:
 
 
 def _policy_within(ref: rule_wire.BackendRef, policy: Policy, within: Filters) -> Policy:
-    """Return the policy of one reference, with what its own filters say. Raise Unsupported."""
+    """Return the policy of one reference: the rule's, with the reference's filters. Raise Unsupported."""
     if not ref.filters or within.path is None or within.listener is None:
         return policy
     return read_filters(ref.filters, within.path, within.listener, policy).policy

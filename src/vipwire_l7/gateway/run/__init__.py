@@ -1,1 +1,1 @@
-"""The shell: statuses written, versions found, every part wired."""
+"""The shell of `vipwire gateway`: writes statuses, discovers API versions, wires the parts."""

@@ -1,4 +1,4 @@
-"""`vipwire gateway`, wired: the process of `vipwire ingress`, given other kinds and another planner."""
+"""Wires `vipwire gateway`: the process of `vipwire ingress`, with other kinds and another planner."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -25,7 +25,7 @@ from vipwire_l7.watch.snapshot import Snapshot
 
 
 class GatewayParts:
-    """What `vipwire gateway` adds to the process: kinds at a server's versions, and the writer of statuses."""
+    """The parts that `vipwire gateway` adds to the process: kinds, planner, and writers of statuses and Services."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class GatewayParts:
         reached: Callable[[], tuple[str, ...]] | None = None,
         ingresses: Served | None = None,
     ) -> None:
-        """`udp_timeout`: seconds of silence after which a client of a UDPRoute is forgotten.
+        """`udp_timeout`: seconds without a datagram after which the relay forgets a client of a UDPRoute.
 
-        `ingresses` are to be served as well, if they are given.
+        If `ingresses` is given, the process serves these as well.
         """
         self._setting, self._udp_timeout = setting, udp_timeout
         self._planner = GatewayPlanner(setting, reached)
@@ -47,7 +47,6 @@ class GatewayParts:
 
     @property
     def served(self) -> Served:
-        """Return what the process serves."""
         return Served(self._all, self._kinds, manifests(self._kinds), self._choose, self._parts, self._relay)
 
     def _relay(self, folder: Path, controller: Controller, registry: CollectorRegistry) -> DatagramRelay:

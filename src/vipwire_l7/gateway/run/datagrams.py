@@ -1,7 +1,7 @@
-"""Serves UDPRoutes beside HAProxy: tells a relay what to listen for, and follows the plan.
+"""Serves UDPRoutes by a relay beside HAProxy, and updates the relay after each plan.
 
-It is the relay of userspace mode, as a process of its own under a name of its own: neither planning nor a restart of
-the gateway holds datagrams up. Like HAProxy it outlives a gateway that is killed, and the next one takes it over.
+The relay is that of userspace mode, as a separate process: neither planning nor a restart of the gateway delays
+datagrams. Like HAProxy, the relay survives a gateway that is killed, and the next gateway takes it over.
 """
 
 import asyncio
@@ -25,30 +25,28 @@ from vipwire_l7.gateway.run.relayed import Relayed, relayed
 from vipwire_l7.run.controller import Controller
 
 _EVERY: Final = 2.0
-"""Seconds after which it is looked at though nothing has changed: whether it lives, and what it has counted."""
+"""Seconds between two checks of the relay without a change of the plan: whether it runs, and its counters."""
 _NOTES_EVERY: Final = 30.0
 _LABELS: Final = ("listener", "namespace", "service", "port", "pod", "endpoint")
 _IPV6: Final = Path("/proc/net/if_inet6")
 
 
 def datagram_relay_name(folder: Path) -> str:
-    """Name the socket of the relay of a gateway that has a folder."""
+    """Return the name of the relay's socket, for the gateway with this folder."""
     return f"vipwire-gateway-{os.geteuid()}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
 class DatagramCounters(Collector):
-    """What the relay has counted, as it was asked last."""
+    """The relay's counters, as of the last answer."""
 
     def __init__(self) -> None:
         self._counted = RelayCounters({}, {}, 0)
         self._relayed: Mapping[str, Relayed] = {}
 
     def update(self, counted: RelayCounters, listeners: Mapping[str, Relayed]) -> None:
-        """Take new numbers."""
         self._counted, self._relayed = counted, listeners
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics."""
         sessions = CounterMetricFamily("vipwire_gateway_udp_sessions", "Clients that endpoints got", labels=_LABELS)
         failed = CounterMetricFamily("vipwire_gateway_udp_failures", "Clients that endpoints refused", labels=_LABELS)
         sent = CounterMetricFamily("vipwire_gateway_udp_received_bytes", "Bytes from clients", labels=_LABELS)
@@ -73,10 +71,10 @@ class DatagramCounters(Collector):
 
 
 class DatagramRelay:
-    """Keeps the relay at what the plan says."""
+    """Updates the relay to the plan's UDP listeners."""
 
     def __init__(self, folder: Path, controller: Controller, registry: CollectorRegistry, timeout: float) -> None:
-        """`timeout`: seconds of silence after which a client is forgotten."""
+        """`timeout`: seconds without a datagram after which the relay forgets a client."""
         self._controller = controller
         self._remote = Remote(datagram_relay_name(folder), RelaySettings((0, 0), timeout), starts=True)
         self._counters = DatagramCounters()
@@ -85,7 +83,7 @@ class DatagramRelay:
         self._noted = float("-inf")
 
     async def run(self) -> None:
-        """Follow until cancelled. Whatever an earlier gateway has left there goes on until there is a plan."""
+        """Follow the plan until cancelled. Before the first plan, the listeners of an earlier gateway stay."""
         updated = self._controller.updated
         await updated.wait()
         while True:
@@ -100,12 +98,15 @@ class DatagramRelay:
                     await updated.wait()
 
     async def stop(self, *, goes_on: bool) -> None:
-        """End the relay, or leave it to the next gateway."""
+        """Stop the relay, or leave it to the next gateway."""
         with suppress(OSError):
             await asyncio.to_thread(self._remote.close if goes_on else self._remote.retire)
 
     def _follow(self, wanted: Mapping[str, Relayed]) -> Mapping[str, str]:
-        """Tell the relay what has changed; return which listeners cannot be, and why. Raise OSError if it is lost."""
+        """Send the relay the changes; return the listeners that failed, with the reason.
+
+        Raise OSError if the relay is lost.
+        """
         if not wanted:
             if not self._ended:
                 self._remote.retire()

@@ -1,6 +1,6 @@
-"""Says what the relay of datagrams is to have: a listener for each frontend, with endpoints and their weights. Pure.
+"""Plans the listeners of the relay: one for each UDP frontend, with weighted endpoints. Pure.
 
-A Service's share is divided among its endpoints. Those that are going keep the clients that they have.
+The endpoints of a Service share its weight. Terminating endpoints keep their clients.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,15 +14,15 @@ from vipwire_l7.plan.sites import DatagramFrontend, Pool, Server
 from vipwire_l7.watch.objects import Usability
 
 _FINEST: Final = 1000
-"""What the greatest weight is at most: smaller ones are rounded to a whole one."""
+"""The greatest weight that the relay gets: fractions are scaled to it and rounded."""
 _EVERYWHERE: Final = (bytes(4), bytes(16))
 Labels = tuple[str, str, str, str, str]
-"""Namespace, Service, port, Pod and endpoint, for counters."""
+"""Namespace, Service, port, Pod and endpoint: the labels of counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """A listener, and who its endpoints are."""
+    """A listener of the relay, and the labels of its endpoints."""
 
     listener: Listener
     labels: Mapping[Place, Labels]
@@ -31,7 +31,7 @@ class Relayed:
 def relayed(
     frontends: Iterable[DatagramFrontend], servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool
 ) -> dict[str, Relayed]:
-    """Return the listeners by name. `ipv6`: whether this machine has it, for those at all addresses."""
+    """Return the listeners by name. `ipv6`: whether this machine has IPv6; wildcard listeners need to know."""
     return {each.name: _relayed(each, servers, ipv6=ipv6) for each in frontends}
 
 
@@ -68,7 +68,7 @@ def _labels(pool: Pool | None, server: Server) -> Labels:
 
 
 def _whole(weights: Mapping[Place, Fraction]) -> Iterable[tuple[Place, int]]:
-    """Make whole numbers of weights."""
+    """Scale fractional weights to whole numbers."""
     scale = _FINEST / max(weights.values())
     if all((weight / min(weights.values())).denominator == 1 for weight in weights.values()):
         scale = min(scale, 1 / min(weights.values()))

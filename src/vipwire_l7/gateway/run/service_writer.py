@@ -1,7 +1,8 @@
-"""Keeps the Services of Gateways and their EndpointSlices as they are to be (`vipwire gateway --services`).
+"""Writes the Services of Gateways and their EndpointSlices (`vipwire gateway --services`).
 
-Objects are applied (server-side apply), so that what others have added to them stays. They belong to their Gateway:
-the API server's garbage collection deletes them with it. What a Gateway has no use for any more is deleted here.
+The writer uses server-side apply, so that fields of other managers stay. The Gateway owns the objects: garbage
+collection deletes them with the Gateway. The writer itself deletes the objects that an existing Gateway no longer
+needs.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -34,22 +35,22 @@ _SLICES: Final = ("/apis/discovery.k8s.io/v1", "endpointslices")
 
 
 class ServiceWriter:
-    """Writes while we are the one who is to. `pods` is the Service that selects our Pods."""
+    """Writes while this replica is the leader. `pods` is the Service that selects vipwire's Pods."""
 
     def __init__(
         self, access: Access, pods: ObjectName, controller: str, snapshot: Snapshot, leading: Callable[[], bool]
     ) -> None:
         self._pods, self._controller, self._snapshot = pods, controller, snapshot
         self._loop = WriteLoop[str](access, MANAGED_BY, leading, lambda: snapshot.events(_KINDS), _PAUSES)
-        """Of paths."""
+        """The key of an object is its path."""
         self._written: dict[str, Json] = {}
 
     def wake(self) -> None:
-        """Look now for what is to be written."""
+        """Compare again now."""
         self._loop.wake()
 
     async def run(self, wanted: Callable[[], Mapping[ObjectName, OwnService] | None]) -> None:
-        """Write until cancelled. `wanted` are the Services by name, None before the first plan."""
+        """Write until cancelled. `wanted` returns the Services by name, None before the first plan."""
         await self._loop.run(wanted, self._keep_all)
 
     async def _keep_all(self, objects: FencedObjects, wanted: Mapping[ObjectName, OwnService]) -> None:

@@ -1,7 +1,7 @@
-"""Plans Ingresses and Gateways for one HAProxy: each planner as it is alone, and both plans as one. Pure.
+"""Plans Ingresses and Gateways for one HAProxy, and merges both plans. Pure.
 
-They meet nowhere but in the pools and certificates of the same Services and Secrets: Ingresses come in at the
-operator's own addresses, Gateways at others (`GatewaySetting.reserved`).
+The plans share only the pools and certificates of the same Services and Secrets: Ingresses use the operator's
+addresses, Gateways use others (`GatewaySetting.reserved`).
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from vipwire_l7.watch.snapshot import Snapshot
 
 
 class SharedPlanner:
-    """Both planners. What each is not concerned with is the other's affair."""
+    """Runs both planners. Each ignores the objects of the other."""
 
     def __init__(self, ingress: Planner, gateway: GatewayPlanner) -> None:
         self._ingress, self._gateway = ingress, gateway
@@ -23,17 +23,16 @@ class SharedPlanner:
 
     @property
     def zone(self) -> str:
-        """The zone that we are in, if known."""
+        """This node's zone, if known."""
         return self._gateway.zone
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan everything."""
         self.update(snapshot, now, refused)
         plans = [each.plan(snapshot, now, refused) for each in (self._ingress, self._gateway)]
         return self.kept.sites(plans[0].named | plans[1].named, plans[0].admitted)
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what has changed since the last time, in `kept`."""
+        """Plan what changed since the last call, and update `kept`."""
         both = (self._ingress, self._gateway)
         for each in both:
             each.update(snapshot, now, refused)

@@ -1,4 +1,4 @@
-"""Asks an API server at which versions it serves the kinds of the Gateway API."""
+"""Asks an API server which versions of the Gateway API's kinds it serves."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ class _List(msgspec.Struct):
 
 
 async def served_versions(access: Access) -> dict[str, frozenset[str]]:
-    """Return the plurals that are served, by API version; nothing where the server does not answer."""
+    """Return the plurals that the server serves, by API version; none if the server does not answer."""
     found: dict[str, frozenset[str]] = {}
     async with ObjectClient(access, "vipwire-gateway") as client:
         for version in (f"{group}/{each}" for group, versions in VERSIONS.items() for each in versions):

@@ -1,1 +1,1 @@
-"""Watches the objects of the Gateway API and turns their bytes into values."""
+"""Watches the objects of the Gateway API and decodes them."""

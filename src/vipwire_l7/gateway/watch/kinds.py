@@ -1,7 +1,7 @@
-"""The kinds that `vipwire gateway` reads, for the two sources of them: an API server, and manifests. Pure.
+"""The kinds that `vipwire gateway` reads from an API server or from manifests. Pure.
 
-The experimental and standard channels serve some kinds at different versions: `at_versions` takes those that a server
-has. Manifests are read at all of them.
+The standard and the experimental channel serve some kinds at different versions: `at_versions` chooses the version
+that the server has. Manifests may have any of them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ VERSIONS: Final[Mapping[str, Sequence[str]]] = {
     wire.GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
     wire.CERTIFICATES_GROUP: ("v1", "v1beta1", "v1alpha1"),
 }
-"""The versions that are read of a group that has several, the best first."""
+"""The versions that vipwire reads, for groups with several, the best first."""
 Reader: TypeAlias = Callable[[wire.Object], tuple[Declared[object] | None, tuple[Problem, ...]]]
 
 
@@ -44,7 +44,7 @@ def _reader(kind: IngressKind, version: str) -> Reader:
     def convert(source: wire.Object) -> tuple[Declared[object] | None, tuple[Problem, ...]]:
         meta = source.metadata or wire.ObjectMeta()
         name = ObjectName(meta.namespace or "", meta.name or "")
-        # The name of a bundle of a signer has colons, where others have dots.
+        # The name of a signer's bundle has colons, which other names must not have.
         found = Findings(kind.value, ObjectName(name.namespace, name.name.replace(":", ".")) if has_signer else name)
         if not found.named(namespaced=kind not in _CLUSTER_WIDE):
             return None, found.problems()
@@ -91,13 +91,12 @@ _SHARED: Final = (IngressKind.SERVICE, IngressKind.SLICE, IngressKind.SECRET)
 RESOURCES: Final[Mapping[IngressKind, IngressResource]] = {each.kind: each for each in _OWN} | {
     kind: ingress_kinds.RESOURCES[kind] for kind in _SHARED
 }
-"""By kind, at the versions that `vipwire up` serves."""
+"""The resources by kind, at the versions that `vipwire up` serves."""
 WITH_INGRESS: Final[Mapping[IngressKind, IngressResource]] = {**RESOURCES, **ingress_kinds.RESOURCES}
-"""The same with Ingresses and their classes, for both in one process."""
+"""The same with Ingresses and IngressClasses, for a process that serves both."""
 
 
 def manifests(resources: Mapping[IngressKind, IngressResource]) -> ManifestReader[IngressKind, IngressObject]:
-    """Build a reader of files."""
     return ManifestReader(
         *(
             kind_in_manifests(each, *_older(each), namespaced=each.kind not in _CLUSTER_WIDE)
@@ -119,7 +118,7 @@ def _group(resource: IngressResource) -> str:
 def at_versions(
     resources: Mapping[IngressKind, IngressResource], served: Mapping[str, Collection[str]]
 ) -> dict[IngressKind, IngressResource]:
-    """Take each kind at the best version that a server has; `served` has the plurals by API version."""
+    """Choose each kind's best version that a server has; `served` has the plurals by API version."""
 
     def best(resource: IngressResource) -> IngressResource:
         group = _group(resource)

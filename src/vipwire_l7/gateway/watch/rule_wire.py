@@ -1,4 +1,4 @@
-"""The rules of routes as they stand on the wire: matches, filters, backends. See `wire`."""
+"""The wire structs of routes' rules: matches, filters, backends. See `wire`."""
 
 from msgspec import Struct, field
 
@@ -8,7 +8,7 @@ class Wire(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ObjectRef(Wire, frozen=True):
-    """A reference to an object that holds something: a Secret, a ConfigMap, an extension."""
+    """A reference to an object that holds data: a Secret, a ConfigMap, an extension."""
 
     name: str
     group: str = ""
@@ -32,7 +32,7 @@ class HeaderModifier(Wire, frozen=True):
 
 
 class PathModifier(Wire, frozen=True):
-    """How a path is changed."""
+    """`path` of a redirect or a rewrite."""
 
     type: str
     replace_full_path: str | None = None
@@ -57,7 +57,7 @@ class UrlRewrite(Wire, frozen=True):
 
 
 class Fraction(Wire, frozen=True):
-    """A share of requests."""
+    """`fraction`: a share of requests."""
 
     numerator: int
     denominator: int = 100
@@ -223,7 +223,7 @@ class SessionPersistence(Wire, frozen=True):
 
 
 class RouteRule(Wire, frozen=True):
-    """What the rules of all routes have."""
+    """The fields that the rules of all routes have."""
 
     name: str | None = None
     backend_refs: tuple[BackendRef, ...] = ()

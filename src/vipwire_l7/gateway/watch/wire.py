@@ -1,7 +1,7 @@
-"""Objects of the Gateway API as they stand on the wire, only the fields that are read.
+"""The wire structs of the Gateway API, with only the fields that vipwire reads.
 
-They are values (frozen, comparable), so that planning works with them as they are. Custom resources have no nulls: an
-API server drops or refuses them, so that only optional scalars may be None.
+They are values (frozen, comparable), so planning uses them directly. Custom resources have no nulls: an API server
+drops or refuses them, so only optional scalars may be None.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from vipwire_l7.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, Ro
 GROUP = "gateway.networking.k8s.io"
 CERTIFICATES_GROUP = "certificates.k8s.io"
 POLICY_GROUP = "vipwire.io"
-"""The group of our own kinds."""
+"""The API group of vipwire's own kinds."""
 
 
 class ObjectMeta(Meta, gc=False, rename="camel"):
@@ -37,14 +37,14 @@ class ParentRef(Wire, frozen=True):
 
 
 class RouteSpec(Wire, frozen=True):
-    """The `spec` of TCPRoutes and UDPRoutes, and what all routes have."""
+    """The `spec` of TCPRoutes and UDPRoutes; the other routes have these fields too."""
 
     parent_refs: tuple[ParentRef, ...] = ()
     rules: tuple[RouteRule, ...] = ()
 
 
 class NamedRouteSpec(RouteSpec, frozen=True):
-    """The `spec` of a TLSRoute, and of routes that have hosts."""
+    """The `spec` of a TLSRoute, and of other routes with hostnames."""
 
     hostnames: tuple[str, ...] = ()
 
@@ -77,14 +77,14 @@ class Selector(Wire, frozen=True):
 
 
 class FromNamespaces(Wire, frozen=True):
-    """Whose routes or listeners may attach."""
+    """`namespaces` of `allowedRoutes` and `allowedListeners`."""
 
     from_: str | None = field(default=None, name="from")
     selector: Selector | None = None
 
 
 class RouteKind(Wire, frozen=True):
-    """A kind of route."""
+    """One of `allowedRoutes.kinds`."""
 
     kind: str
     group: str = GROUP
@@ -137,7 +137,7 @@ class ClientValidation(Wire, frozen=True):
 
 
 class PortTls(Wire, frozen=True):
-    """What is asked of clients."""
+    """`tls` of a port: the validation of client certificates."""
 
     validation: ClientValidation | None = None
 
@@ -170,10 +170,10 @@ class GatewayTls(Wire, frozen=True):
 
 
 class Infrastructure(Wire, frozen=True):
-    """`infrastructure`. Its labels and annotations are for the Services of Gateways, not for HAProxy."""
+    """`infrastructure`. Labels and annotations apply to the Services of Gateways, not to HAProxy."""
 
     parameters_ref: ObjectRef | None = None
-    labels: dict[str, str] = {}  # noqa: RUF012  # msgspec gives each its own
+    labels: dict[str, str] = {}  # noqa: RUF012  # msgspec gives each struct its own
     annotations: dict[str, str] = {}  # noqa: RUF012
 
 
@@ -203,7 +203,7 @@ class GatewayClassSpec(Wire, frozen=True):
 
 
 class GrantFrom(Wire, frozen=True):
-    """Who may refer."""
+    """One of `from` of a ReferenceGrant."""
 
     kind: str
     namespace: str
@@ -211,7 +211,7 @@ class GrantFrom(Wire, frozen=True):
 
 
 class GrantTo(Wire, frozen=True):
-    """What may be referred to."""
+    """One of `to` of a ReferenceGrant."""
 
     kind: str
     group: str = ""
@@ -260,7 +260,7 @@ class BackendTlsSpec(Wire, frozen=True):
 
 
 class Object(Wire, frozen=True):
-    """Any object. `spec` is typed by the kind."""
+    """Any object. Each kind has its own type of `spec`."""
 
     metadata: ObjectMeta | None = None
     status: Any = None
@@ -321,7 +321,7 @@ class BackendTlsPolicy(Object, frozen=True):
 
 
 class PolicyObject(Object, frozen=True):
-    """TrafficPolicy and BackendPolicy, unread: what cannot be read there must be told, not overlooked."""
+    """TrafficPolicy and BackendPolicy. `spec` is not decoded: the planner must report an invalid field."""
 
     spec: Any = None
 
@@ -331,7 +331,7 @@ class Namespace(Object, frozen=True):
 
 
 class ConfigMap(Object, frozen=True):
-    """ConfigMap, for authorities' certificates."""
+    """ConfigMap, for CA certificates."""
 
     data: dict[str, str] = {}  # noqa: RUF012  # msgspec copies it
 

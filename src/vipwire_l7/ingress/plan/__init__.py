@@ -1,1 +1,1 @@
-"""Plans Ingresses, from objects to a plan. Pure."""
+"""Plans Ingresses. Pure."""

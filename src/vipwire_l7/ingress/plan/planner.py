@@ -1,9 +1,9 @@
-"""From Ingresses to a plan: who owns which path, which pools there are, which certificates are served.
+"""Plans Ingresses: the owner of each path, the pools, and the certificates.
 
-Ingresses are taken from the oldest to the youngest, and the first to name a path of a host has it. A default backend
-ranks after all rules. A path whose Service is missing is not handed to the next best path: it answers 503. What one
-namespace may do at another's hosts, `tenancy` says. Ingresses meet only at hosts: each host is planned by itself, and
-again when one of its Ingresses changes, or what it has looked at.
+The oldest Ingress with a path of a host gets the path. A default backend ranks after all rules. A path without its
+Service answers 503, and does not fall back to the next best path. `tenancy` limits one namespace at another's hosts.
+Ingresses interact only at hosts: the planner plans each host on its own, and again when one of its Ingresses changes,
+or an object that the host's result looked up.
 """
 
 import heapq
@@ -29,12 +29,12 @@ from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
 _CONTENT, _SITE, _DEFAULT, _CERTIFICATES = "content", "site", "default", "certificates"
 Result: TypeAlias = tuple[str, ObjectName]
-"""What of an Ingress, or which site (`_site_ref`)."""
+"""An Ingress's part, or a site (`_site_ref`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificatesResult:
-    """What the `tls` of an Ingress has come to: by file name the content, hosts and who asks. `until` it is so."""
+    """The certificates of an Ingress's `tls`: by file name the content, hosts and field. It holds until `until`."""
 
     parts: tuple[tuple[str, str, tuple[str, ...], Asker], ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -43,7 +43,7 @@ class CertificatesResult:
 
 @dataclass(frozen=True, slots=True)
 class DefaultResult:
-    """What the default backend of an Ingress has come to."""
+    """The target of an Ingress's default backend."""
 
     target: str
     pools: Mapping[str, Pool] = field(default_factory=dict)
@@ -51,12 +51,12 @@ class DefaultResult:
 
 
 def _site_ref(site: str) -> ObjectRef:
-    """Name a site as if it were an Ingress, for those who look at whose it is: no Ingress is called so."""
+    """Return a reference that stands for a site in dependencies. No Ingress can have this name."""
     return IngressKind.INGRESS, ObjectName("", site)
 
 
 class IngressPlanner:
-    """Plans Ingresses."""
+    """Plans Ingresses, and keeps the results from one plan to the next."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -72,37 +72,37 @@ class IngressPlanner:
         self._by_site: dict[str, set[ObjectName]] = {}
         self._sites: dict[str, SiteResult] = {}
         self._demands: dict[str, Budget] = {}
-        """What sites ask of the budgets of namespaces."""
+        """The budgets that sites ask for."""
         self._sum = Counter[str]()
         self._is_limited = False
         self._defaults: dict[ObjectName, DefaultResult] = {}
         self._certificates: dict[ObjectName, CertificatesResult] = {}
         self._certified: dict[str, set[ObjectName]] = {}
-        """By file name the Ingresses that ask for it."""
+        """The Ingresses of each certificate, by file name."""
         self._ends: list[tuple[float, ObjectName]] = []
         self._now = 0.0
         self._told = set[ObjectRef]()
         self.revision: int | None = None
-        """Counts the changes of which Ingresses are served; None before the first plan."""
+        """A count of changes of the set of served Ingresses; None before the first plan."""
         self._refusals: Mapping[ObjectName, object] = {}
 
     @property
     def zone(self) -> str:
-        """The zone that we are in, if known."""
+        """This node's zone, if known."""
         return self._setting.zone
 
     @property
     def due(self) -> float:
-        """When time alone changes the plan."""
+        """When the plan expires although no object changes."""
         return self._ends[0][0] if self._ends else math.inf
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan all Ingresses. They have no frontends of their own that could be refused."""
+        """Plan all Ingresses. They have no frontends that HAProxy could refuse."""
         self.update(snapshot, now, refused)
         return self.sites()
 
     def serves(self, ref: ObjectRef) -> bool:
-        """Report whether an Ingress belongs to this controller, as it is now."""
+        """Report whether an Ingress belongs to this controller now."""
         return ref not in self._changes and (ref[1] in self._wanted or ref[1] in self._failed)
 
     def ours(self) -> Iterator[ObjectRef]:
@@ -114,7 +114,6 @@ class IngressPlanner:
         return taken
 
     def sites(self) -> SitePlan:
-        """Write the plan down."""
         ours = {name: each.ingress for name, each in self._wanted.items()}
         ours |= {name: ingress for name, (ingress, _) in self._failed.items()}
         admitted = tuple(each.name for each in sorted(ours.values(), key=lambda each: each.age))
@@ -122,7 +121,7 @@ class IngressPlanner:
         return self.kept.sites(named, admitted)
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what has changed since the last time, in `kept`."""
+        """Plan what changed since the last call, and update `kept`."""
         del refused
         is_first = snapshot is not self._snapshot
         if is_first:
@@ -136,7 +135,7 @@ class IngressPlanner:
         self.follow(world, None if is_first else changed)
 
     def follow(self, world: World, changed: Collection[ObjectRef] | None) -> None:
-        """Plan what some objects change, None for all."""
+        """Plan the effect of changed objects, None for all."""
         noted = set[ObjectRef]()
         looking = world.looking(noted)
         stale = self._looked_at.users(changed or ())
@@ -181,7 +180,7 @@ class IngressPlanner:
         if ingress is not None and is_ours(ingress, world.classes, self._setting):
             try:
                 now = self._wanted[name] = wanted_of(ingress, world.secrets)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
+            except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
                 self._failed[name] = ingress, failure(name, error)
             self._record((_CONTENT, name), noted)
         else:
@@ -200,13 +199,13 @@ class IngressPlanner:
         return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
 
     def _tenancy(self, sites: Iterable[str], noted: set[ObjectRef]) -> Tenancy:
-        """Find whose some sites are."""
+        """Find the owners of some sites."""
         looked = {each for site in sites for each in (site, wildcard_of(site))}
         noted.update(map(_site_ref, looked))
         return tenancy_of(looked, self._at(looked), hosts_apart=self._setting.hosts_apart)
 
     def _plan_defaults(self, names: Iterable[ObjectName], world: World, noted: set[ObjectRef]) -> bool:
-        """Find the targets of default backends; report whether any is another."""
+        """Resolve default backends; report whether any target changed."""
         before = dict(self._defaults)
         for name in names:
             wanted, old = self._wanted.get(name), self._defaults.pop(name, None)
@@ -230,9 +229,9 @@ class IngressPlanner:
         return {name: self._defaults[name].target for name in names}
 
     def _plan_sites(self, sites: Collection[str], world: World, noted: set[ObjectRef]) -> set[ObjectName]:
-        """Plan some sites; return the Ingresses that are told of it.
+        """Plan some sites; return the Ingresses whose problems may change.
 
-        As long as all that namespaces ask for fits into their budgets, sites have nothing to do with one another.
+        As long as the demands of all namespaces fit into their budgets, sites do not affect each other.
         """
         made: dict[str, SiteResult] = {}
         for site in sites:
@@ -263,7 +262,7 @@ class IngressPlanner:
     def _drafted(
         self, sites: Collection[str], budget: Budget, world: World, noted: set[ObjectRef]
     ) -> dict[str, SiteResult]:
-        """Plan some sites with one budget: first what their Ingresses claim, then their canaries."""
+        """Plan some sites with one budget: first the paths of their Ingresses, then the canaries."""
         drafts, defaults = dict[str, SiteDraft](), self._ordered_defaults() if self._defaults else {}
         seen: dict[str, set[ObjectRef]] = {}
         for site in sites:
@@ -303,7 +302,7 @@ class IngressPlanner:
             self.kept.certificates.put(file, self._certificate(file))
 
     def _certificate(self, file: str) -> Certificate | None:
-        """Put together what Ingresses ask for of a certificate, the oldest first."""
+        """Merge the uses of a certificate by Ingresses, the oldest first."""
         names = sorted(self._certified[file], key=lambda name: self._wanted[name].ingress.age)
         parts = [part for name in names for part in self._certificates[name].parts if part[0] == file]
         if not parts:
@@ -313,7 +312,7 @@ class IngressPlanner:
         return Certificate(file, parts[0][1], tuple(hosts), tuple(part[3] for part in parts))
 
     def _certify(self, wanted: Wanted, world: World, noted: set[ObjectRef]) -> CertificatesResult:
-        """Find the certificates of an Ingress, and the hosts for which its namespace may have them served."""
+        """Read the certificates of an Ingress, for the hosts where its namespace may have them served."""
         ingress, until = wanted.ingress, math.inf
         parts, problems = [], []
         for tls in ingress.tls:
@@ -337,7 +336,6 @@ class IngressPlanner:
         return CertificatesResult(tuple(parts), tuple(problems), until)
 
     def _problems(self, name: ObjectName) -> tuple[Problem, ...]:
-        """Tell what is wrong with an Ingress."""
         if name in self._failed:
             return (self._failed[name][1],)
         wanted = self._wanted.get(name)
@@ -361,7 +359,7 @@ def plan_sites(world: World, setting: Setting) -> SitePlan:
 
 
 def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], setting: Setting) -> bool:
-    """Report whether an Ingress is this controller's, by its class; without one, by the default class."""
+    """Report whether an Ingress belongs to this controller: by its class, or without one by the default class."""
     if not ingress.class_name:
         default = any(each.default and each.controller == setting.controller for each in classes.values())
         return setting.without_class or default

@@ -1,4 +1,4 @@
-"""Plans one site: which Ingress has which of its paths, what canaries take of them, and where they lead. Pure."""
+"""Plans one site: the owner of each path, the shares of canaries, and the targets. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from vipwire_l7.watch.objects import BackendService, Ingress, IngressClass, Ingr
 from vipwire_l7.watch.snapshot import ObjectRef, Refusal
 
 _RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 7, 1_000
-"""What it adds to a choice at most (`canaries`), and the steps that cost the same time."""
+"""The maximum steps that a canary adds to a choice (`canaries`), and the PCRE steps that take the same time."""
 Defaults: TypeAlias = Mapping[ObjectName, str]
 """The targets of default backends by Ingress, the oldest first."""
 Told: TypeAlias = dict[ObjectName, list[Problem]]
@@ -31,7 +31,7 @@ Told: TypeAlias = dict[ObjectName, list[Problem]]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The objects that are planned. `now` in seconds since the epoch, for certificates."""
+    """The objects to plan. `now` is in seconds since the epoch, for certificates."""
 
     ingresses: Mapping[ObjectName, Ingress]
     classes: Mapping[ObjectName, IngressClass]
@@ -39,10 +39,10 @@ class World:
     secrets: Finds[Secret]
     now: float
     refusals: Finds[Refusal] = field(default_factory=dict)
-    """By Service what of it is not connected to."""
+    """The refused destinations of each Service."""
 
     def looking(self, noted: set[ObjectRef]) -> "World":
-        """Note there who is looked up from now on."""
+        """Return the same objects, with lookups recorded in `noted`."""
         return replace(
             self,
             services=Looked(IngressKind.SERVICE, self.services, noted),
@@ -53,7 +53,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class SiteResult:
-    """What a site has come to. With `looks_at_default` it depends on where no rule matches."""
+    """The result of one site. With `looks_at_default`, it depends on the targets of default backends."""
 
     host: HostPlan | None = None
     pools: Mapping[str, Pool] = field(default_factory=dict)
@@ -62,12 +62,12 @@ class SiteResult:
 
 
 def failure(name: ObjectName, error: Exception) -> Problem:
-    """Report an Ingress whose planning has failed unexpectedly."""
+    """Report an unexpected exception in the planning of an Ingress."""
     return Problem("Ingress", name, "", f"cannot be planned, which is a defect of vipwire; {unexpected(error)}")
 
 
 class SiteDraft:
-    """The plan of a site in the making."""
+    """The unfinished plan of a site."""
 
     def __init__(self, world: World, site: str, tenancy: Tenancy, budget: Budget, defaults: Defaults) -> None:
         self._world, self._site, self._tenancy = world, site, tenancy
@@ -79,16 +79,16 @@ class SiteDraft:
         self._splits: dict[Key, Split] = {}
         self.problems: Told = {}
         self._shut: dict[str, set[tuple[object, ...]]] = {}
-        """The paths below which all is closed but what has all of some guards."""
+        """The paths to deny, with all paths below them, unless they have all the access controls given here."""
         self._misread: list[tuple[Wanted, PathRule, Key]] = []
-        """The rules whose paths some servers may read otherwise."""
+        """The rules whose paths some servers may read differently."""
 
     def add(self, wanted: Wanted) -> None:
-        """Add an Ingress; those that share paths as canaries come after all others."""
+        """Add an Ingress. Add canaries after all other Ingresses."""
         try:
             for rule, key in wanted.at[self._site]:
                 (self._divide if wanted.canary else self._claim)(wanted, rule, key)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
+        except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
             name = wanted.ingress.name
             self.problems.setdefault(name, []).append(failure(name, error))
         if wanted.ingress.name in self._defaults and not self._is_apart(wanted.ingress.name):
@@ -127,12 +127,11 @@ class SiteDraft:
         self._splits[key] = split
 
     def finished(self) -> SiteResult:
-        """Complete the site."""
         root = self._site, Match.PREFIX, ""
         for name in self._fallbacks:
             self._routes.setdefault(root, Route(*root, self._defaults[name], name))
         if self._defaults and self._tenancy.hosts_apart and (self._routes or self._site in self._tenancy.owners):
-            # What no path takes goes to the first default backend that may have it, or nowhere.
+            # Requests that match no path go to the first default backend that may serve the host, if any.
             near = (each for each in self._defaults.items() if not self._is_apart(each[0]))
             name, target = next(near, (ObjectName("", ""), NOWHERE))
             self._routes.setdefault(root, Route(*root, target, name))
@@ -147,7 +146,7 @@ class SiteDraft:
         return SiteResult(host, self.pools, self.problems, bool(self._misread))
 
     def _is_strange(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
-        """Report, and note, whether a path is at a host of another namespace that does not share it."""
+        """Report whether a path is at a host of another namespace that does not share it, and record the problem."""
         owner = self._tenancy.stranger_to(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
         if owner is not None:
             text = (
@@ -158,11 +157,11 @@ class SiteDraft:
         return owner is not None
 
     def _is_apart(self, ingress: ObjectName) -> bool:
-        """Report whether the site is another namespace's, where hosts are apart."""
+        """Report whether the site is another namespace's, where each host belongs to one namespace."""
         return self._tenancy.hosts_apart and self._tenancy.stranger_to(self._site, ingress.namespace) is not None
 
     def _close(self) -> None:
-        """Close all paths at or below those that are to be shut, unless they are guarded in the same way."""
+        """Deny all paths at or below those to deny, unless they have the same access controls."""
         for key, route in tuple(self._routes.items()) if self._shut else ():
             above = self._shut if key[1] is Match.EXPRESSION else _above(key[2])
             guards = {guard for below in above for guard in self._shut.get(below, ())}
@@ -174,7 +173,7 @@ class SiteDraft:
             self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
 
     def _note_misread(self) -> None:
-        """Tell of rules whose own paths HAProxy refuses, since some servers read them as others."""
+        """Report rules whose own paths HAProxy denies, since some servers read them as others."""
         targets = {self._found(""), *(route.target for route in self._routes.values())}
         for wanted, rule, key in self._misread:
             other = other_reading(key[2])
@@ -185,7 +184,7 @@ class SiteDraft:
             self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
 
     def _found(self, path: str) -> str:
-        """Find where a path leads, regular expressions apart."""
+        """Return the target of a path, without regular expressions."""
         exact = self._routes.get((self._site, Match.EXACT, path))
         above = (self._routes.get((self._site, Match.PREFIX, each)) for each in _above(path.rstrip("/")))
         found = exact or next(filter(None, above), None)
@@ -222,11 +221,11 @@ class SiteDraft:
             self._misread.append((wanted, rule, key))
 
     def _excess(self, wanted: Wanted, site: str, steps: int, tried: int = 1) -> str:
-        """Use a part of the namespace's budget; say why not if that is too much."""
+        """Spend the namespace's budget; return the reason if it does not suffice."""
         return self._budget.take(wanted.ingress.name.namespace, tried, {site: steps})
 
     def _shut_below(self, wanted: Wanted, rule: PathRule, why: str) -> None:
-        """Close what a regular expression that guards could match, and more, since it cannot be tried."""
+        """Deny everything that a regular expression that guards could match, since HAProxy cannot try it."""
         below = literal_prefix(rule.path)
         guard = () if wanted.closed else wanted.policy.guard
         self._shut.setdefault(below, set()).add(guard)
@@ -241,7 +240,10 @@ class SiteDraft:
         field: str,
         shared: tuple[Pool, bool] | None = None,
     ) -> str:
-        """Find or make the pool of a backend; `shared` is that of the path of which it is a canary; if foreign."""
+        """Find or make the pool of a backend.
+
+        For a canary, `shared` is the pool of its path, and whether it is foreign.
+        """
         resolved = wanted.resolve(ref, rule, field, self._world.services)
         self.problems.setdefault(wanted.ingress.name, []).extend(resolved.problems)
         refusal = self._world.refusals.get(ref.service)
@@ -265,7 +267,7 @@ class SiteDraft:
 
 
 def _above(path: str) -> Iterator[str]:
-    """Yield a path and all that it is below."""
+    """Yield a path and all its parents."""
     yield path
     while path:
         path = path.rpartition("/")[0]

@@ -1,9 +1,9 @@
-"""Limits a namespace at a host that another one has: it cannot take requests from paths that are there.
+"""Limits a namespace at another namespace's host: it must not take requests from existing paths.
 
-A host is the namespace's of the oldest Ingress that has a rule for it. Further namespaces may have paths of it that
-nobody has yet, unless the operator wants hosts apart (`Setting.hosts_apart`). What leads requests for existing paths
-elsewhere is refused from other namespaces: canaries, regular expressions (which win over prefixes), and certificates
-for the host. The owner allows it by the annotation `vipwire.io/share-with`, at any of its Ingresses for the host.
+A host belongs to the namespace of the oldest Ingress with a rule for it. Other namespaces may add new paths, unless
+the operator sets `Setting.hosts_apart`. vipwire refuses their canaries, regular expressions (which win over prefixes)
+and certificates for the host, since these redirect requests for existing paths. The owner allows them by the
+annotation `vipwire.io/share-with`, at any of its Ingresses for the host.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,14 +21,17 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """Whose hosts are whose. `owners` is by host the oldest Ingress, `shared` whom its namespace has let in."""
+    """The owners of hosts.
+
+    `owners` has the oldest Ingress by host, `shared` the namespaces that its namespace allows.
+    """
 
     owners: Mapping[str, ObjectName] = field(default_factory=dict)
     shared: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     hosts_apart: bool = False
 
     def stranger_to(self, site: str, namespace: str) -> ObjectName | None:
-        """Name the Ingress that has a host, if it is another namespace's that does not share it."""
+        """Return the Ingress that owns a host, if it is in another namespace that does not share the host."""
         owner = self.owner(site)
         if owner is None or owner.namespace == namespace:
             return None
@@ -36,11 +39,11 @@ class Tenancy:
         return None if shared & {namespace, EVERYBODY} else owner
 
     def certified(self, hosts: Iterable[str], namespace: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Part hosts into those that a namespace may have a certificate served for, and those that it may not."""
+        """Split hosts into those for which a namespace may have a certificate served, and the others."""
         return _parted(hosts, lambda host: self.stranger_to(host, namespace) is None)
 
     def owner(self, site: str) -> ObjectName | None:
-        """Name the Ingress that has a host first."""
+        """Return the oldest Ingress with the host."""
         found = self.owners.get(site)
         if found is None and self.hosts_apart and site != EVERY_HOST:
             return self.owners.get(wildcard_of(site))
@@ -48,7 +51,7 @@ class Tenancy:
 
 
 def tenancy_of(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
-    """Find whose these hosts are; `ingresses` are all that have rules for one, the oldest first."""
+    """Find the owners of these hosts. `ingresses` are all that have rules for one, the oldest first."""
     owners: dict[str, ObjectName] = {}
     shared: dict[str, set[str]] = {}
     made = Tenancy(owners, shared, hosts_apart)
@@ -66,7 +69,7 @@ def tenancy_of(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_ap
 
 
 def with_guards_of(policy: Policy, main: Policy) -> Policy:
-    """Replace the guards of a canary of another namespace by those of the path that it shares."""
+    """Give a canary from another namespace the access controls of the path it splits."""
     return replace(
         policy,
         allow=main.allow or policy.allow,
@@ -79,7 +82,7 @@ def with_guards_of(policy: Policy, main: Policy) -> Policy:
 
 
 def wildcard_of(site: str) -> str:
-    """Name the site of the wildcard that covers a host."""
+    """Return the wildcard site that covers a host."""
     return f"*.{site.partition('.')[2]}"
 
 

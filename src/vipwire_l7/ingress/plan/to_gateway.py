@@ -1,8 +1,8 @@
-"""Writes Gateway API objects that serve what Ingresses serve, and says what has no equivalent. Pure.
+"""Writes Gateway API objects that serve what Ingresses serve, and reports features without an equivalent. Pure.
 
 Each namespace gets a Gateway `ingress` with its certificates; each host of an Ingress gets an HTTPRoute. A canary
-becomes shares and header matches of the route that it shares. Annotations that have no place in the API become our
-own policies (`to_policies`). Values are those that `vipwire ingress` reads, ours or
+becomes weights and header matches of the route whose path it splits. Annotations without a place in the Gateway API
+become vipwire's own policies (`to_policies`). Like `vipwire ingress`, the conversion reads vipwire's annotations and
 those of other controllers.
 """
 
@@ -35,7 +35,7 @@ _CONVERTED: Final = frozenset(
 
 @dataclass(slots=True)
 class Converted:
-    """The objects, and a Problem for each thing that they leave out."""
+    """The objects, and a Problem for each feature that they lack."""
 
     objects: list[Json] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Converted:
 def to_gateway(
     ingresses: Iterable[Ingress], services: Mapping[ObjectName, BackendService], class_name: str
 ) -> Converted:
-    """Convert Ingresses. `services` tell the numbers of named ports."""
+    """Convert Ingresses. `services` has the numbers of named ports."""
     made = Converted()
     read = [(each, read_annotations(each)) for each in sorted(ingresses, key=lambda each: each.age)]
     canaries = [(each, values) for each, values in read if values("canary")]
@@ -110,8 +110,6 @@ def _section(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """One Ingress on its way."""
-
     ingress: Ingress
     values: AnnotationValues
     services: Mapping[ObjectName, BackendService]
@@ -122,7 +120,7 @@ class _One:
         self.made.problems.append(Problem("Ingress", self.ingress.name, where, text))
 
     def sections(self, host: str) -> list[str]:
-        """Name the HTTPS listeners for a host."""
+        """Return the HTTPS listeners for a host."""
         wild = f"*.{host.partition('.')[2]}"
         hosts = {each for tls in self.ingress.tls if tls.secret for each in tls.hosts or (EVERY_HOST,)}
         return [_section(each) for each in (host, wild, EVERY_HOST) if each in hosts][:1]

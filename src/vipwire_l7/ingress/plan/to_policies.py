@@ -1,4 +1,4 @@
-"""Writes our own policies for annotations of Ingresses that have no place in the Gateway API. Pure."""
+"""Writes vipwire's own policies for annotations without a place in the Gateway API. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -13,14 +13,14 @@ Json: TypeAlias = dict[str, Any]
 _API: Final = "vipwire.io/v1"
 _ROUTES: Final = "gateway.networking.k8s.io"
 _OF_ROUTES: Final = frozenset({"timeout-server"})
-"""What a route says itself."""
+"""The annotations that become fields of the route."""
 _MOST_TARGETS: Final = 16
 IN_POLICIES: Final = frozenset((*TRAFFIC.values(), *BACKEND.values()))
 """The annotations that become fields of policies."""
 
 
 def traffic_policies(ingress: Ingress, values: AnnotationValues, routes: Iterable[str]) -> Iterator[Json]:
-    """Write what guards the HTTPRoutes of an Ingress."""
+    """Write the TrafficPolicies of an Ingress's HTTPRoutes."""
     refs = [{"group": _ROUTES, "kind": "HTTPRoute", "name": name} for name in routes]
     yield from _policies("TrafficPolicy", ingress, refs, _spec(ingress, values, TRAFFIC))
 
@@ -28,7 +28,7 @@ def traffic_policies(ingress: Ingress, values: AnnotationValues, routes: Iterabl
 def backend_policies(
     ingresses: Iterable[tuple[Ingress, AnnotationValues]],
 ) -> tuple[list[Json], list[Problem]]:
-    """Write how the Services of all Ingresses are used; a Service is used in one way, that of the oldest Ingress."""
+    """Write a BackendPolicy for each Service of the Ingresses. If they differ, the oldest Ingress's settings win."""
     made: list[Json] = []
     problems, known = [], dict[ObjectName, Json]()
     for ingress, values in ingresses:
@@ -46,7 +46,7 @@ def backend_policies(
 
 
 def _policies(kind: str, ingress: Ingress, refs: Sequence[Json], spec: Json) -> Iterator[Json]:
-    """Write as many policies as the targets need."""
+    """Write as many policies as the targets need: a policy has a limited number of targetRefs."""
     for start in range(0, len(refs) if spec else 0, _MOST_TARGETS):
         name = ingress.name.name if not start else f"{ingress.name.name}-{start // _MOST_TARGETS + 1}"
         content = {"targetRefs": [*refs[start : start + _MOST_TARGETS]], **spec}
@@ -66,7 +66,7 @@ def _spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str])
 
 
 def _written(name: str, value: Any, namespace: str) -> Any:
-    """Write a value as its field has it."""
+    """Write a value in the form of its field."""
     if name.startswith("timeout-") or name == "health-check-interval":
         return f"{value}ms"
     if isinstance(value, tuple):

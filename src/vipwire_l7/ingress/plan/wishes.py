@@ -1,6 +1,6 @@
-"""Plans one Ingress by itself, from it, the Secret of its users and the Services it names.
+"""Reads one Ingress by itself, with the Secret of its users and the Services it names.
 
-It is kept from one plan to the next, as long as the Ingress and the Secret are the same.
+The planner keeps the result as long as the Ingress and the Secret are the same.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match,
 from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 
 Key: TypeAlias = tuple[str, Match, str]
-"""What no two Ingresses can have both: a site, how a path is compared, and the path."""
+"""A site, a path type and a path: only one Ingress can have each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ResolvedBackend:
     """The pool of a backend: its name and, unless HAProxy itself answers 503 there, the pool."""
 
     service: BackendService | None
-    """What it was made of."""
+    """The Service that the pool was made from."""
     target: str
     pool: Pool | None = None
     problems: tuple[Problem, ...] = ()
@@ -59,7 +59,7 @@ class Wanted:
     """The namespaces that may have a part of its hosts."""
     problems: tuple[Problem, ...]
     resolved: dict[str, ResolvedBackend] = field(default_factory=dict, compare=False)
-    """By field of the Ingress: the backends resolved so far."""
+    """The resolved backends, by field of the Ingress."""
     at: dict[str, list[tuple[PathRule, Key]]] = field(default_factory=dict, compare=False)
     """The rules of each host, with their keys; EVERY_HOST for all."""
 
@@ -69,13 +69,12 @@ class Wanted:
 
     @property
     def sites(self) -> AbstractSet[str]:
-        """The hosts of its rules."""
         return self.at.keys()
 
     def resolve(
         self, ref: ServiceRef, rule: PathRule | None, where: str, services: Finds[BackendService]
     ) -> ResolvedBackend:
-        """Find the pool of a backend of this Ingress. `rule` is its path's, None for the default backend."""
+        """Find the pool of a backend of this Ingress. `rule` has the path, None for the default backend."""
         service, found = services.get(ref.service), self.resolved.get(where)
         if found is None or found.service is not service:
             found = self.resolved[where] = _resolve(self, ref, rule, where, service)
@@ -83,7 +82,6 @@ class Wanted:
 
 
 def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
-    """Read what an Ingress wants."""
     annotations = read_annotations(ingress)
     users = users_of(ingress.name.namespace, annotations)
     asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
@@ -118,7 +116,7 @@ def _key(rule: PathRule, annotations: AnnotationValues) -> Key:
 def _resolve(
     wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None
 ) -> ResolvedBackend:
-    """Find the pool of a backend; one that answers 503 where there can be none."""
+    """Find the pool of a backend; one that answers 503 if the Service has no such port."""
     nowhere, name = CLOSED if wanted.closed else UNAVAILABLE, wanted.ingress.name
     if service is None:
         missing = Problem("Ingress", name, f"{where}.service.name", f"the Service {ref.service} does not exist")
@@ -136,7 +134,7 @@ def _resolve(
 
 
 def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
-    """List what of a Service's weights cannot be read."""
+    """Yield the invalid weights of a Service."""
     for complaint in read_weights(service.annotations)[1]:
         yield f"{ref.service} has an annotation vipwire.io/weights that is wrong in part: {complaint}"
 

@@ -1,1 +1,1 @@
-"""The objects of the Gateway API, and who may refer to which."""
+"""The objects of the Gateway API, and the rules for references between them."""

@@ -1,4 +1,4 @@
-"""Decides who may refer into another namespace, and whose routes a listener takes. Pure."""
+"""Decides which references into another namespace are allowed, and which namespaces a listener allows. Pure."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ _NAME_LABEL = "kubernetes.io/metadata.name"
 
 
 def may_refer(world: GatewayWorld, source: Item, group: str, kind: str, target: ObjectName) -> bool:
-    """Report whether an object may refer to another one: in its own namespace, or by a grant of the other one's."""
+    """Report whether an object may refer to a target: in its namespace, or by a ReferenceGrant in the target's."""
     if source.name.namespace == target.namespace:
         return True
     return any(_allows(grant, source, group, kind, target.name) for grant in world.grants(target.namespace))
@@ -24,7 +24,7 @@ def _allows(grant: wire.GrantSpec, source: Item, group: str, kind: str, name: st
 
 
 def admits(wanted: wire.FromNamespaces, own: str, namespace: str, world: GatewayWorld, default: str) -> bool:
-    """Report whether objects of a namespace are let in by one of the namespace `own`."""
+    """Report whether `from` of a listener in the namespace `own` allows objects of `namespace`."""
     match wanted.from_ or default:
         case "All":
             return True
@@ -38,7 +38,6 @@ def admits(wanted: wire.FromNamespaces, own: str, namespace: str, world: Gateway
 
 
 def selects(selector: wire.Selector, labels: Mapping[str, str]) -> bool:
-    """Report whether a selector selects an object by its labels."""
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
         _holds(each, labels) for each in selector.match_expressions
     )

@@ -1,4 +1,4 @@
-"""Compares hosts of listeners and routes: a wildcard stands for one label or more. Pure. `*` is every host."""
+"""Compares hostnames of listeners and routes. A wildcard covers one label or more; `*` is every host. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,19 +7,19 @@ from vipwire_l7.watch.convert import is_host
 
 
 def is_hostname(text: str) -> bool:
-    """Report whether a text is a host that may stand in a configuration, perhaps with a wildcard before it."""
+    """Report whether HAProxy's configuration may have a hostname, optionally with a wildcard label first."""
     return is_host(text)
 
 
 def covers(wide: str, host: str) -> bool:
-    """Report whether all that a host names is in another, wider one or the same."""
+    """Report whether `wide` equals `host` or matches every name that `host` matches."""
     if wide in (EVERY_HOST, host):
         return True
     return wide.startswith("*.") and host != EVERY_HOST and host.endswith(wide[1:])
 
 
 def wider(host: str) -> Iterator[str]:
-    """Yield a host and all that cover it, the most specific first."""
+    """Yield a hostname and all that cover it, the most specific first."""
     yield host
     rest = host.removeprefix("*.")
     while "." in rest:
@@ -30,9 +30,9 @@ def wider(host: str) -> Iterator[str]:
 
 
 def intersection(listener: str, hosts: Iterable[str]) -> dict[str, str]:
-    """Return the hosts that a listener serves for a route, each with the most specific of the route's that brings it.
+    """Return the hostnames that a listener serves for a route, each with the route's hostname that matches best.
 
-    A route without hosts is for all of the listener's.
+    A route without hostnames matches all of the listener's.
     """
     found: dict[str, str] = {}
     for host in tuple(hosts) or (EVERY_HOST,):
@@ -42,5 +42,5 @@ def intersection(listener: str, hosts: Iterable[str]) -> dict[str, str]:
 
 
 def breadth(host: str) -> tuple[bool, int]:
-    """Sorts the more specific host before the wider one: exact ones first, then the longest."""
+    """Return a sort key that puts the more specific hostname first: exact ones, then the longest wildcard."""
     return host.startswith("*"), -len(host)

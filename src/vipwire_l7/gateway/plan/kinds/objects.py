@@ -1,4 +1,4 @@
-"""The objects that are planned, by kind, with the words that routes and Gateways share."""
+"""The planned objects by kind, and the types that routes and Gateways share."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -23,14 +23,14 @@ ROUTE_KINDS: Final = (
     IngressKind.UDP_ROUTE,
 )
 POLICY_KINDS: Final = (IngressKind.TRAFFIC_POLICY, IngressKind.BACKEND_POLICY)
-"""Our own kinds."""
+"""vipwire's own kinds."""
 
 
 _EVERYWHERE: Final = ("*", "[::]", "0.0.0.0")  # noqa: S104  # compared, not bound
 
 
 class Verdict(NamedTuple):
-    """One condition: whether it holds, in one word why, in a sentence why."""
+    """A condition: whether it is true, its reason, and its message."""
 
     holds: bool
     reason: str
@@ -39,13 +39,11 @@ class Verdict(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def yes(reason: str, message: str = "") -> Verdict:
-    """Return a condition that holds."""
     return Verdict(holds=True, reason=reason, message=message)
 
 
 @lru_cache(maxsize=4096)
 def no(reason: str, message: str = "") -> Verdict:
-    """Return a condition that does not hold."""
     return Verdict(holds=False, reason=reason, message=message)
 
 
@@ -64,47 +62,50 @@ def has_spec(item: Item, of: type[SpecT]) -> TypeGuard[Declared[SpecT]]:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySetting:
-    """The operator's choices. `zone` is ours, if known. `bind` is where Gateways without addresses listen."""
+    """The operator's choices. `zone` is this node's, if known. Gateways without addresses listen at `bind`."""
 
     controller: str = CONTROLLER
     zone: str = ""
     bind: str = "*"
     addresses: tuple[str, ...] = ()
-    """Where clients reach Gateways that name no address: what their statuses say."""
+    """The addresses in the status of Gateways that name no address."""
     usable: frozenset[str] = frozenset()
     """The addresses that Gateways may name."""
     pool: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Ranges of which each Gateway without addresses gets its own; without any they share `bind`."""
+    """Ranges from which each Gateway without addresses gets its own. Without ranges, these Gateways share `bind`."""
     reserved: frozenset[str] = frozenset()
-    """Addresses with ports where Ingresses come in, `*:80`: no listener may have them."""
+    """Addresses with ports of Ingresses (`*:80`). No listener may use them."""
     services: ObjectName | None = None
-    """The Service that selects our Pods, if each Gateway is to have a Service of its own that leads to them."""
+    """The Service that selects vipwire's Pods, if each Gateway is to have its own Service with these endpoints."""
     service_ports: range = range(20000, 22000)
-    """The ports of nodes that such Services lead to: each port of each Gateway gets its own."""
+    """The node ports to which such Services forward: each port of each Gateway gets its own."""
     has_system_authorities: Callable[[], bool] = lambda: True
-    """Whether HAProxy has this machine's own authorities; asked once a BackendTLSPolicy names them (System)."""
+    """Reports whether HAProxy finds the system's CA certificates.
+
+    Called only for a BackendTLSPolicy with `System`.
+    """
 
     def reserves(self, bind: str, port: int) -> bool:
-        """Report whether a place is for Ingresses. All addresses of IPv6 are those of IPv4 as well."""
+        """Report whether Ingresses use an address and port. `[::]` covers all IPv4 addresses as well."""
         return f"{'*' if bind in _EVERYWHERE else bind}:{port}" in self.reserved
 
 
 class GatewayWorld:
-    """Looks objects up, and notes in `looked_at` which, for one result. `now` in seconds since the epoch.
+    """Looks up objects for one result, and records them in `looked_at`. `now` is in seconds since the epoch.
 
-    What a result finds of other results it notes there as well, by the objects that those are of.
+    A result may look up other results too; they are recorded as the objects they belong to.
     """
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self._snapshot, self.now = snapshot, now
         self.looked_at = noted = set[ObjectRef]()
         self.until = math.inf
-        """When time alone changes what was found."""
+        """When a lookup comes out differently although no object changes, in seconds since the epoch."""
         self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
         self.services = Looked(IngressKind.SERVICE, snapshot.services, noted)
         self.secrets = Looked(IngressKind.SECRET, snapshot.secrets, noted)
         self.refusals = Looked(IngressKind.SERVICE, snapshot.refusals, noted)
-        """By Service what of it is not connected to."""
+        """The refused destinations of each Service."""
         self._namespaces = Looked(IngressKind.NAMESPACE, snapshot.declared(IngressKind.NAMESPACE), noted)
         self._maps = Looked(IngressKind.CONFIG_MAP, snapshot.declared(IngressKind.CONFIG_MAP), noted)
         bundles = snapshot.declared(IngressKind.CLUSTER_TRUST_BUNDLE)
@@ -112,28 +113,27 @@ class GatewayWorld:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether Gateways have addresses by Services: `vipwire up` has a range for them."""
+        """Whether `vipwire up` has a range from which Gateways get addresses by Services."""
         return self._maps.get(POOL) is not None
 
     def take(self) -> frozenset[ObjectRef]:
-        """Return what was looked at for a result, and begin with the next one."""
+        """Return the objects that the result looked up, and start recording for the next one."""
         taken = frozenset(self.looked_at)
         self.looked_at.clear()
         return taken
 
     def labels(self, namespace: str) -> Mapping[str, str]:
-        """Return the labels of a namespace."""
         found = self._namespaces.get(ObjectName("", namespace))
         return found.labels if found is not None else {}
 
     def pair(self, name: ObjectName) -> tuple[Pair | None, str]:
-        """Judge the certificate of a Secret; that is so until it begins, or ends."""
+        """Read the certificate of a Secret. Its validity limits how long the result holds."""
         secret = self.secrets.get(name)
         self.until = min(self.until, judged_until(secret, self.now))
         return judge_secret(secret, self.now)
 
     def authorities(self, name: ObjectName) -> Mapping[str, str]:
-        """Return the content of a ConfigMap."""
+        """Return the data of a ConfigMap."""
         found = self._maps.get(name)
         return found.spec if found is not None and isinstance(found.spec, dict) else {}
 
@@ -148,7 +148,7 @@ class GatewayWorld:
         return (each.spec for each in self._snapshot.grants(namespace) if has_spec(each, wire.GrantSpec))
 
     def assigned(self, gateway: Gateway) -> BackendService | None:
-        """Find the Service from which a Gateway has its addresses."""
+        """Return the Service that gives a Gateway its addresses."""
         return self._snapshot.assigned(gateway.name)
 
     def all(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
@@ -157,14 +157,14 @@ class GatewayWorld:
         return tuple(sorted(found, key=lambda each: each.age))
 
     def route(self, kind: IngressKind, name: ObjectName) -> RouteObject | None:
-        """Return a route. Nothing is noted."""
+        """Return a route. This lookup is not recorded."""
         found = self._snapshot.declared(kind).get(name)
         return found if found is not None and has_spec(found, wire.RouteSpec) else None
 
     def parts(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
-        """Name the rules of a route, the listeners of a Gateway or ListenerSet, as far as they have names.
+        """Return the names of a route's rules, or of the listeners of a Gateway or ListenerSet.
 
-        Return None for an object that is not there. Nothing is noted.
+        Return None if the object does not exist. This lookup is not recorded.
         """
         found = self._snapshot.declared(kind).get(name)
         if found is None:
@@ -176,7 +176,10 @@ class GatewayWorld:
         return frozenset()
 
     def sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
-        """Name the parts of an object; None if it is not there. What the answer was is noted, not the object."""
+        """Return the names of an object's sections, None without the object.
+
+        Only this answer is recorded as looked up.
+        """
         if (kind, name) not in self.sections_seen:
             self.sections_seen[kind, name] = self.parts(kind, name)
         return self.sections_seen[kind, name]

@@ -1,1 +1,1 @@
-"""What routes match, and in which order HAProxy asks for it."""
+"""The matches of routes, and the order in which HAProxy tries them."""

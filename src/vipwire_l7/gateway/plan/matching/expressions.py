@@ -1,7 +1,7 @@
-"""Accepts regular expressions that HAProxy's PCRE reads as users mean them: what it has in common with RE2. Pure.
+"""Accepts regular expressions that PCRE reads as RE2 does, since users write the syntax of RE2. Pure.
 
-What PCRE would refuse must not come to HAProxy, which then refuses all that is configured: to find out which part it
-was takes a check of the whole for each. So expressions that are too large once they are compiled are refused here.
+One expression that PCRE refuses makes HAProxy refuse the whole configuration, and each search for the faulty part
+costs a check of the whole. So this module also refuses expressions that would be too large once compiled.
 """
 
 import re
@@ -13,26 +13,26 @@ from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 _LONGEST: Final = 1024
 _ALLOWED: Final = re.compile(r"[ -~]+")
 _FOREIGN: Final = re.compile(r"\(\?(?!:)|\\[1-9gkQEXRKGCNuU]|\(\*|[*+?}][+]|\[\[[.=]")
-"""What only one of both reads: look-around, references, verbs, possessive repeats, collating elements, Unicode."""
+"""Syntax that one of both lacks: look-around, references, verbs, possessive repeats, collating elements, Unicode."""
 _NAMES: Final = "alnum|alpha|ascii|blank|cntrl|digit|graph|lower|print|punct|space|upper|word|xdigit"
 _NAMED: Final = re.compile(rf"\[:\^?(?:{_NAMES}):\]")
 _PARTS: Final = re.compile(rf"\\.|\[\^?\]?(?:\\.|{_NAMED.pattern}|[^\]\\])*\]|\{{(\d+)(?:,(\d*))?\}}|.")
-"""An escape, a set of characters, how often the last part is repeated, or any other character."""
+"""One token: an escape, a character class, a repeat, or any other character."""
 _LARGEST: Final = 32_000
-"""Bytes of an expression once it is compiled, by an upper estimate: PCRE takes 65,535."""
+"""The maximum estimate of a compiled expression, in bytes: PCRE takes 65,535."""
 _MOST_TIMES: Final = 1000
-"""How often RE2 lets a part be repeated."""
+"""The maximum count of a repeat in RE2."""
 
 
 def checked_expression(text: str) -> str:
-    """Return an expression that PCRE reads as RE2 does; raise Unsupported for others."""
+    """Return the expression if PCRE reads it as RE2 does; raise Unsupported otherwise."""
     if not text or len(text) > _LONGEST or not _ALLOWED.fullmatch(text):
         raise Unsupported(f"the regular expression {text[:80]!r} is empty, too long or not printable ASCII")
     if _FOREIGN.search(text) or any(_misnames(part[0]) for part in _PARTS.finditer(text)):
         raise Unsupported(f"the regular expression {text[:80]!r} uses what RE2 does not have")
     try:
         with warnings.catch_warnings():
-            # Python warns of what may mean something else one day: `[[`, `--`, `&&` in a class.
+            # Python warns of `[[`, `--` and `&&` in a class, which it may read otherwise one day.
             warnings.simplefilter("ignore", FutureWarning)
             re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
@@ -43,13 +43,13 @@ def checked_expression(text: str) -> str:
 
 
 def _misnames(part: str) -> bool:
-    """Report whether a set of characters has the name of one that PCRE does not know, or that stands alone."""
+    """Report whether a character class uses a POSIX class that PCRE does not know, or one outside of brackets."""
     rest = _NAMED.sub("", part)
     return part.startswith("[") and ("[:" in rest or not rest.endswith("]"))
 
 
 def _size(text: str) -> int:
-    """Estimate the bytes that PCRE makes of an expression: a group that is repeated N times is there N times."""
+    """Estimate the bytes of a compiled expression: PCRE copies a group that is repeated N times N times."""
     open_groups, last = [0], 0
     for found in _PARTS.finditer(text):
         part = found[0]

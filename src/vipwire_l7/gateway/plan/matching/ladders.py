@@ -1,11 +1,11 @@
-"""Puts the matches of all routes for one site into the order of the API, as routes and choices of the plan. Pure.
+"""Orders the matches of all routes for one host by the precedence of the Gateway API. Pure.
 
-A request takes the first that fits: of routes that have come to one site by hosts of different width, those with the
-more specific host come first. Then Exact paths, regular expressions, prefixes from the longest to the shortest; at
-one path those with a method, then those with the most headers, then query parameters; then the oldest route, its
-first rule. What does not depend on conditions is one entry of a map. Where conditions come first, the entry leads to
-a choice of all that may follow at that path: first those of the path, then those of each shorter prefix, up to one
-without a condition.
+A request takes the first match that fits. Of routes that share a host, those with the more specific hostname come
+first. Then Exact paths, regular expressions, and prefixes from the longest to the shortest. At one path, matches with
+a method come first, then those with the most headers, then those with the most query parameters, then the oldest
+route, its first rule. A match without conditions is one map entry. Where matches with conditions come first, the
+entry leads to a choice of all that may follow at that path: first those of the path, then those of each shorter
+prefix, up to one without a condition.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,22 +21,22 @@ NOWHERE = "nowhere"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One match of a route, and where it leads. `order` tells the rules and matches of one route apart."""
+    """One match of a route, and its target. `order` is the position of the rule and match in the route."""
 
     route: RouteObject
     match: RequestMatch
     order: tuple[int, int]
     target: str
     breadth: tuple[bool, int] | tuple[()] = ()
-    """Sorts after the site's own host the wider ones for which other routes have come to it."""
+    """Orders matches of wildcard hostnames after those of the exact hostname."""
 
     @property
     def sorting(self) -> tuple[object, ...]:
-        """Sorts the entries of one path."""
+        """Return the sort key among the matches of one path."""
         return (*self.match.rank, *self.route.age, self.route.kind.value, *self.order)
 
     def closed(self) -> "Entry":
-        """Close what this match could lead to, and more: no condition is left, nor a regular expression."""
+        """Return an entry that denies all requests of this match, without its conditions and regular expression."""
         path = self.match.path
         if path.match is Match.EXPRESSION:
             path = PathMatch(Match.PREFIX, literal_prefix(path.path))
@@ -44,7 +44,7 @@ class Entry:
 
 
 def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
-    """Order the entries of one site."""
+    """Order the matches of one host."""
     by_breadth: dict[tuple[bool, int] | tuple[()], list[Entry]] = {}
     for each in entries:
         by_breadth.setdefault(each.breadth, []).append(each)
@@ -65,7 +65,7 @@ def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], t
 
 
 class Ladder:
-    """The entries of one site by routes whose hosts are equally wide."""
+    """The matches of one host whose hostnames are equally specific."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._by_path: dict[tuple[Match, str], list[Entry]] = {}
@@ -82,21 +82,21 @@ class Ladder:
 
     @property
     def keys(self) -> Iterator[tuple[Match, str]]:
-        """The paths that a map must have: exact ones first."""
+        """Yield the paths that need a map entry, exact ones first."""
         for wanted in (Match.EXACT, Match.PREFIX):
             yield from (key for key in self._by_path if key[0] is wanted)
         if self._expressions:
             yield Match.PREFIX, ""
 
     def at(self, match: Match, path: str) -> Iterator[Entry]:
-        """Yield what a request may take for which the map has found a path, the best first."""
+        """Yield the candidates for a request whose path the map found at this entry, the best first."""
         if match is Match.EXACT:
             yield from self._by_path.get((match, path), ())
         yield from self._expressions
         yield from self._below(path)
 
     def _below(self, path: str) -> Iterator[Entry]:
-        """Yield the entries of a prefix and of all shorter ones, the longest first."""
+        """Yield the matches of a prefix and of all shorter ones, the longest first."""
         while True:
             yield from self._by_path.get((Match.PREFIX, path), ())
             if not path:

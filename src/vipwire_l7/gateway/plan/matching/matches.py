@@ -1,6 +1,6 @@
-"""Turns the matches of a route's rules into what the plan compares. Pure.
+"""Turns the matches of a route's rules into the plan's conditions. Pure.
 
-What HAProxy cannot be told safely, or what nobody should be, raises `Unsupported`: the route's status says it.
+A match that HAProxy cannot evaluate safely raises `Unsupported`, and the route's status tells the reason.
 """
 
 import re
@@ -24,7 +24,7 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS",
 
 @dataclass(frozen=True, slots=True)
 class PathMatch:
-    """How a path is compared. A prefix has no slash at its end."""
+    """How to compare a path. A prefix has no slash at its end."""
 
     match: Match
     path: str
@@ -32,7 +32,7 @@ class PathMatch:
 
 @dataclass(frozen=True, slots=True)
 class RequestMatch:
-    """One match: a path, and conditions that must all hold. `rank` sorts the more specific before the others."""
+    """One match: a path, and conditions that must all hold. `rank` puts the more specific match first."""
 
     path: PathMatch
     conditions: tuple[Compared, ...]
@@ -40,11 +40,10 @@ class RequestMatch:
 
 
 ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
-"""Any request."""
+"""Matches any request."""
 
 
 def http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatch]:
-    """Read the matches of an HTTPRoute's rule."""
     for each in tuple(matches) or (rule_wire.HttpMatch(),):
         if each.method is not None and each.method not in _METHODS:
             raise Unsupported(f"{each.method[:20]!r} is no method")
@@ -56,7 +55,7 @@ def http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatc
 
 
 def grpc_matches(matches: Iterable[rule_wire.GrpcMatch]) -> Iterator[RequestMatch]:
-    """Read the matches of a GRPCRoute's rule: a method is a path, /service/method (the gRPC protocol over HTTP2)."""
+    """Read the matches of a GRPCRoute's rule: a method is a path, /service/method (gRPC over HTTP2)."""
     for each in tuple(matches) or (rule_wire.GrpcMatch(),):
         headers = tuple(_named(Aspect.HEADER, each.headers))
         yield RequestMatch(_grpc_path(each.method), headers, (True, -len(headers), 0))
@@ -97,7 +96,7 @@ def _named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[
         name = each.name.lower() if aspect is Aspect.HEADER else each.name
         if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _plain(name):
             raise Unsupported(f"{each.name[:80]!r} is no name that HAProxy can look for")
-        if name in seen:  # the first one counts (HTTPRouteMatch)
+        if name in seen:  # the first of several counts (HTTPRouteMatch)
             continue
         seen.add(name)
         if each.type == "RegularExpression":
@@ -111,5 +110,5 @@ def _named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[
 
 
 def _plain(name: str) -> bool:
-    """Report whether a name can stand in a configuration as it is."""
+    """Report whether a configuration can have a name unquoted."""
     return re.fullmatch(r"[A-Za-z0-9_.-]+", name) is not None

@@ -1,8 +1,8 @@
-"""Counts the rules of HAProxy that routes come to, before anybody writes them. Pure.
+"""Estimates the number of HAProxy rules that routes need. Pure.
 
-What depends on host and path alone is an entry of a map. Conditions and regular expressions are rules: each path of a
-host has one for each expression and for each condition of a shorter prefix (`ladders`). 400 expressions beside 400
-paths are 160,000 rules, for which HAProxy takes half a gigabyte. How many there may be, `ingress.plan.budget` says.
+A match of host and path alone is a map entry. Conditions and regular expressions are rules: each path of a host has
+one for each expression and for each condition of a shorter prefix (`ladders`). 400 expressions beside 400 paths are
+160,000 rules, for which HAProxy takes half a gigabyte. `ingress.plan.budget` limits the number.
 """
 
 from collections import Counter
@@ -17,19 +17,19 @@ _Key = tuple[Match, str]
 
 @dataclass(slots=True)
 class HostSteps:
-    """The matches of one host so far, as far as they make rules."""
+    """The matches of one host that need rules, so far."""
 
     keys: set[_Key] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
-    """The prefixes that have a match without a condition: no request is looked for beyond."""
+    """The prefixes that have a match without a condition. No request goes on to shorter prefixes."""
     conditional: Counter[str] = field(default_factory=Counter)
-    """By prefix the number of matches with conditions."""
+    """The number of matches with conditions, by prefix."""
     reaching: Counter[str] = field(default_factory=Counter)
-    """By prefix the number of keys whose rules go on to it."""
+    """The number of keys whose rules go on to a prefix, by prefix."""
     expressions: int = 0
 
     def cost(self, more: "HostSteps") -> int:
-        """Count the rules that more matches would add, or somewhat more."""
+        """Estimate the rules that `more` would add, never too few."""
         found = more.expressions * len(self.keys) + sum(
             number * self.reaching[path] for path, number in more.conditional.items()
         )
@@ -41,7 +41,6 @@ class HostSteps:
         return found
 
     def add(self, more: "HostSteps") -> None:
-        """Take more matches."""
         self.ended |= more.ended
         self.conditional.update(more.conditional)
         self.expressions += more.expressions
@@ -51,12 +50,12 @@ class HostSteps:
 
 
 def is_tried(entry: Entry) -> bool:
-    """Report whether a match makes a rule, or more than one."""
+    """Report whether a match needs a rule."""
     return bool(entry.match.conditions) or entry.match.path.match is Match.EXPRESSION
 
 
 def rules_of(entries: Collection[Entry]) -> HostSteps:
-    """Sort the matches of a route. An Exact path whose first match has no condition needs no rule."""
+    """Count the matches of a route. An Exact path whose first match has no condition needs no rule."""
     made = HostSteps()
     settled = set[str]()
     for each in entries:
@@ -76,12 +75,12 @@ def rules_of(entries: Collection[Entry]) -> HostSteps:
         or (each.match.path.match is Match.EXACT and each.match.path.path not in settled)
     }
     if made.expressions:
-        made.keys.add((Match.PREFIX, ""))  # a ladder of its own, where no other path is found
+        made.keys.add((Match.PREFIX, ""))  # where no other path matches, a ladder of its own
     return made
 
 
 def _up(path: str, *ended: Collection[str]) -> Iterator[str]:
-    """Yield a path and the prefixes above it, up to one where requests end."""
+    """Yield a path and the prefixes above it, up to one where all requests end."""
     while True:
         yield path
         if not path or any(path in each for each in ended):

@@ -1,7 +1,7 @@
-"""What a route asks for and cannot have: its status says so, and the rule answers 500 or is left out."""
+"""The error for a field that vipwire cannot serve. The rule answers 500 or is left out, and the status tells why."""
 
 from vipwire.errors import VipwireError
 
 
-class Unsupported(VipwireError):  # noqa: N818  # it is about the route, not a failure of ours
-    """A value that cannot be served, with the sentence for the status."""
+class Unsupported(VipwireError):  # noqa: N818  # the route is at fault, not vipwire
+    """A value that vipwire cannot serve. The text is the condition's message."""

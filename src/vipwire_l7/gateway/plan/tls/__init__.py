@@ -1,1 +1,1 @@
-"""Certificates of the Gateway API: who shows which to whom, and who may have signed them."""
+"""TLS of the Gateway API: certificates of listeners and Gateways, and the CA certificates that verify others."""

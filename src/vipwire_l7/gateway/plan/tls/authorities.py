@@ -1,4 +1,4 @@
-"""Reads who may sign certificates: ConfigMaps and ClusterTrustBundles that a Gateway or a policy names. Pure."""
+"""Reads CA certificates from the ConfigMaps and ClusterTrustBundles that a Gateway or a policy names. Pure."""
 
 import hashlib
 from typing import Final
@@ -17,10 +17,10 @@ _BUNDLE: Final = (wire.CERTIFICATES_GROUP, "ClusterTrustBundle")
 def authorities_of(
     validation: wire.TlsValidation | wire.ClientValidation, owner: Item, world: GatewayWorld, wrong_kind: str
 ) -> tuple[str, Verdict]:
-    """Return the certificates in PEM, and whether all references could be followed.
+    """Return the CA certificates in PEM, and the condition ResolvedRefs.
 
-    `wrong_kind` is the reason where a reference names something that is of neither kind. A ClusterTrustBundle may be
-    named among the others, or in its own field (GEP-5075): it is for everybody, and needs no grant.
+    `wrong_kind` is the reason for a reference to any other kind. A ClusterTrustBundle may be in the list of
+    references, or in its own field (GEP-5075). It has no namespace, and needs no ReferenceGrant.
     """
     resolved, pems, bundle = yes("ResolvedRefs"), [], validation.cluster_trust_bundle_ref
     for ref in validation.ca_certificate_refs:
@@ -38,7 +38,7 @@ def authorities_of(
 
 
 def file_of(text: str) -> str:
-    """Name the file of authorities, by its content."""
+    """Return the name of a CA file, which follows from its content."""
     return f"authorities-{hashlib.sha256(text.encode()).hexdigest()[:32]}.ca"
 
 

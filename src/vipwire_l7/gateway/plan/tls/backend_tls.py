@@ -1,6 +1,6 @@
-"""Decides how endpoints' certificates are checked: BackendTLSPolicies, by Service and port. Pure.
+"""Decides how HAProxy verifies endpoints' certificates: BackendTLSPolicies, by Service and port. Pure.
 
-Of several policies for the same port the one that names the port wins, then the oldest; the others are told so.
+Of several policies for one port, the one that names the port wins, then the oldest. The others get a condition.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _WELL_KNOWN = "System"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a policy has come to. Pools of its Services answer 500 unless both verdicts hold."""
+    """The result of a policy. Pools of its Services answer 500 unless both conditions are true."""
 
     policy: Declared[wire.BackendTlsSpec]
     accepted: Verdict
@@ -29,25 +29,24 @@ class Checked:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it can be kept."""
+        """The condition that decides whether the policy takes effect."""
         return self.resolved if not self.resolved.holds else self.accepted
 
 
 @dataclass(slots=True)
 class BackendTls:
-    """All policies, by what they are for. `files` are those that configurations name."""
+    """All policies, by target. `files` are the CA files that the configuration names."""
 
     by_port: dict[tuple[ObjectName, str], Checked] = field(default_factory=dict)
     checked: dict[ObjectRef, Checked] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
     def policy_for(self, service: ObjectName, port: BackendPort) -> Checked | None:
-        """Return the policy for a Service's port."""
         return self.by_port.get((service, port.name)) or self.by_port.get((service, ""))
 
 
 def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> BackendTls:
-    """Read all policies. `has_system` tells whether this machine has authorities of its own."""
+    """Read all policies. `has_system` reports whether HAProxy finds the system's CA certificates."""
     made = BackendTls()
     for policy in world.all(IngressKind.BACKEND_TLS_POLICY, wire.BackendTlsSpec):
         checked = _checked(policy, world, made.files, has_system=has_system)
@@ -62,7 +61,7 @@ def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> Ba
 
 
 def targets_of(policy: Declared[wire.BackendTlsSpec]) -> Iterator[tuple[ObjectName, str]]:
-    """Yield the Services that a policy is for, each with the name of a port, "" for all."""
+    """Yield the Services that a policy targets, each with the name of a port, "" for all."""
     for ref in policy.spec.target_refs:
         if (ref.group, ref.kind) == ("", "Service"):
             yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
@@ -95,7 +94,7 @@ def _checked(
 
 
 def _well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool]) -> Verdict:
-    """Judge a policy that names this machine's own authorities."""
+    """Check a policy that names the system's CA certificates."""
     others = validation.ca_certificate_refs or validation.cluster_trust_bundle_ref
     if validation.well_known != _WELL_KNOWN or others:
         return no("Invalid", "wellKnownCACertificates can only be System, without references")

@@ -1,4 +1,4 @@
-"""Finds the certificates that a listener names: Secrets that are there, permitted and fit to be served. Pure."""
+"""Reads the certificates that a listener names: Secrets that exist, are permitted, and have a valid pair. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from vipwire_l7.plan.sites import Asker, Certificate, certificate_name
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """What a listener's references have come to."""
+    """The certificates of a listener."""
 
     certificates: tuple[Certificate, ...] = ()
 
@@ -21,7 +21,7 @@ NO_CERTIFICATES = Certified()
 
 
 def certify(owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld) -> tuple[Verdict, Certified]:
-    """Read the certificates of a listener of an object."""
+    """Read the certificates of a listener of `owner`."""
     verdict = yes("ResolvedRefs")
     found = []
     for ref in tls.certificate_refs if tls else ():
@@ -44,7 +44,7 @@ def certify(owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld) -> t
 
 
 def distinct(found: Iterable[Certified]) -> tuple[Certificate, ...]:
-    """Return all certificates, each once."""
+    """Return the distinct certificates."""
     made: dict[str, Certificate] = {}
     for certified in found:
         for each in certified.certificates:

@@ -1,6 +1,6 @@
-"""Decides about the certificates of clients: those that a Gateway asks of its own, and the one that it shows to Pods.
+"""Reads a Gateway's validation of client certificates, and the certificate that it presents to Pods.
 
-What is asked is asked at a port, not of a host: a client that speaks HTTP/2 sends requests for many hosts over one
+HAProxy validates client certificates by port, not by host: an HTTP/2 client sends requests for many hosts over one
 connection. Pure.
 """
 
@@ -19,7 +19,7 @@ _MODES: Final = ("AllowValidOnly", _OPTIONAL)
 
 @dataclass(frozen=True, slots=True)
 class ClientCheck:
-    """Who must have signed the certificates of clients: a file and its content; `optional` lets all others in."""
+    """Validation of client certificates: a CA file and its content. `optional` lets other clients connect too."""
 
     file: str
     content: str
@@ -28,7 +28,7 @@ class ClientCheck:
 
 @dataclass(frozen=True, slots=True)
 class JudgedValidation:
-    """What a port's validation has come to."""
+    """The result of a port's validation."""
 
     check: ClientCheck | None = None
     accepted: Verdict = field(default_factory=lambda: yes("Accepted"))
@@ -37,7 +37,7 @@ class JudgedValidation:
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """The certificate that a Gateway shows to Pods, with its key, if it can be had."""
+    """The client certificate that a Gateway presents to Pods, if its Secret is valid."""
 
     verdict: Verdict
     file: str = ""
@@ -45,7 +45,7 @@ class OwnCertificate:
 
 
 def client_check(gateway: Gateway, port: int, world: GatewayWorld) -> JudgedValidation:
-    """Judge what a Gateway asks of clients at a port."""
+    """Read a Gateway's validation of client certificates at a port."""
     frontend = gateway.spec.tls.frontend
     here = next((each.tls for each in frontend.per_port if each.port == port), frontend.default)
     validation = here.validation
@@ -62,7 +62,7 @@ def client_check(gateway: Gateway, port: int, world: GatewayWorld) -> JudgedVali
 
 
 def own_certificate(gateway: Gateway, world: GatewayWorld) -> OwnCertificate | None:
-    """Read the certificate that a Gateway shows to Pods; None if it names none."""
+    """Read the client certificate that a Gateway presents to Pods; None if it names none."""
     ref = gateway.spec.tls.backend.client_certificate_ref
     if ref is None:
         return None
