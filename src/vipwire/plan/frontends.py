@@ -44,7 +44,7 @@ from vipwire.plan.plan import (
     Target,
 )
 from vipwire.plan.ranges import PortRange, ranges
-from vipwire.plan.topology import Candidate, Endpoints, anybody, candidates, categorize
+from vipwire.plan.topology import Candidate, Endpoints, anybody, candidates, categorize, usual_endpoints
 
 Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]
 """Returns the other Service that holds a key; None if the asking Service holds it."""
@@ -102,12 +102,17 @@ def plan_service(
     outer = bool(service.external_ips or service.load_balancer_ips) or any(map(node.leads_to_host, cluster_ips))
     for port in service.ports:
         name = service.port_name(port)
-        found = candidates(name, node.family, slices, node.name)
-        endpoints = categorize(not_drained(found, wishes, node, service.name), node, out_of(ejected, port.protocol))
+        endpoints, serving = None, _NOBODY
+        if port.protocol is not Protocol.UDP and not (ejected or wishes.weights or node.drained):
+            endpoints = usual_endpoints(name, node, slices)
+        if endpoints is None:
+            found = candidates(name, node.family, slices, node.name)
+            usable = not_drained(found, wishes, node, service.name)
+            endpoints = categorize(usable, node, out_of(ejected, port.protocol))
+            serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
         ready_local |= endpoints.ready_local
         outside = outer or bool(port.node_port)
         policies = _policies(node, service, endpoints, wishes, outside=outside)
-        serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
         spread = wide.of.get(port) if wide.of else None
         for kind, key in _keys(node, service, port, cluster_ips):
             allowed = allowed_sources(node, service, key.address, kind, wishes)

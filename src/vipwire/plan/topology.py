@@ -36,6 +36,28 @@ class Endpoints(NamedTuple):
     ready_local: frozenset[Address]
 
 
+def usual_endpoints(name: ServicePortName, node: NodePlan, slices: Sequence[EndpointSlice]) -> Endpoints | None:
+    """Return the endpoints of the usual Service port in half the time; None: use `candidates` and `categorize`.
+
+    A usual port has one slice with one port; all endpoints are ready, no address comes twice, and no hint applies.
+    """
+    if len(slices) != 1 or len(slices[0].ports) != 1:
+        return None
+    piece, port = slices[0], slices[0].ports[0]
+    found = piece.endpoints
+    if not found or piece.family is not node.family or port.name != name.port or port.protocol is not name.protocol:
+        return None
+    if (node.name and found[0].nodes) or (node.zone and found[0].zones):  # without a hint, the first ends all hints
+        return None
+    make, here, number = tuple.__new__, node.name or None, port.port
+    targets = sorted([make(Target, (each.address, number, each.node == here)) for each in found if each.ready])
+    if len(targets) < len(found) or len({target.address for target in targets}) < len(found):
+        return None
+    local = tuple([target for target in targets if target.local])
+    ready_local = frozenset([target.address for target in local]) if local else _NONE
+    return Endpoints(tuple(targets), local, anywhere=True, ready_local=ready_local)
+
+
 def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointSlice], node: str) -> list[Candidate]:
     """Collect the endpoints of a Service port from its slices, sorted, each address and port once.
 

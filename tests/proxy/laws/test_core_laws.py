@@ -7,7 +7,7 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.kernel import DictBackend
-from tests.fakes.values import planned
+from tests.fakes.values import HERE, endpoint, planned, slice_of
 from tests.proxy.laws.worlds import (
     NAMES,
     SLICE_NAMES,
@@ -21,8 +21,9 @@ from tests.proxy.laws.worlds import (
     worlds,
 )
 
-from vipwire.model.names import ObjectName
-from vipwire.model.net import Address
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import Address, Family
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.frontends import claims
@@ -30,6 +31,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, FrontendKey, Pool, RangeKey, ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Answered, Dropped, Plan, Rejected, Untouched, resolve
+from vipwire.plan.topology import candidates, categorize, usual_endpoints
 from vipwire.reconcile.delta import diff, patch
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
@@ -46,6 +48,23 @@ def test_patching_with_the_difference_gives_what_was_wanted(
     assert patch(have, delta) == want
     assert not (delta.added.keys() & delta.changed.keys() | delta.changed.keys() & delta.removed.keys())
     assert bool(delta) is (have != want)
+
+
+@given(SPACES.flatmap(lambda space: st.tuples(node_plans(space), st.lists(slices(space), max_size=2))))
+def test_the_usual_endpoints_are_those_of_the_long_way(drawn: tuple[NodePlan, list[EndpointSlice]]) -> None:
+    node, found = drawn
+    for port in (port for piece in found for port in piece.ports):
+        name = ServicePortName(NAMES[0], port.name, port.protocol)
+        usual = usual_endpoints(name, node, found)
+        long = categorize(candidates(name, node.family, found, node.name), node)
+        assert usual in (None, long)
+
+
+def test_a_slice_of_ready_endpoints_is_usual() -> None:
+    piece = slice_of("web", endpoint("10.2.0.2"), endpoint("10.2.0.1"), endpoint("10.1.0.1", node=HERE))
+    name = ServicePortName(piece.service, piece.ports[0].name, piece.ports[0].protocol)
+    node = NodePlan(Family.IPV4, name=HERE)
+    assert usual_endpoints(name, node, [piece]) == categorize(candidates(name, Family.IPV4, [piece], HERE), node)
 
 
 def pools(plan: ServicePlan) -> list[tuple[Frontend, Pool]]:
