@@ -7,7 +7,7 @@ from typing import Final
 
 from vipwire.process_lifecycle.supervision import in_short
 from vipwire_up.api.kinds.catalogue import BY_ID
-from vipwire_up.api.kinds.small_kinds import EVENTS
+from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.objects.object import at, readable
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import Key

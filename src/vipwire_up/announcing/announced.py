@@ -12,8 +12,8 @@ from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.proxy_daemon.view import AnnouncedAddress, announced_file, write_announced
+from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.kinds.small_kinds import EVENTS
 from vipwire_up.nodes.objects import Objects
 from vipwire_up.store_watch.events import event_of
 

@@ -100,12 +100,17 @@ def unknown_warnings(resource: Resource, unknown: Sequence[str], options: Option
     return strict_warnings(resource, [f'unknown field "{path}"' for path in unknown], options)
 
 
-def undeclared(resource: Resource, namespace: str, name: str, path: str) -> ApiError:
-    """Build the 500 for an apply of an unknown field, which no manager can own. Kubernetes answers 500, too."""
+def refuse_unknown(resource: Resource, namespace: str, name: str, wanted: Object, options: Options) -> None:
+    """Raise ApiError for an apply of an unknown field, which no manager can own: 500, like Kubernetes, or 400."""
+    findings = Findings()
+    decode(wanted, resource.type, findings)
+    if not findings.unknown:
+        return
+    unknown_warnings(resource, findings.unknown, options)
     about = f"{namespace}/{name}" if namespace else name
     kind = f"{resource.api_version if resource.group else '/v1'}, Kind={resource.kind}"
-    why = f"failed to create typed patch object ({about}; {kind}): .{path}: field not declared in schema"
-    return ApiError(500, "", why)
+    found = f".{findings.unknown[0]}: field not declared in schema"
+    raise ApiError(500, "", f"failed to create typed patch object ({about}; {kind}): {found}")
 
 
 def strict_warnings(resource: Resource, texts: Sequence[str], options: Options) -> list[str]:
@@ -136,13 +141,6 @@ class Deletion:
 
 
 PLAIN_DELETION: Final = Deletion()
-
-
-def unknown_fields(resource: Resource, value: Object) -> list[str]:
-    """Return the fields of a value that its type does not have; raise ApiError 400 for wrong types."""
-    findings = Findings()
-    decode(value, resource.type, findings)
-    return findings.unknown
 
 
 def with_defaults(resource: Resource, old: Object) -> Object:

@@ -36,11 +36,9 @@ from vipwire_up.api.change import (
     give_first_status,
     is_sound,
     record_of_dry_run,
+    refuse_unknown,
     same,
     split,
-    undeclared,
-    unknown_fields,
-    unknown_warnings,
     with_defaults,
 )
 from vipwire_up.api.committing import Commits
@@ -215,9 +213,7 @@ class Registry:
         if wanted["metadata"].setdefault("name", name) != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
         wanted = addressed(without_nulls(wanted), resource, subresource)
-        if unknown := unknown_fields(resource, wanted):
-            unknown_warnings(resource, unknown, options)
-            raise undeclared(resource, namespace, name, unknown[0])
+        refuse_unknown(resource, namespace, name, wanted, options)
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
         record = self._sound(resource, namespace, name)
         old = decoded(record) if record else {}

@@ -11,14 +11,23 @@ import msgspec
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies import protobuf
 from vipwire_up.api.bodies.parsing import Parsed, check_size, read_json, read_protobuf, read_yaml
-from vipwire_up.api.change import Deletion, Options, Preconditions, Remarks, strict_warnings
+from vipwire_up.api.change import (
+    Deletion,
+    Options,
+    Preconditions,
+    Remarks,
+    decode_sent,
+    refuse_unknown,
+    strict_warnings,
+)
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.listing import list_page
 from vipwire_up.api.objects.errors import bad_request, not_allowed, not_valid, unsupported
-from vipwire_up.api.objects.object import parse
+from vipwire_up.api.objects.object import check_identity, parse
 from vipwire_up.api.objects.parameters import Parameters, is_dry_run
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.objects.schema import Type
+from vipwire_up.api.objects.versions import served, stored
 from vipwire_up.api.patches.json_patch import json_patch, merge_patch
 from vipwire_up.api.patches.strategic import strategic_patch
 from vipwire_up.api.registry import Registry, Result
@@ -84,7 +93,9 @@ async def perform(registry: Registry, request: Request) -> WriteAnswer:
     if route.resource.deprecated:
         remarks.warnings.append(route.resource.deprecated)
     result = await _write(registry, request, options, remarks)
-    return WriteAnswer(201 if result.created else 200, result, warnings=(*remarks.warnings, *result.warnings))
+    return WriteAnswer(
+        201 if result.created else 200, result, warnings=tuple(dict.fromkeys((*remarks.warnings, *result.warnings)))
+    )
 
 
 def _has_method(route: Route) -> bool:
@@ -100,13 +111,22 @@ def _has_method(route: Route) -> bool:
 
 async def _write(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
     route = request.route
-    place = (route.resource, route.namespace, route.name)
     if route.verb == "patch":
         return await _patch(registry, request, options, remarks)
     body = _strict(await _read(request, options), route.resource, options, remarks)
+    body, kind = _in_store(route, body, options, remarks), route.resource.storage
     if route.verb == "update":
-        return await registry.replace(*place, body, options, subresource=route.subresource)
-    return await registry.create(route.resource, route.namespace, body, options)
+        return await registry.replace(kind, route.namespace, route.name, body, options, subresource=route.subresource)
+    return await registry.create(kind, route.namespace, body, options)
+
+
+def _in_store(route: Route, value: Any, options: Options, remarks: Remarks) -> Any:
+    """Convert a body from the version of the path to the stored one, if they differ. Raise ApiError 400."""
+    resource = route.resource
+    if resource.stored_as is None:
+        return value
+    body = check_identity(resource, value, route.namespace)
+    return stored(resource, decode_sent(resource, body, options, remarks) if resource.renamed else body)
 
 
 def _strict(parsed: Parsed, resource: Resource, options: Options, remarks: Remarks) -> Any:
@@ -118,7 +138,7 @@ def _strict(parsed: Parsed, resource: Resource, options: Options, remarks: Remar
 
 async def _patch(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
     route, resource, strictly = request.route, request.route.resource, options.validation != "Ignore"
-    place = (resource, route.namespace, route.name)
+    place = (resource.storage, route.namespace, route.name)
     if request.content == APPLY:
         if not request.query.text("fieldManager"):
             raise bad_request(
@@ -128,6 +148,9 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
         for field in ("apiVersion", "kind"):
             if isinstance(wanted, dict) and not wanted.get(field):
                 raise bad_request(f"Object '{field[0].upper()}{field[1:]}' is missing in the applied configuration")
+        if resource.renamed:
+            refuse_unknown(resource, route.namespace, route.name, wanted, options)
+        wanted = _in_store(route, wanted, options, remarks)
         return await registry.apply(*place, wanted, options, subresource=route.subresource)
     edit = _PATCHES.get(request.content)
     if edit is None:
@@ -135,9 +158,12 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
     patch = _strict(await read_json(request.body, strictly=strictly), resource, options, remarks)
     if request.content != "application/json-patch+json" and not isinstance(patch, dict):
         raise bad_request("a merge patch is an object")
-    return await registry.change(
-        *place, lambda value: check_size(edit(value, patch, resource)), options, subresource=route.subresource
-    )
+
+    def patched(value: Object) -> Any:
+        found = check_size(edit(served(resource, value), patch, resource))
+        return _in_store(route, found, options, remarks)
+
+    return await registry.change(*place, patched, options, subresource=route.subresource)
 
 
 async def _delete(registry: Registry, request: Request) -> WriteAnswer:
@@ -145,7 +171,8 @@ async def _delete(registry: Registry, request: Request) -> WriteAnswer:
     wanted = given.preconditions
     preconditions = Preconditions(wanted.get("uid", ""), wanted.get("resourceVersion", ""))
     deletion = Deletion(preconditions, given.grace_period_seconds, given.propagation_policy)
-    result = await registry.delete(route.resource, route.namespace, route.name, options=options, deletion=deletion)
+    kind = route.resource.storage
+    result = await registry.delete(kind, route.namespace, route.name, options=options, deletion=deletion)
     if result.deleted and not route.resource.shown_when_deleted:
         return WriteAnswer(200, status=_gone(route.resource, route.name, result))
     return WriteAnswer(200, result)
@@ -165,7 +192,7 @@ async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
     async def delete(record: Record) -> None:
         with _gone_already():
             await registry.delete(
-                route.resource, record.key.namespace, record.key.name, options=options, deletion=deletion
+                route.resource.storage, record.key.namespace, record.key.name, options=options, deletion=deletion
             )
 
     for start in range(0, len(page.records), _TOGETHER):  # writes of one group share a commit

@@ -23,9 +23,10 @@ from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, time_or_none
 from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Deletion, Options
-from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES
+from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES, SERVED
+from vipwire_up.api.kinds.event import EVENTS, last_time
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.kinds.small_kinds import EVENTS, NAMESPACES
+from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.objects.object import at, decoded, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
@@ -65,7 +66,7 @@ def _condition(kind: str, reason: str, message: str) -> Object:
 
 EVENTS_LIVE: Final = timedelta(seconds=EVENTS.lifetime)
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
-_SERVED: Final = frozenset((resource.api_version, resource.kind) for resource in RESOURCES)
+_SERVED: Final = frozenset((resource.api_version, resource.kind) for resource in SERVED)
 _FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
 
 
@@ -230,7 +231,7 @@ def _owners_of(meta: Object) -> tuple[str, ...]:
 
 def _end(event: Object, now: datetime) -> datetime:
     """Return when an Event expires. A time in the future, which a client may have written, counts as now."""
-    last = event.get("lastTimestamp") or event.get("eventTime") or at(event, "metadata", "creationTimestamp")
+    last = last_time(event) or at(event, "metadata", "creationTimestamp")
     seen = time_or_none(last) or now
     try:
         return min(seen, now) + EVENTS_LIVE

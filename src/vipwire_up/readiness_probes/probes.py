@@ -30,8 +30,8 @@ from vipwire.model.problem import Problem
 from vipwire.model.times import format_time
 from vipwire.process_lifecycle.supervision import Guard
 from vipwire.watched_objects.event import Deleted, EventOf, Listed, Upserted
+from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.kinds.small_kinds import EVENTS
 from vipwire_up.api.objects.object import at, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -7,7 +7,7 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.kube.events import EventType, Subject, event_about, make_note
 from vipwire_up.api.change import Options
-from vipwire_up.api.kinds.small_kinds import EVENTS
+from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 

@@ -20,8 +20,8 @@ from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
+from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.kinds.small_kinds import EVENTS
 
 pytestmark = pytest.mark.kernel
 READERS = {resource.kind: ObjectReader(resource) for resource in RESOURCES}

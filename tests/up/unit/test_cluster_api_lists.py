@@ -349,6 +349,7 @@ async def test_what_is_served_is_told_in_both_forms(here: Here) -> None:
     assert named == [
         "coordination.k8s.io",
         "discovery.k8s.io",
+        "events.k8s.io",
         "gateway.networking.k8s.io",
         "networking.k8s.io",
         "vipwire.io",
@@ -360,6 +361,7 @@ async def test_what_is_served_is_told_in_both_forms(here: Here) -> None:
     assert plurals == [
         "leases",
         "endpointslices",
+        "events",
         "backendtlspolicies",
         "gatewayclasses",
         "gateways",
@@ -389,6 +391,7 @@ async def test_openapi_describes_what_is_served(here: Here) -> None:
         "api/v1",
         "apis/coordination.k8s.io/v1",
         "apis/discovery.k8s.io/v1",
+        "apis/events.k8s.io/v1",
         "apis/gateway.networking.k8s.io/v1",
         "apis/networking.k8s.io/v1",
         "apis/vipwire.io/v1",

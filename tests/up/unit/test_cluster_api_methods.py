@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 
-from vipwire_up.api.answers.discovery import resource_list
+from vipwire_up.api.answers.discovery import base_paths, resource_list
 from vipwire_up.api.answers.openapi import document_v2
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.small_kinds import NAMESPACES
@@ -68,7 +68,7 @@ async def test_methods_that_a_path_does_not_have(here: Here, method: str, path: 
 
 
 def test_what_is_told_to_clients_is_what_can_be_done() -> None:
-    verbs = {entry["name"]: entry["verbs"] for entry in resource_list("")["resources"]}
+    verbs = {entry["name"]: entry["verbs"] for entry in resource_list(base_paths()["/api/v1"])["resources"]}
     assert "deletecollection" not in verbs["namespaces"]
     assert "deletecollection" in verbs["services"]
     assert NAMESPACES.verbs == tuple(verbs["namespaces"])

@@ -1,6 +1,7 @@
 """What has to go, goes; and hooks between requests and the store are taken back when nothing comes of it."""
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
 
 from vipwire.kube.errors import ApiError
+from vipwire.model.times import format_time
 from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.service import SERVICES as SERVICE_KIND
@@ -128,6 +130,13 @@ async def test_events_go_after_an_hour(here: Here) -> None:
     here.clock.move(minutes=2)
     await settle(here)
     assert (await here.send("GET", f"{events}/e"))[0] == 404
+    series = {"count": 2, "lastObservedTime": format_time(here.clock.now)}
+    first = {"firstTimestamp": format_time(here.clock.now - timedelta(minutes=50))}
+    await here.post(events, {"metadata": {"name": "e"}, "involvedObject": about, "series": series} | first)
+    for minutes, code in ((59, 200), (2, 404)):
+        here.clock.move(minutes=minutes)
+        await settle(here)
+        assert (await here.send("GET", f"{events}/e"))[0] == code
 
 
 @in_cluster()

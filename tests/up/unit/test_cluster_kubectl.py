@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import yaml
 from tests.fakes.waiting import until
 from tests.up.unit.cluster_process import CLIENTS, WHEEL, Kubectl, up
 
-from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.catalogue import SERVED
 from vipwire_up.api.objects.schema import Type
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,19 @@ kind: Pod
 metadata: {name: probed, annotations: {vipwire.io/address: 127.0.0.1}}
 spec:
   containers: [{name: web, image: none, readinessProbe: {tcpSocket: {port: PORT}, periodSeconds: 1}}]
+"""
+NEW_EVENT = """
+apiVersion: events.k8s.io/v1
+kind: Event
+metadata: {name: scaled}
+eventTime: NOW
+reportingController: example.com/operator
+reportingInstance: operator-1
+action: Scaling
+reason: Scaled
+regarding: {kind: Service, namespace: test, name: web}
+note: from 1 to 2
+type: Normal
 """
 
 
@@ -229,8 +243,23 @@ def test_a_changed_manifest_goes_from_one_way_of_apply_to_the_other_and_back(kub
     assert [(port["name"], port["targetPort"]) for port in found["spec"]["ports"]] == [("http", 8080)]
 
 
+def test_events_of_both_groups_are_the_same(kubectl: Kubectl) -> None:
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    kubectl("apply", "-f", "-", stdin=NEW_EVENT.replace("NOW", now))
+    assert "from 1 to 2" in kubectl("get", "events")
+    rows = [kubectl("get", name, "--no-headers") for name in ("events.events.k8s.io", "events.v1.")]
+    assert [row.split()[1:] for row in rows] == [["Normal", "Scaled", "service/web", "from", "1", "to", "2"]] * 2
+    assert kubectl("get", "events.events.k8s.io", "-o", "jsonpath={.items[*].note}") == "from 1 to 2"
+    assert kubectl("get", "events.v1.", "-o", "jsonpath={.items[*].message}") == "from 1 to 2"
+    patch = json.dumps({"series": {"count": 5, "lastObservedTime": now}})
+    kubectl("patch", "events.events.k8s.io", "scaled", "--type=merge", "-p", patch)
+    assert kubectl("get", "events.v1.", "-o", "jsonpath={.items[*].series.count}") == "5"
+    kubectl("delete", "events.events.k8s.io", "scaled")
+    assert kubectl("get", "events", "-o", "name") == ""
+
+
 def test_explain_names_every_field_that_is_served(kubectl: Kubectl) -> None:
-    for resource in RESOURCES:
+    for resource in SERVED:
         told = kubectl("explain", resource.plural, "--recursive", f"--api-version={resource.api_version}")
         words = set(told.split())
         assert {"FIELDS:", "apiVersion", "metadata"} <= words

@@ -1,11 +1,11 @@
 """Discovery: the groups and resources that the API server serves, in the old form (many documents) and aggregated."""
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Final
 
 from vipwire import __version__
-from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.catalogue import SERVED
 from vipwire_up.api.objects.resource import Resource
 
 KUBERNETES: Final = "1.36"
@@ -28,10 +28,18 @@ def version() -> dict[str, str]:
     }
 
 
-def groups() -> dict[str, list[Resource]]:
-    """Return the resources of each group; the core group is ""."""
-    ordered = sorted(RESOURCES, key=lambda resource: (resource.group, resource.plural))
-    return {group: list(members) for group, members in groupby(ordered, key=lambda resource: resource.group)}
+@cache
+def groups() -> dict[str, dict[str, list[Resource]]]:
+    """Return the resources of each group by version, the preferred version first; the core group is ""."""
+    found: dict[str, dict[str, list[Resource]]] = {}
+    for each in sorted(SERVED, key=lambda resource: (resource.group, resource.version, resource.plural)):
+        found.setdefault(each.group, {}).setdefault(each.version, []).append(each)
+    return found
+
+
+def base_paths() -> dict[str, list[Resource]]:
+    """Return the resources of each group and version by their path."""
+    return {members[0].base: members for versions in groups().values() for members in versions.values()}
 
 
 def api_versions(address: str) -> dict[str, Any]:
@@ -42,13 +50,13 @@ def api_versions(address: str) -> dict[str, Any]:
 
 def api_group(group: str) -> dict[str, Any]:
     """Build the answer to /apis/GROUP."""
-    preferred = {"groupVersion": f"{group}/v1", "version": "v1"}
+    versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in groups()[group]]
     return {
         "kind": "APIGroup",
         "apiVersion": "v1",
         "name": group,
-        "versions": [preferred],
-        "preferredVersion": preferred,
+        "versions": versions,
+        "preferredVersion": versions[0],
     }
 
 
@@ -57,9 +65,10 @@ def api_groups() -> dict[str, Any]:
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [api_group(group) for group in groups() if group]}
 
 
-def resource_list(group: str) -> dict[str, Any]:
-    entries = [entry for resource in groups()[group] for entry in _entries(resource)]
-    group_version = f"{group}/v1" if group else "v1"
+def resource_list(members: Sequence[Resource]) -> dict[str, Any]:
+    """Build the answer to the path of a group and version."""
+    entries = [entry for resource in members for entry in _entries(resource)]
+    group_version = members[0].api_version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
@@ -67,11 +76,12 @@ def aggregated(names: Iterable[str], version_name: str) -> dict[str, Any]:
     """Build aggregated discovery (KEP-3352)."""
     items = []
     for group in names:
-        resources = [_described(resource) for resource in groups()[group]]
+        versions = [
+            {"version": version, "resources": [_described(each) for each in members], "freshness": "Current"}
+            for version, members in groups()[group].items()
+        ]
         meta = {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None}
-        items.append(
-            {"metadata": meta, "versions": [{"version": "v1", "resources": resources, "freshness": "Current"}]}
-        )
+        items.append({"metadata": meta, "versions": versions})
     api_version = f"apidiscovery.k8s.io/{version_name}"
     return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
 

@@ -15,6 +15,7 @@ from vipwire_up.api.objects.columns import AGE, NAME, UNKNOWN
 from vipwire_up.api.objects.object import encode, shown
 from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.versions import served
 from vipwire_up.store.record import Record
 
 _META_GROUP: Final = "meta.k8s.io"
@@ -64,7 +65,14 @@ def show(record: Record, resource: Resource, form: Representation, now: datetime
         return encode(
             _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})
         )
-    return encode(_partial(record, form)) if form.view is RepresentationKind.META else record.value
+    return _object(record, resource, form)
+
+
+def _object(record: Record, resource: Resource, form: Representation) -> bytes:
+    """Encode an object; the bytes of one that is shown as stored are shared by all readers."""
+    if form.view is RepresentationKind.META:
+        return encode(_partial(record, form))
+    return record.value if resource.stored_as is None else encode(served(resource, shown(record)))
 
 
 def shower(resource: Resource, form: Representation, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
@@ -104,7 +112,7 @@ def show_list(
             kind, version = "PartialObjectMetadataList", form.api_version
 
         def write(record: Record) -> bytes:
-            return encode(_partial(record, form)) if form.view is RepresentationKind.META else record.value
+            return _object(record, resource, form)
 
         head = {"kind": kind, "apiVersion": version, "metadata": meta}
     piece = b'%s,"%s":[' % (encode(head)[:-1], name.encode())
@@ -168,7 +176,7 @@ def _row(record: Record, resource: Resource, form: Representation, now: datetime
     if form.include == "None":
         return {"cells": cells}
     if form.include == "Object":
-        return {"cells": cells, "object": value}
+        return {"cells": cells, "object": served(resource, value)}
     partial = {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": value["metadata"]}
     return {"cells": cells, "object": partial}
 

@@ -1,4 +1,4 @@
-"""The OpenAPI documents: version 2 for all groups, version 3 for each group.
+"""The OpenAPI documents: version 2 for all groups, version 3 for each group and version.
 
 kubectl explains and validates by them, and looks at operations for the parameters fieldValidation and dryRun. It asks
 for version 2 in protobuf (gnostic's openapiv2/OpenAPIv2.proto), with an `@` in the media type, which RFC 2045
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from vipwire_up.api.answers.discovery import groups, subresources, version
-from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.answers.discovery import base_paths, subresources, version
+from vipwire_up.api.kinds.catalogue import SERVED
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.resource import Resource
@@ -53,14 +53,15 @@ def document_v2() -> dict[str, Any]:
     return {
         "swagger": "2.0",
         "info": info,
-        "paths": dict(_paths(RESOURCES, 2)),
-        "definitions": _schemas(RESOURCES, "#/definitions/", 2),
+        "paths": dict(_paths(SERVED, 2)),
+        "definitions": _schemas(SERVED, "#/definitions/", 2),
     }
 
 
 @cache
-def document_v3(group: str) -> bytes:
-    resources = groups()[group]
+def document_v3(base: str) -> bytes:
+    """Build the document of a group and version, by their path."""
+    resources = base_paths()[base]
     return encode(
         {
             "openapi": "3.0.0",
@@ -75,10 +76,9 @@ def document_v3(group: str) -> bytes:
 def index_v3() -> bytes:
     """Build the index of the version 3 documents, with a hash in each URL so that clients can cache them."""
     paths = {}
-    for group in groups():
-        path = f"apis/{group}/v1" if group else "api/v1"
-        digest = hashlib.sha256(document_v3(group)).hexdigest().upper()
-        paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
+    for base in base_paths():
+        digest = hashlib.sha256(document_v3(base)).hexdigest().upper()
+        paths[base.strip("/")] = {"serverRelativeURL": f"/openapi/v3{base}?hash={digest}"}
     return encode({"paths": paths})
 
 

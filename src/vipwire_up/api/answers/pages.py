@@ -26,7 +26,6 @@ CUSTOM_KINDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 """kubectl looks here for kinds that it does not know before it applies the others of a file: the list is empty."""
 _ROOTS: Final = (
     "/api",
-    "/api/v1",
     "/apis",
     "/healthz",
     "/livez",
@@ -102,29 +101,27 @@ def _document_v2() -> bytes:
 def _openapi_v3(path: str) -> Page:
     if path == "/openapi/v3":
         return Page(openapi.index_v3())
-    for group in discovery.groups():
-        if path == f"/openapi/v3/{f'apis/{group}' if group else 'api'}/v1":
-            return Page(openapi.document_v3(group))
-    raise no_such_page()
+    base = path.removeprefix("/openapi/v3")
+    if base not in discovery.base_paths():
+        raise no_such_page()
+    return Page(openapi.document_v3(base))
 
 
 def _plain(path: str) -> Page:
     known: dict[str, Any] = {
         "/": {"paths": sorted([*_ROOTS, *_group_paths()])},
-        "/api/v1": discovery.resource_list(""),
         CUSTOM_KINDS: {"kind": "CustomResourceDefinitionList", "apiVersion": "apiextensions.k8s.io/v1", "items": []}
         | {"metadata": {"resourceVersion": "1"}},
     }
-    for group in filter(None, discovery.groups()):
-        known[f"/apis/{group}"] = discovery.api_group(group)
-        known[f"/apis/{group}/v1"] = discovery.resource_list(group)
+    known |= {f"/apis/{group}": discovery.api_group(group) for group in discovery.groups() if group}
+    known |= {base: discovery.resource_list(members) for base, members in discovery.base_paths().items()}
     if path not in known:
         raise no_such_page()
     return Page(encode(known[path]))
 
 
 def _group_paths() -> list[str]:
-    return [f"/apis/{group}{version}" for group in discovery.groups() if group for version in ("", "/v1")]
+    return [*(f"/apis/{group}" for group in discovery.groups() if group), *discovery.base_paths()]
 
 
 _PAGES: Final = ("healthz", "livez", "readyz")

@@ -1,8 +1,9 @@
-"""All kinds that the API server serves, in the order in which a namespace is emptied."""
+"""All kinds that the API server stores, in the order in which a namespace is emptied, and those that it serves."""
 
 from typing import Final
 
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
+from vipwire_up.api.kinds.event import EVENTS, NEW_EVENTS
 from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire_up.api.kinds.ingress import INGRESS_CLASSES, INGRESSES
 from vipwire_up.api.kinds.node import NODES
@@ -10,7 +11,7 @@ from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.policies import POLICY_RESOURCES
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
-from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, SECRETS
+from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS, LEASES, NAMESPACES, SECRETS
 from vipwire_up.api.objects.resource import Resource
 
 RESOURCES: Final[tuple[Resource, ...]] = (
@@ -32,5 +33,8 @@ RESOURCES: Final[tuple[Resource, ...]] = (
     SERVICE_CIDRS,
     IP_ADDRESSES,
 )
+
+SERVED: Final = (*RESOURCES, NEW_EVENTS)
+"""All kinds in every group and version."""
 
 BY_ID: Final[dict[str, Resource]] = {resource.id: resource for resource in RESOURCES}

@@ -1,17 +1,16 @@
-"""ConfigMaps, Secrets, Events, Leases and Namespaces: types, columns and validation."""
+"""ConfigMaps, Secrets, Leases and Namespaces: types, columns and validation."""
 
 import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.service import SERVICE_TYPES
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.columns import AGE, NAME, age, path_cell, text_fields
+from vipwire_up.api.objects.columns import AGE, NAME, path_cell, text_fields
 from vipwire_up.api.objects.errors import Cause, forbidden, invalid, required, too_long
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Column, Object, Resource
@@ -41,24 +40,6 @@ NamespaceCondition | One aspect of a Namespace's state.
   reason string #5 | Reason for the status, in one word.
   status string #2 required | Status of the condition: True, False or Unknown.
   type string #1 required | Type of the condition.
-kind Event | A report of an event about an object.
-  action string #12 | Action that the reporter took.
-  count int32 #8 | Number of occurrences.
-  eventTime microtime #10 | Time of the first observation.
-  firstTimestamp time #6 | Time of the first occurrence.
-  involvedObject ObjectReference #2 required | Object of the event.
-  lastTimestamp time #7 | Time of the last occurrence.
-  message string #4 | Description for people.
-  reason string #3 | Reason of the event, in one word.
-  related ObjectReference #13 | Second object of the event.
-  reportingComponent string #14 | Name of the controller that reports the event.
-  reportingInstance string #15 | Instance of the controller, such as a Pod's name.
-  series any #11 | Number and time of repetitions.
-  source EventSource #5 | Reporter of the event, in older Events.
-  type string #9 | Type of the event: Normal or Warning.
-EventSource | Reporter of an event.
-  component string #1 | Name of the program.
-  host string #2 | Name of the Node.
 """
 _LEASES: Final = """
 kind Lease | A lease, by which one holder leads or shows that it is alive.
@@ -93,24 +74,6 @@ def _prepare_namespace(new: Object, old: Object | None) -> None:
 def _default_secret(new: Object) -> None:
     for key, text in (new.pop("stringData", None) or {}).items():
         new.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
-
-
-def _last_seen(value: Object, now: datetime) -> str:
-    return age(value.get("lastTimestamp") or value.get("firstTimestamp") or value.get("eventTime"), now)
-
-
-def _object(value: Object, _now: datetime) -> str:
-    about = value.get("involvedObject") or {}
-    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
-
-
-def _source(value: Object, _now: datetime) -> str:
-    component = at(value, "source", "component") or value.get("reportingComponent") or ""
-    host = at(value, "source", "host") or value.get("reportingInstance")
-    return f"{component}, {host}" if host else str(component)
-
-
-_INVOLVED: Final = ("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid")
 
 
 _KEY: Final = re.compile("[-._a-zA-Z0-9]+")
@@ -200,13 +163,6 @@ def _check_immutable(new: Object, old: Object | None) -> Iterator[Cause]:
                 yield forbidden(part, _STAYS)
 
 
-def _check_event(new: Object, _old: Object | None) -> Iterator[Cause]:
-    about = at(new, "involvedObject", "namespace") or ""
-    namespace = new["metadata"].get("namespace", "")
-    if about != namespace and not (about == "" and namespace == "default"):
-        yield invalid("involvedObject.namespace", about, "does not match event.namespace")
-
-
 def _check_lease(new: Object, _old: Object | None) -> Iterator[Cause]:
     spec = new.get("spec") or {}
     for name, least in (("leaseDurationSeconds", 1), ("leaseTransitions", 0)):
@@ -242,32 +198,6 @@ SECRETS: Final = Resource(
         Column("Type", path_cell("type", absent="")),
         Column("Data", lambda value, _: len(value.get("data") or ()), kind="integer"),
         AGE,
-    ),
-)
-
-EVENTS: Final = Resource(
-    kind="Event",
-    plural="events",
-    created_by_put=True,
-    type=_TYPES["Event"],
-    short_names=("ev",),
-    lifetime=3600,  # seconds: kube-apiserver's default of --event-ttl
-    check=_check_event,
-    fields={
-        **text_fields("reason", "reportingComponent", "type", *(f"involvedObject.{name}" for name in _INVOLVED)),
-        "source": lambda value: str(at(value, "source", "component") or value.get("reportingComponent") or ""),
-    },
-    columns=(
-        Column("Last Seen", _last_seen),
-        Column("Type", path_cell("type", absent="")),
-        Column("Reason", path_cell("reason", absent="")),
-        Column("Object", _object),
-        Column("Subobject", path_cell("involvedObject", "fieldPath", absent=""), priority=1),
-        Column("Source", _source, priority=1),
-        Column("Message", lambda value, _: str(value.get("message") or "").strip()),
-        Column("First Seen", lambda v, now: age(v.get("firstTimestamp") or v.get("eventTime"), now), priority=1),
-        Column("Count", lambda value, _: value.get("count") or 1, kind="integer", priority=1),
-        Column("Name", path_cell("metadata", "name"), format="name", priority=1),
     ),
 )
 

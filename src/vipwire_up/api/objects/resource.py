@@ -47,6 +47,9 @@ class Resource:
     `deletes_many` allows deletecollection, `created_by_put` lets a PUT create an object, `put_needs_version` makes
     resourceVersion required in a PUT. `deprecated` is a warning in every answer. `lifetime` is the seconds without a
     change after which an object is deleted, 0 for never.
+
+    `stored_as` is the kind whose objects this one shows in another group or version, None for a kind with objects of
+    its own. `renamed` gives the stored names of fields that have another name here.
     """
 
     kind: str
@@ -73,11 +76,19 @@ class Resource:
     prepare: Callable[[Object, Object | None], None] = lambda _new, _old: None
     check: Check = lambda _new, _old: ()
     warn: Warn = lambda _new, _old: ()
+    stored_as: "Resource | None" = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> "Resource":
+        """The kind whose objects the store holds."""
+        return self.stored_as or self
 
     @property
     def id(self) -> str:
         """The plural with its group: the resource's name in the store."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+        group = self.storage.group
+        return f"{self.plural}.{group}" if group else self.plural
 
     @property
     def api_version(self) -> str:

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.catalogue import SERVED
 from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire_up.api.kinds.policies import POLICY_RESOURCES
 from vipwire_up.api.objects.errors import refused
@@ -123,7 +123,7 @@ def rules(user: User) -> Iterator[Rule]:
     if Role.ADMIN in roles:
         yield Rule(("*",), "*", "*")
         return
-    for resource in RESOURCES:
+    for resource in {(each.group, each.plural): each for each in SERVED}.values():
         for what in (resource.plural, f"{resource.plural}/status") if resource.has_status else (resource.plural,):
             verbs = tuple(sorted(verb for verb in _ALL if may(user, verb, what)))
             if verbs:

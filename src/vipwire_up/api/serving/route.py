@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.catalogue import SERVED
 from vipwire_up.api.objects.errors import no_such_page
 from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Resource
 
-_BY_PATH: Final = {(resource.base, resource.plural): resource for resource in RESOURCES}
+_BY_PATH: Final = {(resource.base, resource.plural): resource for resource in SERVED}
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get", "HEAD": "get"}
 READING: Final = ("get", "list", "watch")
 """Verbs that change nothing."""
