@@ -36,7 +36,17 @@ if [ -e /opt/vipwire ] && [ ! -e /opt/vipwire/installed ]; then
 fi
 
 folder=$(mktemp -d /opt/.vipwire-XXXXXX 2>/dev/null) || { mkdir -p /opt && folder=$(mktemp -d /opt/.vipwire-XXXXXX); }
-trap 'rm -rf "$folder"' EXIT
+# Until the new program runs, an end puts the former one back.
+runs=
+finish() {
+    if [ -z "$runs" ] && [ -e "$folder/old" ]; then
+        rm -rf /opt/vipwire
+        mv "$folder/old" /opt/vipwire
+    fi
+    rm -rf "$folder"
+}
+trap finish EXIT
+trap 'exit 1' HUP INT TERM
 [ -n "$from" ] || from=$(cd "$(dirname "$0")" && pwd)
 
 # Write a file of the release to the temporary folder.
@@ -76,6 +86,11 @@ if [ -e /opt/vipwire ]; then
 fi
 mv "$new" /opt/vipwire
 chmod 755 /opt/vipwire
+if ! version=$(/opt/vipwire/bin/vipwire version 2>&1); then
+    rm -rf /opt/vipwire
+    fail "the new program does not run here: $version"
+fi
+runs=yes
 
 # Make a folder, and note it for `vipwire uninstall`, which removes it if it is empty.
 make() {
@@ -102,9 +117,6 @@ mkdir -p /etc/vipwire/services
 [ -e /etc/vipwire/vipwire.env ] || cp /opt/vipwire/share/vipwire.env /etc/vipwire/vipwire.env
 put copy /opt/vipwire/share/vipwire.service /etc/systemd/system/vipwire.service
 
-if ! version=$(/opt/vipwire/bin/vipwire version 2>&1); then
-    fail "the installed program does not run: $version"
-fi
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
     [ -z "$upgrade" ] || /opt/vipwire/bin/vipwire install systemd --upgrade
