@@ -57,6 +57,7 @@ FEATURES: Final = frozenset(
         "HTTPRouteSchemeRedirect",
         "GRPCRoute",
         "GRPCRouteNamedRouteRule",
+        "GRPCRouteRequestHeaderModifier",
         "GRPCRouteRequestMirror",
         "TLSRoute",
         "TLSRouteModeMixed",
