@@ -69,7 +69,7 @@ costs the kernel 4 µs more. Lost events (`vipwire_conntrack_events_lost_total`)
 `net.netfilter.nf_conntrack_events=0` there are none, and the log says so
 ([design](design/0013-outlier-ejection-from-beginnings.md)).
 
-vipwire does not see packets that a firewall of *this* node drops, and answers to connections that IPVS forwards by
+vipwire sees neither packets that a firewall of *this* node drops, nor replies on connections that IPVS forwards by
 `dsr` or `tunnel`. Userspace mode does not read these annotations: its relay tries another endpoint at once
 ([how](modes/userspace.md#how-connections-are-dealt)).
 
@@ -81,7 +81,7 @@ vipwire does not see packets that a firewall of *this* node drops, and answers t
 | Service | `announce.vipwire.io/from`, `announce.vipwire.io/interface`: machines that may announce its addresses, \
 see [standalone.md](standalone.md#addresses-that-move) | `vipwire up`, `vipwire join` |
 | Service | `announce.vipwire.io/bgp`: addresses that are announced to routers, see \
-[three-servers.md](three-servers.md#routers-instead-of-neighbours-bgp) | `vipwire up`, `vipwire join` |
+[standalone.md](standalone.md#routers-bgp) | `vipwire up`, `vipwire join` |
 | Pod | `vipwire.io/address`: address of a server, see [standalone.md](standalone.md) | `vipwire up` |
 | EndpointSlice | `endpoints.kubernetes.io/last-change-trigger-time`: for the metrics of latency | `vipwire proxy` |
 """

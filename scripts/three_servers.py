@@ -93,7 +93,7 @@ class Walk:
         return done.stdout
 
     def _etcd(self) -> None:
-        install, settings = self._sections[0]
+        install, settings, begin = self._sections[0]
         for machine in self.machines:
             if self._installing:
                 machine.write("/etc/apt/apt.conf.d/yes", 'APT::Get::Assume-Yes "true";')
@@ -103,9 +103,7 @@ class Walk:
                 each if "INITIAL_CLUSTER=" in each else each.replace("10.0.0.1", machine.address) for each in lines
             ]
             machine.write("/etc/default/etcd", "\n".join(own))
-        starting = [
-            threading.Thread(target=self._run, args=(each, "systemctl restart etcd")) for each in self.machines
-        ]
+        starting = [threading.Thread(target=self._run, args=(each, begin.commands())) for each in self.machines]
         for each in starting:  # no server is ready before two run
             each.start()
         for each in starting:

@@ -64,9 +64,9 @@ def test_the_files_of_the_page_are_written_on_every_machine() -> None:
 def test_the_page_has_the_steps_that_the_script_knows() -> None:
     page = list(blocks(PAGE.read_text(encoding="utf-8")))
     found = [[each.language for each in page if each.heading.startswith(f"{number} ")] for number in range(1, 6)]
-    assert [len(each) for each in found] == [2, 3, 1, 2, 1]
+    assert [len(each) for each in found] == [3, 3, 1, 2, 1]
     assert [found[step][-1] for step in (1, 2, 4)] == ["console"] * 3
-    others, address = (page[number].commands().splitlines() for number in (5, 8))
+    others, address = (page[number].commands().splitlines() for number in (6, 9))
     assert others[0].startswith("vipwire join https://10.0.0.1:6443 --token ")
     assert [line.partition(" #")[0].rstrip() for line in others[1:]] == [
         "vipwire install systemd up",

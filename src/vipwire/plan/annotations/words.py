@@ -180,7 +180,7 @@ WORDS: Final = (
         "drain_seconds",
         values.seconds,
         f"whole seconds, 0 to {values.LONGEST_DRAIN}",
-        "until the last has ended",
+        "unlimited: until its last connection ends",
         "how long a removed endpoint may finish its connections",
     ),
 )
