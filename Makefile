@@ -131,7 +131,8 @@ release-test: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m scripts.images --images dist
 
 # The images as files, for amd64 and arm64 (docs/deploy.md): no engine, no registry, no emulator.
-image: .venv/ready-for-test
+image:
+	@scripts/setup package
 	@$(BIN)/python -m scripts.images.build
 
 # Each Pod of deploy/ run from the images of this machine's kind.

@@ -33,7 +33,6 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
         "python3 -m venv",
         "/opt/vipwire/bin/",
         ".venv/bin/vipwire lab",
-        "kubectl apply -k",
         "vipwire proxy --config",
     ),
     "docs/deploy.md": (
@@ -58,6 +57,7 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
     "docs/lab.md": ("vipwire lab compare", "vipwire lab tour"),
     "docs/migrate-from-kube-proxy.md": (
         *(f"kubectl --namespace=kube-system {verb}" for verb in ("patch", "get pods", "logs", "exec")),
+        "pod=$(kubectl",
         "kubectl apply -k",
         "kubectl delete -k",
     ),

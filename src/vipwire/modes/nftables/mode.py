@@ -24,7 +24,7 @@ MODE: Final = ModeSpec(
     driver="vipwire.modes.nftables.driver",
     inspection="vipwire.modes.nftables.explain.explainer",
     settings=ModeSettings(periods="nftables", masquerading="nftables", primary_node_ports=True),
-    for_whom="all other cases, the default, with Linux 5.10 or newer. The number of rules is constant",
+    for_whom="the default, for all cases that no row below names. The number of rules is constant",
     lacks=LACKS,
     metrics=frozenset(
         {
