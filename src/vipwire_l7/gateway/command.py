@@ -15,7 +15,7 @@ from vipwire.model.text import port_number
 from vipwire.terminal.output import plain_errors
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
-from vipwire_l7.ingress.command import options_of, print_rendered
+from vipwire_l7.ingress.command import limits_from, options_of, print_rendered
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.planner import CONTROLLER
 from vipwire_l7.run.app import Options, Served, run_ingress
@@ -57,7 +57,7 @@ def _parts(given: dict[str, Any]) -> GatewayParts:
     reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
     first = (given["controller"], given["zone"], bind, reached, usable, pool, reserved)
     authorities = cache(lambda: has_system_authorities(options.haproxy))
-    setting = GatewaySetting(*first, *services, authorities)
+    setting = GatewaySetting(*first, *services, authorities, limits_from(given))
     ingresses = Ingresses(options).served if given["ingress"] else None
     return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address, ingresses)
 

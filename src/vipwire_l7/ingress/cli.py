@@ -68,6 +68,11 @@ COMMON_FLAGS: Final = (
     click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", hidden=True, callback=_not_in_argv),
     click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
     click.option("--max-connections", default=0, help="Most connections at once; 0 leaves it to HAProxy."),
+    click.option(
+        "--namespace-limit",
+        multiple=True,
+        help="KIND=NUMBER: most hosts, paths, backends, certificates or listeners of a namespace; repeatable.",
+    ),
     click.option("--default-certificate", type=click.Path(path_type=Path), help="PEM file with certificate and key."),
 )
 PROCESS_FLAGS: Final = (

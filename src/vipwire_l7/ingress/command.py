@@ -6,6 +6,7 @@ import ipaddress
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -26,6 +27,7 @@ from vipwire_l7.ingress.plan.planner import IngressPlanner, is_ours
 from vipwire_l7.ingress.plan.to_gateway import to_gateway
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.destinations import DestinationSetting
+from vipwire_l7.plan.limits import Most, limits_of
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.run.app import Options, Served, list_once, render_once, run_ingress
 
@@ -163,7 +165,15 @@ def _destinations(given: dict[str, Any]) -> DestinationSetting:
 
 def setting_of(given: dict[str, Any]) -> Setting:
     names = ("ingress_class", "controller", "watch_ingress_without_class", "zone", "hosts_apart")
-    return Setting(*(given[name] for name in names))
+    return replace(Setting(*(given[name] for name in names)), limits=limits_from(given))
+
+
+def limits_from(given: dict[str, Any]) -> Most:
+    """Read `--namespace-limit`; raise ConfigError for an invalid value."""
+    try:
+        return limits_of(given["namespace_limit"])
+    except ValueError as error:
+        raise ConfigError(f"--namespace-limit: {error}") from None
 
 
 def _object_name(flag: str, text: str) -> ObjectName | None:

@@ -1,9 +1,10 @@
 """The interface of planners: for Ingresses, for Gateways, or for both."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from vipwire_l7.plan.limits import MOST, Most
 from vipwire_l7.plan.plan import Plan
 from vipwire_l7.plan.sites import SitePlan
 from vipwire_l7.watch.snapshot import Snapshot
@@ -25,6 +26,7 @@ class Setting:
     without_class: bool = False
     zone: str = ""
     hosts_apart: bool = False
+    limits: Most = field(default_factory=lambda: MOST)
 
 
 class Planner(Protocol):

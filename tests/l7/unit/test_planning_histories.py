@@ -5,6 +5,7 @@
 
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -18,6 +19,7 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS
 from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.plan.limits import MOST, Limited
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Refusal, Snapshot
@@ -108,7 +110,9 @@ def play(seed: int) -> None:
     """Play a history of up to ten changes, of which some come together."""
     draw = random.Random(seed)  # noqa: S311  # no secret
     gateways, absent = draw.choice([*SETTINGS.values()])
-    ingresses = Setting(hosts_apart=draw.random() < 0.3)
+    limits = {each: draw.choice((0, 1, 2, 5)) if draw.random() < 0.2 else MOST[each] for each in Limited}
+    gateways = replace(gateways, limits=limits)
+    ingresses = Setting(hosts_apart=draw.random() < 0.3, limits=limits)
     snapshot, followed = Snapshot(WITH_INGRESS), Planned(gateways, ingresses)
     for kind in WITH_INGRESS:
         snapshot.apply(Listed(cast("Any", kind), ()))

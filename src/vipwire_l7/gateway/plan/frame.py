@@ -17,12 +17,13 @@ from vipwire_l7.gateway.plan.kinds.objects import (
     GatewaySetting,
     GatewayWorld,
     Item,
+    ListenerOwner,
     ListenerSet,
     Verdict,
     no,
     yes,
 )
-from vipwire_l7.gateway.plan.listeners import Listener, is_let_in, listeners_of, sets_by_gateway
+from vipwire_l7.gateway.plan.listeners import Listener, demand_of, is_let_in, listeners_of, sets_by_gateway
 from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
 from vipwire_l7.gateway.plan.places import SharedPort, place_ref
 from vipwire_l7.gateway.plan.policies import Policies, policies_of
@@ -31,6 +32,7 @@ from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls, backend_tls_of
 from vipwire_l7.gateway.plan.tls.certified import distinct
 from vipwire_l7.gateway.plan.tls.clients import OwnCertificate, own_certificate
 from vipwire_l7.gateway.watch import wire
+from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.sites import Certificate, DatagramFrontend
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
@@ -120,6 +122,7 @@ def frame_of(world: GatewayWorld, setting: GatewaySetting, refused: Collection[s
     draft.made.given = AddressPool(setting.pool).give(gateways, before)
     if setting.services is not None:
         draft.services = OwnServices(world, setting, gateways)
+    draft.judge_limits(gateways)
     for gateway in gateways:
         draft.add_gateway(gateway)
     draft.add_policies(gateways)
@@ -129,15 +132,23 @@ def frame_of(world: GatewayWorld, setting: GatewaySetting, refused: Collection[s
 class _Draft:
     def __init__(self, world: GatewayWorld, setting: GatewaySetting, refused: Collection[str]) -> None:
         self._world, self._setting, self._refused = world, setting, refused
-        self._of_gateway = sets_by_gateway(world)
+        self._of_gateway, self._limits = sets_by_gateway(world), Limits(setting.limits)
         self._problems: dict[ObjectRef, list[Problem]] = {}
         self.services: OwnServices | None = None
         self.made = Frame(backend_tls_of(world, has_system=setting.has_system_authorities))
 
+    def judge_limits(self, gateways: Iterable[Gateway]) -> None:
+        """Find the Gateways and ListenerSets that are over limits of their namespaces."""
+        for gateway in gateways:
+            owners: tuple[ListenerOwner, ...] = (gateway, *self._of_gateway.get(gateway.name, ()))
+            for number, each in enumerate(owners):
+                self._limits.put((each.kind, each.name), (*each.age, min(number, 1)), demand_of(each))
+        self._limits.judge()
+
     def add_gateway(self, gateway: Gateway) -> None:
         made, world = self.made, self._world
         sets = [(each, is_let_in(each, gateway, world)) for each in self._of_gateway.get(gateway.name, ())]
-        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), world)
+        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), world, self._limits.excess)
         standing = self.services.add(gateway, judged) if self.services is not None else None
         assigned = standing.addresses if standing is not None else self._assigned(gateway)
         verdict, binds, reached = _addresses(gateway, self._setting, made.given.get(gateway.name, ()), assigned)

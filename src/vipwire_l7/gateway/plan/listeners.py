@@ -6,7 +6,7 @@ If two listeners of one object conflict, neither is served, for an implementatio
 spec.listeners).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, TypeAlias
@@ -18,8 +18,10 @@ from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, Listene
 from vipwire_l7.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
 from vipwire_l7.gateway.plan.tls.clients import ClientCheck, client_check
 from vipwire_l7.gateway.watch import wire
+from vipwire_l7.plan.limits import Demand, Limited, each_one
 from vipwire_l7.plan.sites import EVERY_HOST, Mode
 from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import ObjectRef
 
 _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # the first protocol is the one that passes TLS through
     "HTTP": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
@@ -30,6 +32,8 @@ _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # the first protocol i
 }
 _NO_HOST: Final = ("TCP", "UDP")
 _TLS: Final = ("HTTPS", "TLS")
+OVER_LIMIT: Final = "LimitExceeded"
+"""The reason of the condition Accepted."""
 TLS_MODES: Final = frozenset((Mode.HTTPS, Mode.TLS, Mode.TLS_ENDED))
 """The protocols that may share a port: SNI tells their clients apart."""
 
@@ -110,11 +114,16 @@ class Listener:
         return no("Invalid", "see the other conditions") if not self.serves else yes("Programmed")
 
 
-def listeners_of(gateway: Gateway, sets: Iterable[ListenerSet], world: GatewayWorld) -> tuple[Listener, ...]:
-    """Validate all listeners of a Gateway. `sets` are the ListenerSets that the Gateway allows, the oldest first."""
+def listeners_of(
+    gateway: Gateway, sets: Iterable[ListenerSet], world: GatewayWorld, excess: Callable[[ObjectRef], str]
+) -> tuple[Listener, ...]:
+    """Validate all listeners of a Gateway. `sets` are the ListenerSets that the Gateway allows, the oldest first.
+
+    `excess` names the limit of its namespace that a Gateway or ListenerSet exceeds.
+    """
     owners: tuple[ListenerOwner, ...] = (gateway, *sets)
     made = [
-        _judged(gateway, owner, index, each, world)
+        _judged(gateway, owner, index, each, world, excess((owner.kind, owner.name)))
         for owner in owners
         for index, each in enumerate(owner.spec.listeners)
     ]
@@ -131,6 +140,16 @@ def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
     return found
 
 
+def demand_of(owner: ListenerOwner) -> Demand:
+    """Count what a Gateway or ListenerSet asks for, as limits of its namespace do."""
+    refs = (ref for each in owner.spec.listeners if each.tls for ref in each.tls.certificate_refs)
+    names = {ObjectName(ref.namespace or owner.name.namespace, ref.name) for ref in refs}
+    return {
+        (Limited.LISTENERS, (owner.kind, owner.name)): len(owner.spec.listeners),
+        **each_one(Limited.CERTIFICATES, names),
+    }
+
+
 def is_let_in(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:
     """Report whether a Gateway allows a ListenerSet (`allowedListeners`)."""
     wanted = gateway.spec.allowed_listeners.namespaces
@@ -138,7 +157,7 @@ def is_let_in(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:
 
 
 def _judged(
-    gateway: Gateway, owner: ListenerOwner, index: int, spec: wire.GatewayListener, world: GatewayWorld
+    gateway: Gateway, owner: ListenerOwner, index: int, spec: wire.GatewayListener, world: GatewayWorld, excess: str
 ) -> Listener:
     passes = spec.tls is not None and spec.tls.mode == "Passthrough"
     supported = _KINDS.get(spec.protocol, ())[: 1 if passes else None]
@@ -149,7 +168,7 @@ def _judged(
     resolved, certified = yes("ResolvedRefs"), Certified()
     if spec.protocol in _TLS and not passes:
         resolved, certified = certify(owner, spec.tls, world)
-    accepted, clients = _accepted(spec), None
+    accepted, clients = no(OVER_LIMIT, excess) if excess else _accepted(spec), None
     if accepted.holds and spec.protocol == "HTTPS":
         judged = client_check(gateway, spec.port or 0, world)
         accepted, clients = judged.accepted, judged.check

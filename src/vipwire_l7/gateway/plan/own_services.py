@@ -13,7 +13,7 @@ from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER, service_name
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.address_pool import named
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewaySetting, GatewayWorld
-from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.listeners import OVER_LIMIT, Listener
 from vipwire_l7.watch.objects import BackendService
 
 Place = tuple[int, bool]
@@ -105,4 +105,5 @@ def _targets(service: BackendService | None) -> Iterator[tuple[Place, int]]:
 
 
 def _is_real(listener: Listener) -> bool:
-    return 0 < listener.port < 65536 and listener.spec.protocol in _PROTOCOLS
+    is_valid = 0 < listener.port < 65536 and listener.spec.protocol in _PROTOCOLS
+    return is_valid and listener.accepted.reason != OVER_LIMIT

@@ -21,6 +21,7 @@ from vipwire_l7.gateway.plan.routes import RouteResult, Way, plan_route
 from vipwire_l7.gateway.plan.statuses import Json, gateway_status, policy_status, set_status, tls_conditions
 from vipwire_l7.gateway.plan.tls.backend_tls import Checked, targets_of
 from vipwire_l7.plan.dependencies import Dependencies
+from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import HostPlan, Plan
 from vipwire_l7.plan.sites import Frontend, Route, SitePlan
 from vipwire_l7.watch.objects import IngressKind
@@ -49,7 +50,7 @@ class GatewayPlanner:
         self._led: dict[str, tuple[Route, ...]] = {}
         self._looked_at = Dependencies[ObjectRef]()
         self._results: dict[ObjectRef, RouteResult] = {}
-        self._hosts = Hosts(self._results)
+        self._hosts, self._limits = Hosts(self._results), Limits(self._setting.limits)
         self._datagrams: dict[str, dict[ObjectRef, Shares]] = {}
         self._counts = Counter[ListenerKey]()
         self._told = set[ObjectRef]()
@@ -153,20 +154,9 @@ class GatewayPlanner:
         """Plan some routes again, and merge the entries of their hosts."""
         hosts, places = set[HostKey](), set[str]()
         for ref in refs:
-            before, route = self._results.pop(ref, None), world.route(*ref)
-            now = plan_route(route, self._frame, world) if route is not None else None
-            if route is None:
-                self._looked_at.forget(ref)
-            else:
-                self._looked_at.record(ref, world.take())
-            if now is not None:
-                self._results[ref] = now
-            self._told.add(ref)
-            if before is None and now is None:
-                continue
-            hosts |= self._hosts.swap(ref, before, now)
-            places |= self._swap(ref, before, now)
-            self.kept.problems.put(ref, (now.problems() if now is not None else ()) or None)
+            self._plan_route(ref, world, hosts, places)
+        for ref in self._limits.judge():
+            self._plan_route(ref, world, hosts, places)
         for ref, more in self._hosts.judge(hosts).items():
             hosts.update(more)
             self._told.add(ref)
@@ -175,6 +165,28 @@ class GatewayPlanner:
             self._put_host(key)
         for place in places:
             self._put_datagrams(place, self._frame)
+
+    def _plan_route(self, ref: ObjectRef, world: GatewayWorld, hosts: set[HostKey], places: set[str]) -> None:
+        """Plan a route again; note the hosts and places of UDP that have to do with it."""
+        before, route = self._results.pop(ref, None), world.route(*ref)
+        now = plan_route(route, self._frame, world) if route is not None else None
+        if route is None:
+            self._looked_at.forget(ref)
+        else:
+            self._looked_at.record(ref, world.take())
+        self._told.add(ref)
+        if now is not None:
+            self._results[ref] = now
+            self._limits.put(ref, order_of(now.route), now.demand())
+            if text := self._limits.excess(ref):
+                now.leave_out(text)
+        elif before is not None:
+            self._limits.put(ref, order_of(before.route), {})
+        else:
+            return
+        hosts |= self._hosts.swap(ref, before, now)
+        places |= self._swap(ref, before, now)
+        self.kept.problems.put(ref, (now.problems() if now is not None else ()) or None)
 
     def _put_host(self, key: HostKey, before: str | None = None) -> None:
         """Merge the entries of a host. `before` is the mark that its frontend had."""

@@ -26,6 +26,7 @@ from vipwire_l7.gateway.plan.statuses import Json, parents_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import steps_for
 from vipwire_l7.plan.expressions import steps_of
+from vipwire_l7.plan.limits import Demand, Limited, each_one
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
 from vipwire_l7.watch.objects import IngressKind
 
@@ -83,13 +84,29 @@ class RouteResult:
     gateways: frozenset[ObjectName] = frozenset()
     excess: str = ""
     """Why the route exceeds its namespace's budget."""
+    limit: str = ""
+    """Which limit of its namespace the route exceeds."""
 
     def failures(self) -> tuple[str, ...]:
         """Return a message for each part that is left out."""
         rules = self.route.spec.rules
-        if self.excess:
-            return tuple(f"rules[{index}]: {self.excess}" for index in range(len(rules)))
+        if text := self.limit or self.excess:
+            return tuple(f"rules[{index}]: {text}" for index in range(len(rules)))
         return self.read.failures(len(rules))
+
+    def demand(self) -> Demand:
+        """Count what the route asks for, as limits of its namespace do."""
+        return {
+            **each_one(Limited.HOSTS, ((each.way, each.host) for each in self.brought)),
+            (Limited.PATHS, (self.route.kind, self.route.name)): sum(len(each.entries) for each in self.brought),
+            **each_one(Limited.BACKENDS, self.pools),
+        }
+
+    def leave_out(self, text: str) -> None:
+        """Leave the route out; the paths that it guards are closed, since older paths may lead past the guard."""
+        closed = (each.closed(self.guarded) for each in self.brought)
+        self.limit, self.brought = text, tuple(each for each in closed if each.entries)
+        self.pools, self.shares, self.files, self.datagrams = {}, {}, {}, {}
 
     def status(self, controller: str) -> Json:
         failed = self.failures()

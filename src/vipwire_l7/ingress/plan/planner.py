@@ -17,10 +17,11 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, World, failure
 from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of, wildcard_of
-from vipwire_l7.ingress.plan.wishes import Wanted, wanted_of
+from vipwire_l7.ingress.plan.wishes import Wanted, demand_of, left_out, wanted_of
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.certificates import judge_secret, judged_until
 from vipwire_l7.plan.dependencies import Dependencies
+from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import Plan
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.plan.sites import Asker, Certificate, Pool, SitePlan, certificate_name
@@ -67,6 +68,7 @@ class IngressPlanner:
         self._changes = snapshot.follow() if snapshot is not None else Changes()
         self.kept = Plan()
         self._looked_at = Dependencies[Result]()
+        self._limits = Limits(self._setting.limits)
         self._wanted: dict[ObjectName, Wanted] = {}
         self._failed: dict[ObjectName, tuple[Ingress, Problem]] = {}
         self._by_site: dict[str, set[ObjectName]] = {}
@@ -145,6 +147,9 @@ class IngressPlanner:
             names = {name for kind, name in changed if kind is IngressKind.INGRESS}
             names |= {name for what, name in stale if what == _CONTENT}
         sites = {site for name in names for site in self._read(name, looking, noted)}
+        judged = {name for _, name in self._limits.judge()}
+        sites |= {site for name in judged for site in self._read(name, looking, noted)}
+        names |= judged
         self._told |= {(IngressKind.INGRESS, name) for name in names}
         self.revision = (self.revision or 0) + bool(names)
         stale |= self._looked_at.users(map(_site_ref, sites))
@@ -176,14 +181,20 @@ class IngressPlanner:
         """Read one Ingress; return the sites that it has or had."""
         before, ingress = self._wanted.pop(name, None), world.ingresses.get(name)
         self._failed.pop(name, None)
-        now = None
+        now, ref = None, (IngressKind.INGRESS, name)
         if ingress is not None and is_ours(ingress, world.classes, self._setting):
             try:
-                now = self._wanted[name] = wanted_of(ingress, world.secrets)
+                now = wanted_of(ingress, world.secrets)
+                self._limits.put(ref, (*ingress.age, 0), demand_of(now))
+                if text := self._limits.excess(ref):
+                    now = left_out(now, text)
+                self._wanted[name] = now
             except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
+                self._limits.put(ref, (*ingress.age, 0), {})
                 self._failed[name] = ingress, failure(name, error)
             self._record((_CONTENT, name), noted)
         else:
+            self._limits.put(ref, ("", name, 0), {})
             for what in (_CONTENT, _DEFAULT, _CERTIFICATES):
                 self._looked_at.forget((what, name))
         old, new = (each.sites if each else frozenset[str]() for each in (before, now))

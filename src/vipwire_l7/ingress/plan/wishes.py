@@ -13,6 +13,7 @@ from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
 from vipwire_l7.plan.dependencies import Finds
+from vipwire_l7.plan.limits import Demand, Limited, each_one
 from vipwire_l7.plan.policy import Canary, Policy, interned
 from vipwire_l7.plan.pool_policy import (
     canary_of,
@@ -25,7 +26,7 @@ from vipwire_l7.plan.pool_policy import (
 )
 from vipwire_l7.plan.sessions import with_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, pool_name
-from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
+from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, Secret, ServiceRef
 
 Key: TypeAlias = tuple[str, Match, str]
 """A site, a path type and a path: only one Ingress can have each."""
@@ -98,6 +99,27 @@ def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
         annotations("share-with", ()),
         (*annotations.problems, *problems),
     )
+
+
+def demand_of(wanted: Wanted) -> Demand:
+    """Count what an Ingress asks for, as limits of its namespace do."""
+    ingress = wanted.ingress
+    refs = {ingress.default_backend, *(rule.backend for rule in ingress.rules)} - {None}
+    return {
+        **each_one(Limited.HOSTS, wanted.sites),
+        (Limited.PATHS, (IngressKind.INGRESS, ingress.name)): len(wanted.keys),
+        **each_one(Limited.BACKENDS, ((ref, wanted.policy) for ref in refs)),
+        **each_one(Limited.CERTIFICATES, (tls.secret for tls in ingress.tls if tls.secret is not None)),
+    }
+
+
+def left_out(wanted: Wanted, text: str) -> Wanted:
+    """Leave out an Ingress; the paths that it guards are closed, since older paths may lead past the guard."""
+    guards = not wanted.canary and (wanted.closed or bool(wanted.policy.guard))
+    rules, keys = (wanted.ingress.rules, wanted.keys) if guards else ((), ())
+    ingress = replace(wanted.ingress, rules=rules, tls=(), default_backend=None)
+    problems = (Problem("Ingress", ingress.name, "spec", text),)
+    return replace(wanted, ingress=ingress, closed=True, keys=keys, problems=problems, resolved={}, at={})
 
 
 def _site(rule: PathRule) -> str:

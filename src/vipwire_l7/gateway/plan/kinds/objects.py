@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar
@@ -12,6 +12,7 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.certificates import Pair, judge_secret, judged_until
 from vipwire_l7.plan.dependencies import Looked
+from vipwire_l7.plan.limits import MOST, Most
 from vipwire_l7.watch.objects import BackendService, Declared, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
@@ -84,6 +85,7 @@ class GatewaySetting:
 
     Called only for a BackendTLSPolicy with `System`.
     """
+    limits: Most = field(default_factory=lambda: MOST)
 
     def reserves(self, bind: str, port: int) -> bool:
         """Report whether Ingresses use an address and port. `[::]` covers all IPv4 addresses as well."""

@@ -1,0 +1,131 @@
+"""Limits what one namespace may have, however little the other namespaces have. Pure.
+
+One process plans for all namespaces, and one HAProxy serves them, so many objects of one namespace cost all. A limit
+counts one namespace alone: no namespace can have an object of another refused. The oldest objects come first:
+vipwire never refuses an object for a younger one.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.watch.snapshot import ObjectRef
+
+
+class Limited(enum.Enum):
+    """What `--namespace-limit` names."""
+
+    HOSTS = "hosts"
+    PATHS = "paths"
+    BACKENDS = "backends"
+    CERTIFICATES = "certificates"
+    LISTENERS = "listeners"
+
+
+Most: TypeAlias = Mapping[Limited, int]
+MOST: Final[Most] = {
+    Limited.HOSTS: 10_000,
+    Limited.PATHS: 50_000,
+    Limited.BACKENDS: 10_000,
+    Limited.CERTIFICATES: 10_000,
+    Limited.LISTENERS: 1_000,
+}
+"""Twice what one namespace of 5,000 hosts has, with a certificate and a backend for each."""
+Age: TypeAlias = tuple[str, ObjectName, int]
+Demand: TypeAlias = Mapping[tuple[Limited, Hashable], int]
+"""How much an object asks for: two objects that name the same host, certificate or backend ask for one."""
+
+
+def limits_of(texts: Iterable[str]) -> Most:
+    """Read the values of `--namespace-limit`; raise ValueError for one that is none."""
+    kinds, made = {each.value: each for each in Limited}, dict(MOST)
+    for text in texts:
+        kind, _, number = text.partition("=")
+        if kind not in kinds or not number.isascii() or not number.isdecimal():
+            raise ValueError(f"{text[:80]!r} is no KIND=NUMBER (KIND: {', '.join(kinds)})")
+        made[kinds[kind]] = int(number)
+    return made
+
+
+def each_one(kind: Limited, keys: Iterable[Hashable]) -> dict[tuple[Limited, Hashable], int]:
+    """Write a demand for one of a kind for each key."""
+    return {(kind, key): 1 for key in keys}
+
+
+class _Namespace:
+    """The demands of a namespace's objects."""
+
+    def __init__(self) -> None:
+        self.objects: dict[ObjectRef, tuple[Age, Demand]] = {}
+        self.sums, self._users = Counter[Limited](), Counter[tuple[Limited, Hashable]]()
+        self.refused: dict[ObjectRef, str] = {}
+
+    def swap(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
+        """Put a demand in place of the object's last one."""
+        _, before = self.objects.pop(ref, (age, {}))
+        for key, number in before.items():
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key]
+                self.sums[key[0]] -= number
+        for key, number in demand.items():
+            self.sums[key[0]] += 0 if key in self._users else number
+            self._users[key] += 1
+        if demand:
+            self.objects[ref] = age, demand
+
+    def judge(self, most: Most) -> set[ObjectRef]:
+        """Decide which objects are over a limit; return those of which that is another than before."""
+        before, self.refused = self.refused, {}
+        if _excess(self.sums, most) is not None:
+            had, sums = set[tuple[Limited, Hashable]](), Counter[Limited]()
+            for ref, (_, demand) in sorted(self.objects.items(), key=lambda each: each[1][0]):
+                more = Counter[Limited]()
+                for key in demand.keys() - had:
+                    more[key[0]] += demand[key]
+                if (kind := _excess(sums + more, most)) is not None:
+                    self.refused[ref] = _text(kind, most[kind])
+                else:
+                    had |= demand.keys()
+                    sums += more
+        both = before.keys() | self.refused.keys()
+        return {ref for ref in both if before.get(ref) != self.refused.get(ref)}
+
+
+class Limits:
+    """The objects that are over a limit of their namespace. Put all changes, then judge."""
+
+    def __init__(self, most: Most = MOST) -> None:
+        self._most = most
+        self._namespaces: dict[str, _Namespace] = {}
+        self._changed = set[str]()
+
+    def put(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
+        """Note what an object asks for; nothing if there is no such object any more."""
+        self._namespaces.setdefault(ref[1].namespace, _Namespace()).swap(ref, age, demand)
+        self._changed.add(ref[1].namespace)
+
+    def judge(self) -> set[ObjectRef]:
+        """Judge the namespaces that have changed; return the objects that are refused now or are no more."""
+        changed, self._changed = self._changed, set()
+        found = {ref for name in changed for ref in self._namespaces[name].judge(self._most)}
+        for name in changed:
+            if not self._namespaces[name].objects:
+                del self._namespaces[name]
+        return found
+
+    def excess(self, ref: ObjectRef) -> str:
+        """Say which limit an object is over; empty for none."""
+        found = self._namespaces.get(ref[1].namespace)
+        return found.refused.get(ref, "") if found is not None else ""
+
+
+def _excess(sums: Mapping[Limited, int], most: Most) -> Limited | None:
+    return next((kind for kind, number in sums.items() if number > most[kind]), None)
+
+
+def _text(kind: Limited, most: int) -> str:
+    remedy = f"delete older ones, or raise --namespace-limit {kind.value}=N"
+    return f"with it, the namespace has more than {most} {kind.value}: {remedy}"
