@@ -116,7 +116,7 @@ def leave(context: click.Context, /, *, force: bool, keep_rules: bool, node: str
 
 @click.group()
 def token() -> None:
-    """Make, list and delete the tokens that machines join with."""
+    """Create, list and delete bootstrap tokens for machines."""
 
 
 @token.command()

@@ -183,7 +183,7 @@ def test_a_proxy_serves_changes_and_writes_its_record_again_afterwards(how: str,
                 server.store.put("endpointslices", slice_for(f"s{number}", "10.244.0.1"))
                 await leads_to(f"10.96.0.{number}", "10.244.0.1")
                 if spoiled:
-                    await here.daemon.heard("cannot write the record of this proxy, by which status finds it")
+                    await here.daemon.heard("cannot write the record of this proxy for `vipwire status`")
                     disk.mend()
                     at = time.time()
             async with asyncio.timeout(PATIENCE):

@@ -151,7 +151,7 @@ def install() -> None:
 @click.argument("names", nargs=-1, type=click.Choice(list(SERVICES)))
 @click.option("--now", is_flag=True, help="Enable and start them.")
 @click.option("--upgrade", is_flag=True, help="Write the existing units again and restart those that run.")
-@click.option("--print", "printed", is_flag=True, help="Print the units, and write nothing.")
+@click.option("--print", "printed", is_flag=True, help="Print the units, but do not write them.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), hidden=True)
 def systemd(names: tuple[str, ...], root: Path, *, now: bool, upgrade: bool, printed: bool) -> None:
     """Write systemd units for commands: up, join, ingress, gateway, dns.
@@ -188,7 +188,9 @@ def require_visible(*paths: str) -> None:
     """Raise VipwireError if units cannot see one of these paths: each has a private /tmp and /var/tmp."""
     for path in paths:
         if path.startswith(("/tmp/", "/var/tmp/")):  # noqa: S108  # what PrivateTmp hides
-            raise VipwireError(f"{path} is in a folder that services do not see: install vipwire in /opt, say")
+            raise VipwireError(
+                f"{path} is in a folder that services cannot read: install vipwire elsewhere, such as /opt"
+            )
 
 
 def _write(name: str, program: str, root: Path) -> None:
@@ -201,7 +203,7 @@ def _write(name: str, program: str, root: Path) -> None:
         _make_flags(flags, environment(name))
     except OSError as error:
         raise VipwireError(f"{error.filename}: {error.strerror}") from error
-    say(f"{target}: its flags are in {flags}")
+    say(f"{target}: flags in {flags}")
 
 
 def _make_flags(path: Path, content: str) -> None:

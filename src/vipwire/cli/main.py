@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from vipwire.config.flags import Given
 
 _ELSEWHERE: Final = {
-    "lab": ("vipwire_lab.cli", "lab", "Build a small cluster out of network namespaces, to try things in."),
+    "lab": ("vipwire_lab.cli", "lab", "Build a small cluster of network namespaces for tests."),
     "status": (
         "vipwire.inspect.cli",
         "status",
-        "Show Services, their endpoints, and whether the kernel agrees.",
+        "Show Services, their endpoints, and differences of the kernel.",
     ),
-    "plan": ("vipwire.inspect.cli", "plan", "Show what vipwire decided for each Service, and why."),
-    "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel."),
-    "explain": ("vipwire.inspect.cli", "explain", "Explain what happens to a packet, and which rules it meets."),
+    "plan": ("vipwire.inspect.cli", "plan", "Show vipwire's plan for each Service, with reasons."),
+    "diff": ("vipwire.inspect.cli", "diff", "Show the changes that a sync would make in the kernel."),
+    "explain": ("vipwire.inspect.cli", "explain", "Show the way of a packet, with each rule and the endpoints."),
     "trace": (
         "vipwire.inspect.trace",
         "trace",
-        "Follow connections to Services and the endpoints they get.",
+        "Follow new connections to Services, with their endpoints.",
     ),
     "top": ("vipwire.inspect.top", "top", "Show live rates for every Service and endpoint."),
     "view": (
         "vipwire.inspect.page.command",
         "view",
-        "Serve a page that shows all of this live, for a browser.",
+        "Serve a live page with Services and endpoints for a browser.",
     ),
     "drain": (
         "vipwire.inspect.drain",
         "drain",
         "Stop sending new connections to an endpoint from this node.",
     ),
-    "check": ("vipwire.inspect.cli", "check", "Check whether this machine can run vipwire, and what it lacks."),
+    "check": ("vipwire.inspect.cli", "check", "Check this machine: modes, kernel settings, other programs."),
     "up": ("vipwire_up.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
     "join": ("vipwire_up.joining_cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
     "leave": ("vipwire_up.joining_cli", "leave", "Take this machine out of its cluster."),
-    "token": ("vipwire_up.joining_cli", "token", "Make, list and delete the tokens that machines join with."),
+    "token": ("vipwire_up.joining_cli", "token", "Create, list and delete bootstrap tokens for machines."),
     "expose": ("vipwire_up.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
     "ingress": (
         "vipwire_l7.ingress.cli",
@@ -71,12 +71,12 @@ _ELSEWHERE: Final = {
     "connectivity": (
         "vipwire_lab.connectivity.cli",
         "connectivity",
-        "Ask Services of every kind on this Node, and tell which fail, and where.",
+        "Test Services of every kind on this Node, and show failures.",
     ),
     "sysdump": (
         "vipwire.inspect.sysdump.command",
         "sysdump",
-        "Collect what a bug report needs in one archive, without secrets.",
+        "Collect data for a bug report in one archive, without secrets.",
     ),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
     "uninstall": ("vipwire.cli.uninstall", "uninstall", "Remove vipwire from this machine."),
@@ -243,8 +243,8 @@ def main() -> None:
     cls=GoFlagsCommand,
     short_help="Make connections to Services on this node reach Pods.",
     help="Make connections to Services on this node reach Pods, in place of kube-proxy.\n\n"
-    "Takes kube-proxy's flags and configuration file unchanged. Flags are in Go's style: --flag=value or\n"
-    "--flag value; booleans are --flag or --flag=false. A flag that has no meaning here causes a warning.",
+    "Accepts kube-proxy's flags and configuration file unchanged. Flags are in Go's style: --flag=value or\n"
+    "--flag value; booleans are --flag or --flag=false. A flag without meaning for vipwire causes a warning.",
 )
 def proxy(given: "Given") -> None:
     """Run the proxy, or do the one thing that a flag asks for instead."""
@@ -255,9 +255,9 @@ def proxy(given: "Given") -> None:
     cls=CleanupCommand,
     short_help="Remove the rules that vipwire wrote on this node.",
     help="Remove the rules that vipwire wrote on this node.\n\n"
-    "The same as `vipwire proxy --cleanup`. Give it the flags that the proxy had. It refuses to run while a vipwire\n"
-    "proxy runs here. If a kube-proxy runs, it leaves what has names of kube-proxy's in that mode, and says so;\n"
-    "--all removes that, too.",
+    "The same as `vipwire proxy --cleanup`. Use the flags of the proxy. The command refuses to run while a vipwire\n"
+    "proxy runs here. If a kube-proxy runs, the command leaves rules with kube-proxy's names, and prints a notice;\n"
+    "--all also removes them.",
 )
 def cleanup(given: "Given") -> None:
     """Remove what was programmed."""
@@ -282,7 +282,7 @@ def completion(shell: str) -> None:
     """Print a script that completes commands, flags and values in a shell."""
     made = get_completion_class(shell)
     if made is None:
-        raise click.UsageError(f"{shell}: not known; allowed are {', '.join(SHELLS)}")
+        raise click.UsageError(f"{shell}: unknown shell; allowed: {', '.join(SHELLS)}")
     click.echo(made(click.Group("vipwire"), {}, "vipwire", VARIABLE).source())
 
 

@@ -30,7 +30,7 @@ SETTINGS: Final = (
 
 @click.command(short_help="Remove vipwire from this machine.")
 @click.option("--purge", is_flag=True, help="Also remove /etc/vipwire and /var/lib/vipwire: objects, keys, flags.")
-@click.option("--by-package", is_flag=True, hidden=True, help="Leave the program to the package manager.")
+@click.option("--by-package", is_flag=True, hidden=True, help="Do not remove the program: a package manager does.")
 def uninstall(*, purge: bool, by_package: bool) -> None:
     """Stop vipwire's units, remove its rules, its units and the program.
 
@@ -39,7 +39,7 @@ def uninstall(*, purge: bool, by_package: bool) -> None:
     """
     with plain_errors():
         if os.geteuid() != 0:
-            raise VipwireError("only root can do this: sudo vipwire uninstall")
+            raise VipwireError("run as root: sudo vipwire uninstall")
         prefix = Path(sys.prefix)
         if prefix == DEBIAN and not by_package:
             word = "purge" if purge else "remove"
@@ -76,7 +76,9 @@ def _remove_runtime() -> None:
 def _remove_program(prefix: Path) -> None:
     listed = prefix / LISTED
     if prefix != TREE or not listed.exists():
-        warn(f"the program stays, it was not installed by install.sh: remove {prefix}, or pip uninstall vipwire")
+        warn(
+            f"the program stays, because install.sh did not install it: remove {prefix}, or run pip uninstall vipwire"
+        )
         return
     for line in reversed(listed.read_text(encoding="utf-8").splitlines()):
         with contextlib.suppress(OSError):  # the file is gone, or the folder has other files

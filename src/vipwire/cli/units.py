@@ -30,7 +30,9 @@ def systemctl(*words: str, patience: float | None = None) -> str:
     try:
         done = subprocess.run([found, *words], capture_output=True, text=True, check=False, timeout=patience)  # noqa: S603
     except subprocess.TimeoutExpired:
-        raise VipwireError(f"systemctl {' '.join(words)}: no end after {patience:.0f} s; systemd goes on") from None
+        raise VipwireError(
+            f"systemctl {' '.join(words)}: not finished after {patience:.0f} s; systemd continues"
+        ) from None
     if done.returncode:
         raise VipwireError(f"systemctl {' '.join(words)}: {done.stderr.strip()}")
     return done.stdout
@@ -74,7 +76,7 @@ def _replace(name: str, pid: str) -> None:
         if state == "failed":
             raise VipwireError(f"{name}: failed ({result}): systemctl status {name}")
         time.sleep(0.1)
-    raise VipwireError(f"{name}: not ready after {_PATIENCE:.0f} s; systemd goes on")
+    raise VipwireError(f"{name}: not ready after {_PATIENCE:.0f} s; systemd continues")
 
 
 def _state(name: str) -> tuple[str, str, str]:

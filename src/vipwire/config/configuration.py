@@ -99,7 +99,8 @@ class Config(Section, frozen=True):
         "hostname-override", "Name of the Node that this proxy serves; the host name by default.", "",
         group=Group.SOURCE, beside_file=True)
     config_sync_period: float = setting(
-        "config-sync-period", "How often vipwire checks again everything that it knows. Must be greater than 0.",
+        "config-sync-period", ("Interval at which vipwire compares all objects with the kernel. Must be greater "
+            "than 0."),
         900.0, group=Group.SOURCE, check=ABOVE_0, applied=_NEVER)
     client_connection: ClientConnection = setting(default=ClientConnection(), group=Group.SOURCE)
     config_file: str = setting(
@@ -117,7 +118,7 @@ class Config(Section, frozen=True):
         "proxy-mode", f"One of {', '.join(mode_names())}; empty means {DEFAULT}.", "", group=Group.MODE,
         check=OneOf(mode_names, f"must be {{}} or blank (blank means {DEFAULT})", blank=True))
     proxy_mode_fallback: bool = setting(
-        "proxy-mode-fallback", "If the kernel lacks what the mode needs, use the next mode that works (after ipvs: "
+        "proxy-mode-fallback", "If the mode cannot run on this kernel, use the next mode that can (after ipvs: "
         "iptables, nftables, userspace). Without this flag vipwire exits with an error.", group=Group.MODE,
         in_file=False)
     iptables: IPTables = setting(default=IPTables(), group=Group.MODE)
@@ -130,11 +131,12 @@ class Config(Section, frozen=True):
         check=must(lambda text: port_range(text) is not None, "must be a port range such as 30000-32767, or empty"),
         mode="userspace")
     udp_idle_timeout: float = setting(
-        "udp-timeout", "How long an idle UDP flow is kept. Must be greater than 0. Unused in other modes.", 0.25,
+        "udp-timeout", "Timeout of idle UDP flows. Must be greater than 0. Unused in other modes.", 0.25,
         group=Group.USERSPACE, check=ABOVE_0, written=False, mode="userspace")
     userspace_bind: str = setting(
-        "userspace-bind", "Write no iptables rules; listen at the VIPs (vip) or at the proxy's own ports (none). "
-        "Empty means with rules.", "", group=Group.USERSPACE, check=_userspace_bind, written=False, mode="userspace")
+        "userspace-bind", "vip: listen at the VIPs. none: listen at the proxy's own ports. Both write no iptables "
+        "rules. Empty writes "
+        "rules.", "", group=Group.USERSPACE, check=_userspace_bind, written=False, mode="userspace")
     ebpf: EBPF = setting(default=EBPF(), group=Group.EBPF, written=False)
     bind_address: str = setting(
         "bind-address", "The Node's primary IP address, if it is not the one in the Node object. vipwire binds "
@@ -146,7 +148,7 @@ class Config(Section, frozen=True):
         "primary. Empty means all addresses; in nftables mode, primary.", (), group=Group.TRAFFIC,
         check=cidr_or_primary, applied=_LIVE)
     detect_local_mode: str = setting(
-        "detect-local-mode", "How vipwire recognises traffic of this node's Pods: ClusterCIDR, NodeCIDR, "
+        "detect-local-mode", "Method to recognise traffic of this node's Pods: ClusterCIDR, NodeCIDR, "
         "BridgeInterface or InterfaceNamePrefix; empty means ClusterCIDR.", "", group=Group.TRAFFIC,
         check=OneOf(
             lambda: tuple(mode.value for mode in LocalMode),
@@ -165,7 +167,8 @@ class Config(Section, frozen=True):
         f"127.0.0.1:{METRICS_PORT}", group=Group.SERVERS, check=host_port, applied=_LIVE)
     view_bind_address: str = setting(
         "view-bind-address", "IP and port of the page of `vipwire view`, such as 127.0.0.1:10247; empty serves none. "
-        "Beyond loopback it asks for the token in the file view-token of --state-dir.", "", group=Group.SERVERS,
+        "At an address other than loopback, browsers need the token in the file view-token of "
+        "--state-dir.", "", group=Group.SERVERS,
         check=host_port, in_file=False, own=True)
     bind_address_hard_fail: bool = setting(
         "bind-address-hard-fail", "Exit if one of these ports cannot be bound, instead of trying again every 5 s.",
@@ -178,21 +181,23 @@ class Config(Section, frozen=True):
         "show-hidden-metrics-for-version", "Accepted as <major>.<minor>; vipwire hides no metrics.", "",
         group=Group.SERVERS, check=is_version, applied=_NEVER)
     cleanup: bool = setting(
-        "cleanup", "Remove everything that vipwire has programmed, and exit; the same as `vipwire cleanup`.",
+        "cleanup", "Remove all rules of vipwire, and exit; the same as `vipwire cleanup`.",
         group=Group.PROCESS, in_file=False, own=True)
     cleanup_all: bool = setting(
-        "cleanup-all", "With --cleanup, or as `vipwire cleanup --all`: remove what has names of a running "
-        "kube-proxy's, too. Otherwise that stays, for it is kube-proxy's by now.", group=Group.PROCESS, in_file=False,
+        "cleanup-all", "With --cleanup, or as `vipwire cleanup --all`: also remove rules with kube-proxy's names "
+        "while a kube-proxy runs. By default, vipwire leaves these to "
+        "kube-proxy.", group=Group.PROCESS, in_file=False,
         own=True)
     state_dir: str = setting(
-        "state-dir", "Folder for state that commands share with the running proxy: drained endpoints, the proxy's "
-        "own record.", "/run/vipwire", group=Group.PROCESS, in_file=False, own=True)
+        "state-dir", "Folder that commands share with the proxy: the list of drained endpoints, the proxy's "
+        "record.", "/run/vipwire", group=Group.PROCESS, in_file=False, own=True)
     init_only: bool = setting(
-        "init-only", "Set kernel settings, which needs full privileges, and exit. To run later CAP_NET_ADMIN is "
-        "enough.", group=Group.PROCESS, in_file=False, own=True)
+        "init-only", "Set kernel settings, which needs full privileges, and exit. The proxy itself then needs "
+        "CAP_NET_ADMIN only.", group=Group.PROCESS, in_file=False, own=True)
     takeover: bool = setting(
-        "takeover", "Take the place of the vipwire proxy or up that runs in this network namespace: it ends first, "
-        "the rules stay, and no connection is lost. Without it a second one does not start.", group=Group.PROCESS,
+        "takeover", "Replace the vipwire proxy or up that runs in this network namespace: the old process ends "
+        "first, the rules stay, and no connection breaks. Without --takeover, a second process does not "
+        "start.", group=Group.PROCESS,
         in_file=False, own=True)
     oom_score_adj: int = setting(
         "oom-score-adj", "The oom-score-adj of this process, -1000 to 1000.", -999, group=Group.PROCESS,

@@ -25,8 +25,8 @@ from vipwire.errors import ConfigError
 from vipwire.model.text import nearest
 
 _WINDOWS: Final = "only has a meaning on Windows"
-_KLOG: Final = "log files and streams are the container runtime's business since Kubernetes 1.26"
-_CLOUD: Final = "no credentials of a cloud are used"
+_KLOG: Final = "Kubernetes 1.26 moved log files and streams to the container runtime"
+_CLOUD: Final = "vipwire uses no credentials of a cloud"
 _NUMBER, _SWITCH, _TEXT = 0, False, ""
 
 
@@ -48,11 +48,11 @@ _LONE: Final[tuple[Setting, ...]] = (
     replace(
         ROWS["cleanup"], name="cleanup-iptables", text="", group=Group.OLD, warning="is the old name of --cleanup"
     ),
-    _old("cleanup-ipvs", _SWITCH, "--cleanup removes what vipwire has put into IPVS, and only that"),
+    _old("cleanup-ipvs", _SWITCH, "--cleanup removes vipwire's IPVS objects only"),
     _old("conntrack-max", _NUMBER, "use --conntrack-max-per-core and --conntrack-min"),
     _old("google-json-key", _TEXT, _CLOUD),
     _old("azure-container-registry-config", _TEXT, _CLOUD),
-    _old("resource-container", _TEXT, "the container runtime decides about cgroups"),
+    _old("resource-container", _TEXT, "the container runtime sets the cgroup"),
     _old("boot-id-file", _TEXT, "nothing reads it"),
     _old("machine-id-file", _TEXT, "nothing reads it"),
     _old("windows-service", _SWITCH, _WINDOWS),

@@ -96,7 +96,7 @@ def _security_gate_like(name: str) -> str:
 def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     """List the gates in the configuration that have no effect."""
     foreign = [name for name, _ in gates if name not in KNOWN_GATES]
-    return (f"feature gates that have no effect here: {', '.join(foreign)}",) if foreign else ()
+    return (f"feature gates without effect in vipwire: {', '.join(foreign)}",) if foreign else ()
 
 
 def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:

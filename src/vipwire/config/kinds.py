@@ -85,7 +85,7 @@ class ModuleVerbosity(Value, frozen=True):
 def check_int32(value: int, text: str = "") -> int:
     """Return the number if Go's int32 can hold it. Raise ValueError."""
     if value not in _INT32:
-        raise ValueError(f"{text} does not fit into 32 bits".lstrip())
+        raise ValueError(f"{text} exceeds 32 bits".lstrip())
     return value
 
 

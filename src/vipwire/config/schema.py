@@ -115,9 +115,9 @@ class Applied(enum.Enum):
 class Group(enum.Enum):
     """The sections of `--help`, in order; the value is the heading."""
 
-    SOURCE = "Where Services come from"
+    SOURCE = "Source of Services"
     FILE = "Configuration file"
-    MODE = "How Services are carried"
+    MODE = "Modes"
     IPVS = "ipvs mode"
     USERSPACE = "userspace mode"
     EBPF = "ebpf mode"
@@ -126,7 +126,7 @@ class Group(enum.Enum):
     SERVERS = "Health, metrics and debugging"
     PROCESS = "This process"
     LOGGING = "Logging"
-    OLD = "Accepted so that old command lines keep working"
+    OLD = "Accepted for compatibility"
 
 
 _KIND_OF: Final = {

@@ -26,7 +26,7 @@ class ClientConnection(Section, frozen=True):
         "application/vnd.kubernetes.protobuf", applied=_NEVER)
     qps: float = setting("kube-api-qps", "Requests to the API server per second.", 5.0, read_as=ValueKind.FLOAT)
     burst: int = setting(
-        "kube-api-burst", "Requests to the API server that may go out at once, above --kube-api-qps.", 10,
+        "kube-api-burst", "Burst of requests to the API server above --kube-api-qps.", 10,
         check=must(lambda value: value >= 0, "must be non-negative"))
 
 
@@ -36,7 +36,8 @@ class LogOutput(Section, frozen=True):
     split_stream: bool = setting(
         "log-*-split-stream", "With *: errors to stderr, everything else to stdout.", applied=_LIVE, beside_file=True)
     info_buffer_size: str = setting(
-        "log-*-info-buffer-size", "Accepted; nothing is buffered.", "0", read_as=ValueKind.QUANTITY, applied=_NEVER,
+        "log-*-info-buffer-size", ("Accepted; vipwire buffers no log "
+            "lines."), "0", read_as=ValueKind.QUANTITY, applied=_NEVER,
         beside_file=True)
 
 
@@ -60,7 +61,7 @@ class Logging(Section, frozen=True):
         "logging-format", "text (key=value) or json, one line each.", "text",
         check=OneOf(lambda: ("text", "json"), "must be text or json"), applied=_LIVE, beside_file=True)
     flush_frequency: float = setting(
-        "log-flush-frequency", "Accepted; every line is written at once.", 5.0,
+        "log-flush-frequency", "Accepted; vipwire writes each line at once.", 5.0,
         check=must(lambda value: value >= 0, "must not be negative"), applied=_NEVER, beside_file=True)
     options: LogOptions = setting(default=LogOptions())
 
@@ -72,14 +73,14 @@ class Masquerading(Section, frozen=True):
         "iptables-sync-period", "How often vipwire compares the kernel with the plan, in every mode other than ipvs. "
         "Must be greater than 0.", 30.0, check=ABOVE_0, applied=_LIVE)
     min_sync_period: float = setting(
-        "iptables-min-sync-period", "Shortest time between two changes of the kernel, in every mode other than ipvs. "
+        "iptables-min-sync-period", "Shortest time between two syncs, in every mode other than ipvs. "
         "0 applies every change at once, which is the default of nftables mode.", 0.0, check=AT_LEAST_0,
         applied=_LIVE)
     masquerade_bit: int = setting(
-        "iptables-masquerade-bit", "Bit of the packet mark (0 to 31) that asks for source NAT.", 14,
+        "iptables-masquerade-bit", "Bit of the packet mark (0 to 31) that marks packets for source NAT.", 14,
         check=within(0, 31), pointer=True, applied=_LIVE)
     masquerade_all: bool = setting(
-        "masquerade-all", "Apply source NAT to everything that is sent to a ClusterIP.", applied=_LIVE)
+        "masquerade-all", "Apply source NAT to all traffic to ClusterIPs.", applied=_LIVE)
 
 
 class IPTables(Masquerading, frozen=True):
@@ -111,7 +112,7 @@ class IPVS(Section, frozen=True):
         "ipvs-exclude-cidrs", "Comma-separated CIDRs: vipwire leaves virtual servers with these addresses alone.", (),
         check=cidr, file_name="excludeCIDRs")
     strict_arp: bool = setting(
-        "ipvs-strict-arp", "Set arp_ignore to 1 and arp_announce to 2, so that nothing answers ARP for its VIPs.",
+        "ipvs-strict-arp", "Set arp_ignore to 1 and arp_announce to 2: the node then does not answer ARP for VIPs.",
         file_name="strictARP")
     tcp_timeout: float = setting(
         "ipvs-tcp-timeout", "Timeout of idle TCP connections; 0 keeps the kernel's value.", 0.0, check=AT_LEAST_0)
@@ -130,8 +131,8 @@ class NFTables(Masquerading, frozen=True):
     """
 
     offload_packet_threshold: int = setting(
-        "offload-packet-threshold", "Packets of a forwarded TCP connection to a Service after which a flowtable of "
-        "the kernel carries it past all rules, vipwire's and others'. 20 is a good value; 0 offloads nothing. In "
+        "offload-packet-threshold", "Packets after which the kernel offloads a forwarded TCP connection to a "
+        "flowtable, which bypasses all rules. 20 is a good value; 0 offloads nothing. In "
         "nftables and ebpf mode.", 0, check=AT_LEAST_0, written=False)
 
 
@@ -162,7 +163,7 @@ class Conntrack(Section, frozen=True):
         "conntrack-max-per-core", "Connections to track per CPU; 0 keeps the kernel's limit and ignores "
         "--conntrack-min.", 32768, check=AT_LEAST_0, pointer=True, applied=_LIVE)
     min: int = setting(
-        "conntrack-min", "The least number of connections to track, however few CPUs there are.", 131072,
+        "conntrack-min", "Lower limit of the number of connections to track.", 131072,
         check=AT_LEAST_0, pointer=True, applied=_LIVE)
     tcp_established_timeout: float = setting(
         "conntrack-tcp-timeout-established", "Timeout of idle established TCP connections; 0 keeps the kernel's "
@@ -184,19 +185,19 @@ class EBPF(Section, frozen=True):
     """The `ebpf` section: vipwire's own, which kube-proxy does not know."""
 
     cgroup: str = setting(
-        "ebpf-cgroup", "Folder of cgroup2 whose sockets are translated when they connect; empty means the machine's "
-        "root, which is every process.", "", mode="ebpf")
+        "ebpf-cgroup", "Folder of a cgroup2 with the processes whose sockets vipwire translates at connect(); "
+        "empty means the machine's root: all processes.", "", mode="ebpf")
     clients: str = setting(
-        "ebpf-clients", "Whose sockets: all (the node's and its Pods'), or node. Beside a service mesh whose "
-        "sidecars must see the Service's address, choose node. For tests also the Pods' network namespaces, as paths "
-        "with commas.", "all", mode="ebpf")
+        "ebpf-clients", "Sockets to translate: all (of the node and its Pods), or node. With a service mesh whose "
+        "sidecars need the Service's address, use node. Tests also give paths of network namespaces, separated by "
+        "commas.", "all", mode="ebpf")
     connected_udp: bool = setting(
-        "ebpf-connected-udp", "Give connected UDP sockets endpoints, too. When an endpoint goes its sockets are "
-        "ended: the next call gets ECONNABORTED, and they may connect again. Needs CAP_SYS_ADMIN and hostPID for "
-        "Pods.", file_name="connectedUDP", mode="ebpf")
+        "ebpf-connected-udp", "Also translate connected UDP sockets. vipwire destroys the sockets of a removed "
+        "endpoint: the next call returns ECONNABORTED, and the program can connect again. Needs CAP_SYS_ADMIN and "
+        "hostPID for Pods.", file_name="connectedUDP", mode="ebpf")
     affinity: bool = setting(
-        "ebpf-affinity", "Serve session affinity of Pods by programs, too, which is faster. They know a client by "
-        "its network namespace, the rules by its address: one that comes both ways may have two endpoints.",
+        "ebpf-affinity", "Also serve session affinity of Pods with programs, which is faster. Programs identify a "
+        "client by its network namespace, rules by its address: a client that meets both can have two endpoints.",
         mode="ebpf")
 
 
@@ -224,7 +225,7 @@ class Counters(Section, frozen=True):
         "endpoints (by endpoint, too).", "services", check=OneOf(lambda: tuple(series.value for series in Series)),
         beside_file=True)
     traffic: bool = setting(
-        "count-traffic", "Count packets and bytes in nftables mode, too; this costs every packet some time. ipvs and "
+        "count-traffic", "Also count packets and bytes in nftables mode; this adds a cost to each packet. ipvs and "
         "userspace mode always count them, iptables mode never does.", beside_file=True)
     limit: int = setting(
         "counters-limit", "The most Service ports, endpoints and refusals that get series of their own in /metrics.",

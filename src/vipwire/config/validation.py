@@ -72,7 +72,7 @@ def _periods(section: str, periods: Any) -> Iterator[FieldError]:
 def _offloading(config: Config) -> Iterator[FieldError]:
     packets = config.nftables.offload_packet_threshold
     if packets > 0 and config.counters.traffic:
-        message = "must be 0 with counters.traffic: no rule could count what is offloaded"
+        message = "must be 0 with counters.traffic: rules cannot count offloaded packets"
         yield FieldError("nftables.offloadPacketThreshold", packets, message)
 
 

@@ -118,7 +118,7 @@ class _Reading:
                 self._put(value)
             case yaml.AliasEvent():
                 if event.anchor not in self._anchors:
-                    raise ValueError(f"found undefined alias {event.anchor!r}, or one inside of what it stands for")
+                    raise ValueError(f"found an undefined alias {event.anchor!r}, or an alias inside its own value")
                 value, size = self._anchors[event.anchor]
                 self._grow(size)
                 self._put(value)
@@ -178,7 +178,7 @@ class _Reading:
         frame.key, frame.has_key = value if value is _Merge else _key(value), True
         if frame.key in frame.values:
             if self._repeated is None:
-                raise ValueError(f"the key {frame.key!r} stands twice")
+                raise ValueError(f"duplicate key {frame.key!r}")
             self._repeated.append(self._path())
         self._note_line()
 
@@ -207,9 +207,9 @@ def _scalar(event: Any) -> Any:
     try:
         value = _READERS[tag](yaml.ScalarNode(tag, text))
     except Exception:  # noqa: BLE001 - PyYAML lets through what each conversion raises
-        raise ValueError(f"{text!r} does not fit the tag {tag!r}") from None
+        raise ValueError(f"{text!r} is not a value of the tag {tag!r}") from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{text} is not a number of JSON")
+        raise ValueError(f"{text} is not a JSON number")
     return value
 
 

@@ -179,9 +179,9 @@ class FileWatch:
         if (setting := _LIMITS.get(error.errno or 0)) and not self._is_limit_told:
             self._is_limit_told = True
             log.warning(
-                "cannot watch files by inotify; vipwire looks at them every two seconds",
+                "cannot watch files by inotify; reading them every two seconds",
                 error=error.strerror,
-                remedy=f"raise {setting} (sysctl), which bounds all processes of this user together",
+                remedy=f"raise {setting} (sysctl), a limit for all processes of this user",
             )
 
 

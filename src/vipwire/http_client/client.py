@@ -203,7 +203,9 @@ async def _encrypt(wire: Wire, parts: SplitResult, tls: ssl.SSLContext | None, n
         plain.abort()
         raise
     if encrypted is None:
-        raise HttpError(f"cannot connect to {host}:{_port(parts)}: it closed the connection during the TLS handshake")
+        raise HttpError(
+            f"cannot connect to {host}:{_port(parts)}: the server closed the connection during the TLS handshake"
+        )
     wire.connection_made(encrypted)
 
 
@@ -238,7 +240,7 @@ def _head(method: str, target: str, fields: Mapping[str, str]) -> bytes:
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     for line in lines:
         if not line.isprintable():
-            raise HttpError(f"{line.partition(':')[0][:80]!r}: has characters that cannot stand in a request")
+            raise HttpError(f"{line.partition(':')[0][:80]!r}: has characters that are not allowed in a request")
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode("latin-1", "replace")
 
 

@@ -250,15 +250,15 @@ class Response:
         more = False
         while piece or more:
             if piece and self._decoder.eof:
-                raise HttpError("the answer goes on after the end of its Content-Encoding")
+                raise HttpError("the answer has bytes after the end of its Content-Encoding")
             try:
                 read = cast(bytes, self._decoder.decompress(piece, _PIECE))
             except zlib.error as error:
-                raise HttpError(f"the answer is not what its Content-Encoding says: {error}") from error
+                raise HttpError(f"the answer contradicts its Content-Encoding: {error}") from error
             self._unpacked += len(read)
             more = len(read) == _PIECE
             if self._unpacked > _PIECE + self._packed * _MOST_PACKED:
-                raise HttpError(f"the answer is packed more than {_MOST_PACKED} times")
+                raise HttpError(f"the answer has more than {_MOST_PACKED} layers of Content-Encoding")
             if read:
                 yield read
             piece = self._decoder.unconsumed_tail or self._decoder.unused_data

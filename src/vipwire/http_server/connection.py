@@ -191,7 +191,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         except ClientGoneError:
             raise
         except Exception:  # noqa: BLE001  # the client is told, and the server goes on
-            _log.exception("a request could not be answered", extra={"path": exchange.path})
+            _log.exception("cannot answer a request", extra={"path": exchange.path})
             await self.send(exchange, self._site.refuse(HTTPStatus.INTERNAL_SERVER_ERROR))
         if not exchange.complete and not self._reader.is_last:
             try:

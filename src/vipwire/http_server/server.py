@@ -89,7 +89,7 @@ class Serving:
     def _admit(self, accepted: socket.socket, address: str, opening: Opening) -> None:
         connection = ServerConnection(self.site, self.room, address, self._forget)
         if not self.room.admit(connection, address):
-            self._log.warning("too many connections: some are refused", address=address)
+            self._log.warning("too many connections: refusing some", address=address)
             accepted.close()
             return
         accepted.settimeout(0)
@@ -106,7 +106,7 @@ class Serving:
             connection.connection_lost(None)
             accepted.close()
         if error is not None and not isinstance(error, OSError):
-            _LOG.error("a connection could not be opened", exc_info=error)
+            _LOG.error("cannot open a connection", exc_info=error)
 
     def _forget(self, connection: ServerConnection) -> None:
         self.connections.pop(connection, None)

@@ -123,7 +123,7 @@ def _each_port(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Find
         if name is None or protocol is None or number is None:
             continue
         if name in names:
-            found.note(f"{path}.name", f"{name!r} is there already: the first is used")
+            found.note(f"{path}.name", f"{name!r} is duplicate: vipwire uses the first")
             continue
         names.add(name)
         yield EndpointPort(intern(name), protocol, number)

@@ -66,7 +66,7 @@ class Findings:
             self.note(field, str(error))
             return None
         if special := special_use(address, link_local=not local_use):
-            self.note(field, f"{text!r} is {special}, which cannot be balanced")
+            self.note(field, f"{text!r} is {special}, which cannot be an endpoint")
             return None
         return address
 
@@ -116,7 +116,7 @@ class Findings:
         members: Mapping[str, Choice] = _members(type(default))
         if (member := members.get(text)) is not None:
             return member
-        self.note(field, f"{text!r} is unknown (allowed: {', '.join(members)}), taken as {default.value}")
+        self.note(field, f"{text!r} is unknown (allowed: {', '.join(members)}): vipwire uses {default.value}")
         return default
 
     def timestamp(self, field: str, text: str | None) -> float | None:

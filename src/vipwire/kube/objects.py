@@ -139,7 +139,7 @@ class FencedObjects(ObjectClient):
         self, method: str, path: str, query: Query = (), payload: Payload | None = None, *, most: int = 0
     ) -> bytes | bytearray:
         if method != "GET" and not self._holds():
-            raise FencedError("another replica is the elected writer")
+            raise FencedError("another replica is the elected leader")
         return await super()._send(method, path, query, payload, most=most)
 
 
@@ -163,4 +163,4 @@ def _decode(content: bytes | bytearray, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content or b"{}", type=kind)
     except BROKEN:
-        raise UnreachableError("the answer is not a JSON object that the API server writes") from None
+        raise UnreachableError("the answer is not a JSON object of the API server") from None

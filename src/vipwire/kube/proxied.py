@@ -110,7 +110,9 @@ def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]
     by_family: dict[Family, Address] = {}
     for address in addresses:
         if by_family.setdefault(family_of(address), address) != address:
-            found.note("spec.clusterIPs", f"has more than one {family_of(address).value} address: the first is used")
+            found.note(
+                "spec.clusterIPs", f"has more than one {family_of(address).value} address: vipwire uses the first"
+            )
     return tuple(by_family.values())
 
 
@@ -136,7 +138,7 @@ def _only_port(source: wire.WireServicePort, kind: ServiceType) -> tuple[Service
 
 def _each_port(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings) -> Iterator[ServicePort]:
     if not ports:
-        found.note("spec.ports", "is missing: there is no port to balance")
+        found.note("spec.ports", "is missing: the Service has no ports")
     numbers, names, node_ports = set(), set(), set()
     for index, source in enumerate(ports):
         path = f"spec.ports[{index}]"
@@ -144,13 +146,15 @@ def _each_port(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found
         if port is None:
             continue
         if (port.port, port.protocol) in numbers:
-            found.note(f"{path}.port", f"{port.port}/{port.protocol.name} is there already: the first is used")
+            found.note(f"{path}.port", f"{port.port}/{port.protocol.name} is duplicate: vipwire uses the first")
             continue
         if port.name in names:
-            found.note(f"{path}.name", f"{port.name!r} is there already: the first is used")
+            found.note(f"{path}.name", f"{port.name!r} is duplicate: vipwire uses the first")
             continue
         if port.node_port and (port.node_port, port.protocol) in node_ports:
-            found.note(f"{path}.nodePort", f"{port.node_port}/{port.protocol.name} is there already: left out here")
+            found.note(
+                f"{path}.nodePort", f"{port.node_port}/{port.protocol.name} is duplicate: vipwire ignores this one"
+            )
             port = ServicePort(port.name, port.protocol, port.port)
         numbers.add((port.port, port.protocol))
         names.add(port.name)
@@ -164,7 +168,7 @@ def _port(source: wire.WireServicePort, path: str, kind: ServiceType, found: Fin
     number = found.port(f"{path}.port", source.port)
     node_port = 0
     if source.node_port and kind is ServiceType.CLUSTER_IP:
-        found.note(f"{path}.nodePort", "needs spec.type NodePort or LoadBalancer: left out")
+        found.note(f"{path}.nodePort", "needs spec.type NodePort or LoadBalancer: vipwire ignores it")
     elif source.node_port:
         node_port = found.port(f"{path}.nodePort", source.node_port) or 0
     if name is None or protocol is None or number is None:
@@ -188,7 +192,9 @@ def _source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tuple[Prefi
         return (), True
     ranges = found.prefixes("spec.loadBalancerSourceRanges", texts)
     if not ranges:
-        found.note("spec.loadBalancerSourceRanges", "has no valid CIDR: the load balancer's addresses are left out")
+        found.note(
+            "spec.loadBalancerSourceRanges", "has no valid CIDR: vipwire ignores the load balancer's addresses"
+        )
     return ranges, False
 
 
@@ -224,7 +230,7 @@ def _affinity(spec: wire.ServiceSpec, found: Findings) -> int | None:
         return seconds
     found.note(
         "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
-        f"{seconds} is not 1 to {MOST_AFFINITY_SECONDS}, taken as {DEFAULT_AFFINITY_SECONDS}",
+        f"{seconds} is not 1 to {MOST_AFFINITY_SECONDS}: vipwire uses {DEFAULT_AFFINITY_SECONDS}",
     )
     return DEFAULT_AFFINITY_SECONDS
 
@@ -278,7 +284,7 @@ def convert_cidr(source: wire.WireServiceCIDR) -> tuple[ServiceCIDR | None, tupl
     texts = (source.spec.cidrs if source.spec else None) or ()
     for prefix in found.prefixes("spec.cidrs", texts):
         if prefix.family in by_family:
-            found.note("spec.cidrs", f"has more than one {prefix.family.value} CIDR: the first is used")
+            found.note("spec.cidrs", f"has more than one {prefix.family.value} CIDR: vipwire uses the first")
             continue
         by_family[prefix.family] = None
         kept.append(prefix)

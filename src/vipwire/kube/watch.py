@@ -174,7 +174,7 @@ class ResourceWatch(Generic[K, T]):
         number = _number(version)
         if not 0 < number < self._highest:
             return ""
-        return f"resourceVersion {number} after {self._highest}: the server's store was restored"
+        return f"resourceVersion {number} after {self._highest}: an administrator restored the server's store"
 
     def opened(self, now: float) -> None:
         """Handle the beginning of a watch's answer."""

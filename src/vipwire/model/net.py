@@ -68,7 +68,7 @@ def parse_address(text: str) -> Address:
     except ValueError as error:
         raise ValueError(f"{text!r} is not an IP address") from error
     if address.scope_id is not None:
-        raise ValueError(f"{text!r} has a zone, which an address of a Service cannot have")
+        raise ValueError(f"{text!r} has a zone, which is not allowed for an address of a Service")
     mapped = address.ipv4_mapped
     return Address(mapped.packed if mapped else address.packed)
 

@@ -143,7 +143,7 @@ class Planner:
         try:
             return self._plan(name, service, slices, now)
         except Exception as error:  # noqa: BLE001  # whatever it is: all others are planned
-            what = f"cannot be planned ({type(error).__name__}: {error}); it keeps what it has"
+            what = f"cannot be planned ({type(error).__name__}: {error}); its rules stay"
             problem = Problem("Service", name, "", what[:400])
             return replace(self._plans.get(name, ServicePlan(name)), problems=(problem,))
 

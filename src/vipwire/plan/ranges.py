@@ -74,7 +74,7 @@ def _port(service: Service, name: str) -> ServicePort:
 
 def _check(service: Service, port: ServicePort, found: PortRange) -> None:
     if port.port not in found:
-        raise ValueError(f"{found} does not contain the port {port.port} of the Service, which it has to")
+        raise ValueError(f"{found} must contain the port {port.port} of the Service")
     if service.affinity_seconds is not None:
         raise ValueError(f"{found}: a range cannot have sessionAffinity: ClientIP; use the algorithm source-hash")
     for other in _others(service, port):

@@ -110,7 +110,9 @@ def _file(name: str) -> str:
 
 def _make(place: Path) -> None:
     """Create the folder for this user alone. Raise ConfigError if that fails, or another user can replace it."""
-    remedy = f"vipwire keeps its sockets there: in a Pod, mount the node's {_ROOTS.parent}, or set {VARIABLE}"
+    remedy = (
+        f"vipwire keeps its sockets in this folder: in a Pod, mount the node's {_ROOTS.parent}, or set {VARIABLE}"
+    )
     try:
         make_folders(place, 0o700)
         for each in (_ROOTS.parent, place) if place == _ROOTS else (place,):

@@ -213,7 +213,7 @@ def find_holder(name: str) -> Holder | None:
 
 def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
     way = ", or start with --takeover to take its place" if takeover else ""
-    return AlreadyRunningError(f"it runs here already: {holder}; {holder.remedy}{way}")
+    return AlreadyRunningError(f"it already runs: {holder}; {holder.remedy}{way}")
 
 
 def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
@@ -248,7 +248,7 @@ def _bind(name: str) -> socket.socket:
             if error.errno != errno.EADDRINUSE:
                 raise ConfigError(f"{error.filename or name}: {error.strerror or error}") from error
             time.sleep(_LOOK_SECONDS)
-    raise AlreadyRunningError(f"the socket {name} belongs to a process that does not answer: end that first")
+    raise AlreadyRunningError(f"the socket {name} belongs to a process that does not answer: stop that process first")
 
 
 def _end_holder(name: str) -> None:
@@ -263,12 +263,14 @@ def _end_holder(name: str) -> None:
         try:
             connection.sendall(_TAKEOVER)
             if not holder.said or _line(connection) != _ENDING.strip():
-                raise AlreadyRunningError(f"{holder} does not let us take its place; {holder.remedy}")
+                raise AlreadyRunningError(f"{holder} refuses the takeover; {holder.remedy}")
             connection.settimeout(_END_SECONDS)
             while connection.recv(64):
                 pass
         except TimeoutError:
-            raise AlreadyRunningError(f"{holder} has not ended for {_END_SECONDS:.0f} s; {holder.remedy}") from None
+            raise AlreadyRunningError(
+                f"{holder} has not ended within {_END_SECONDS:.0f} s; {holder.remedy}"
+            ) from None
         except OSError:
             return
 

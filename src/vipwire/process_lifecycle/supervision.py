@@ -102,7 +102,7 @@ class LoopWatch:
         while not self._stop.wait(min(LOOK_SECONDS, self._after / 4)):
             seconds = time.monotonic() - self._heard
             if seconds > self._after and not self._told:
-                self._last = f"stood still for {seconds:.0f} s or more in {_place(self._watched)}"
+                self._last = f"blocked for {seconds:.0f} s or more in {_place(self._watched)}"
                 self._told = True
                 self._tell(self._last)
 
@@ -185,7 +185,7 @@ class Guard(Generic[T]):
         self._witness(self.part, thing, error, again=again)
         if not again:
             log.error(
-                "an object makes a part fail; it is put aside, all others go on",
+                "a part of vipwire fails on an object; setting the object aside",
                 part=self.part,
                 object=_name(thing),
                 error=said,
@@ -245,7 +245,9 @@ class Supervisor:
         """Return the error of each part that should run; "" for none."""
         troubles = {name: part.trouble for name, part in self._parts.items()}
         for step, age in self._steps.hung():
-            troubles[step.part] = troubles.get(step.part) or f"does not go on since {age:.0f} s{_about(step.thing)}"
+            troubles[step.part] = troubles.get(step.part) or (
+                f"has made no progress for {age:.0f} s{_about(step.thing)}"
+            )
         return troubles | ({"event loop": self._loop} if self._loop else {})
 
     def forget(self, name: str) -> None:
@@ -260,13 +262,13 @@ class Supervisor:
                 for step, age in self._steps.hung():
                     if not step.told:
                         step.told = True
-                        error = TimeoutError(f"it does not go on since {age:.0f} s")
+                        error = TimeoutError(f"no progress for {age:.0f} s")
                         log.error("a part hangs", part=step.part, object=_name(step.thing or ""), error=str(error))
                         self._count(step.part, step.thing or "", error, again=False)
                 await asyncio.sleep(LOOK_SECONDS)
 
     def _stands_still(self, where: str) -> None:
-        log.error("the event loop stands still: nothing is answered meanwhile", error=where)
+        log.error("the event loop is blocked; vipwire answers no requests", error=where)
         self.failures["event loop"] += 1
 
     async def keep(self, name: str, work: Work, *, opens: bool = False) -> None:
@@ -292,7 +294,7 @@ class Supervisor:
     def _failed(self, name: str, part: _Part, error: Exception) -> None:
         again, part.trouble = part.trouble == in_short(error), in_short(error)
         log.error(
-            "a part has failed; all others go on, and it is run again",
+            "a part of vipwire has failed; restarting the part",
             part=name,
             error=part.trouble,
             again_in_seconds=part.pause,

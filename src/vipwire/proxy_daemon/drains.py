@@ -59,7 +59,7 @@ def read_orders(path: Path) -> tuple[DrainOrder, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read which endpoints are drained: {error.strerror}") from error
+        raise ConfigError(f"{path}: cannot read the list of drained endpoints: {error.strerror}") from error
 
 
 def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
@@ -70,7 +70,7 @@ def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
         return tuple(_order(row) for row in document.drained)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{path}: is no list of drained endpoints ({error}); remove the file to begin anew"
+            f"{path}: not a list of drained endpoints ({error}); to begin with an empty list, remove the file"
         ) from error
 
 
@@ -128,7 +128,7 @@ class DrainFollower:
         try:
             self._orders = read_orders(path)
         except ConfigError as error:
-            log.error("cannot read which endpoints are drained; none is drained", reason=error)
+            log.error("cannot read the list of drained endpoints; no endpoint is drained", reason=error)
         self._settle()
 
     async def run(self, changed: Callable[[], None]) -> None:
@@ -148,7 +148,7 @@ class DrainFollower:
             try:
                 self._orders = () if content is None else parse_orders(content, self._path)
             except ConfigError as error:
-                log.error("cannot read which endpoints are drained; keeping the earlier ones", reason=error)
+                log.error("cannot read the list of drained endpoints; keeping the old list", reason=error)
                 continue
             self._came.set()
 
@@ -157,7 +157,7 @@ class DrainFollower:
         before, self.drained = self.drained, in_force(self._orders, time.time())
         self._count(len(self.drained))
         for drain in sorted(self.drained - before, key=str):
-            log.info("endpoint drained: it gets no new connections", endpoint=drain)
+            log.info("endpoint drained; no new connections to it", endpoint=drain)
         for drain in sorted(before - self.drained, key=str):
             log.info("endpoint is no longer drained", endpoint=drain)
         return before != self.drained

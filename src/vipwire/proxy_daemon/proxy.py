@@ -226,13 +226,13 @@ class Proxy:
         try:
             mode = await asyncio.to_thread(mode_here, wanted)
         except UnsupportedError as error:
-            log.error("cannot change the mode; the old one goes on", mode=wanted.proxy_mode, reason=error)
+            log.error("cannot change the mode; keeping the old mode", mode=wanted.proxy_mode, reason=error)
             return False
         if mode == self._config.proxy_mode:  # already reached by a fallback
             return False
         log.info("changing the mode", mode=self._config.proxy_mode, to=mode)
         self.changes_mode = True
-        stop.end(f"the mode changes to {mode}")
+        stop.end(f"changing to {mode} mode")
         return True
 
     def _log_gates(self) -> None:
@@ -282,7 +282,7 @@ class Proxy:
                 log.warning(unknown_fact(self._node_name, path), node=self._node_name, field=path)
         for path in before:
             if path not in awaited:
-                log.info("a field of the Node is known now", node=self._node_name, field=path)
+                log.info("found a missing field of the Node", node=self._node_name, field=path)
 
     def _listeners(self) -> ServiceListeners:
         return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())

@@ -82,7 +82,7 @@ class Reloader:
         if self._started.config_file:
             self._asked.set()
         else:
-            log.info("there is no configuration file to read again (--config)")
+            log.info("no configuration file to read again (--config)")
 
     async def run(self, adopt: Adopt) -> None:
         """Follow the file until cancelled; without a file, only SIGHUP."""
@@ -121,7 +121,7 @@ class Reloader:
         self._metrics.config_fields_awaiting_restart.set(len(change.waiting))
         self._note(good=True)
         if change.live:
-            log.info("the new configuration is in force", fields=",".join(change.live))
+            log.info("applied the new configuration", fields=",".join(change.live))
         elif not change.waiting:
             log.detail(1, "the configuration has not changed")
         if "mode" in change.waiting and self.change_mode is not None and await self.change_mode(wanted):

@@ -132,7 +132,7 @@ class ViewProcess:
                     return True
         finally:
             await _end(process)
-        log.warning("the page of --view-bind-address ended; it is started again", status=process.returncode)
+        log.warning("the page of --view-bind-address ended; starting the page again", status=process.returncode)
         return False
 
 

@@ -98,7 +98,7 @@ class Call:
         _spawn(name)
         call = cls.find(name)
         if call is None:
-            raise OSError("the relay has ended as soon as it was started")
+            raise OSError("the relay ended immediately after its start")
         with call.closed_by_failure():
             call.tell(settings)
         return call
@@ -187,7 +187,7 @@ def _heard(read: int) -> str:
     while True:
         ready, _, _ = select.select([read], [], [], _START_PATIENCE)
         if not ready:
-            return f"it says nothing for {_START_PATIENCE:.0f} s"
+            return f"no answer within {_START_PATIENCE:.0f} s"
         piece = os.read(read, 4096)
         if not piece:
             return said.decode(errors="replace")
@@ -320,7 +320,7 @@ class Remote:
 
     def _report(self, request: Request) -> Answer:
         if self._call is None and not self._find():
-            raise ConnectionRefusedError("there is no relay")
+            raise ConnectionRefusedError("no relay runs")
         call = self._call
         assert call is not None  # noqa: S101 - just found
         try:

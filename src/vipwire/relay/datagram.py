@@ -127,7 +127,9 @@ class DatagramListener(BaseListener):
         self.end(session)
         self._had.pop(session.client, None)
         if self.pool.missed(target, self.loop.now):
-            self.loop.note(f"endpoint {target} rests: it does not answer ({errno.errorcode.get(code, code)})")
+            self.loop.note(
+                f"endpoint {target} does not answer ({errno.errorcode.get(code, code)}); trying it again later"
+            )
 
     def end(self, session: Session) -> None:
         if session.closed:

@@ -27,10 +27,10 @@ _EACH: Final = 2
 _SHARE: Final = 0.75
 """The part of all connections that one listener may have."""
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-AT_LIMIT: Final = "the limit of open files is reached"
-NOBODY: Final = "nobody is to have them"
-NOT_LED: Final = "no rule has led them from a port of the range"
-CIRCLE: Final = "they come from this relay itself, in a circle"
+AT_LIMIT: Final = "too many open files"
+NOBODY: Final = "the listener refuses clients"
+NOT_LED: Final = "they did not come from a port of the range"
+CIRCLE: Final = "the relay connects to itself in a loop"
 _MOST_STEPS: Final = 4
 """How often one connection may pass through this relay: an endpoint may be an address of another Service."""
 
@@ -199,7 +199,7 @@ class BaseListener:
 
     def refused(self, reason: str) -> None:
         self.shared.refused[reason] += 1
-        self.loop.note(f"{self.listener.name}: clients are refused: {reason}")
+        self.loop.note(f"{self.listener.name}: refusing clients: {reason}")
 
     def close(self) -> None:
         for fd, sock in self.sockets.items():

@@ -149,4 +149,4 @@ class EventLoop:
                     self._note_fault()
 
     def _note_fault(self) -> None:
-        self.note(f"fault in the relay: {traceback.format_exc()}")
+        self.note(f"error in the relay: {traceback.format_exc()}")

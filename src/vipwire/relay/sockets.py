@@ -145,7 +145,7 @@ def open_listener(protocol: int, place: Place, ports: range, chance: Callable[[]
             raise ListenError(error.errno, _why(error.errno or 0, protocol, place)) from error
     raise ListenError(
         errno.EADDRINUSE,
-        f"every port of {ports[0]}-{ports[-1]} is taken: widen --proxy-port-range, it needs one for each frontend",
+        f"every port of {ports[0]}-{ports[-1]} is in use: widen --proxy-port-range to one port for each frontend",
     )
 
 
@@ -195,12 +195,12 @@ def _why(code: int, protocol: int, place: Place) -> str:
     where = f"{format_endpoint(Address(place.address), place.port)}/{Protocol(protocol).label}"
     match code:
         case errno.EADDRINUSE:
-            return f"{where} is taken by another process (ss -lnp shows which)"
+            return f"another process uses {where} (ss -lnp shows the process)"
         case errno.EACCES:
             return (
-                f"{where}: this user may not listen on ports below 1024: give CAP_NET_BIND_SERVICE, "
+                f"{where}: this user may not listen on ports below 1024: add CAP_NET_BIND_SERVICE, "
                 "or lower net.ipv4.ip_unprivileged_port_start"
             )
         case errno.EMFILE | errno.ENFILE:
-            return f"{where}: the limit of open files is reached (RLIMIT_NOFILE; systemd: LimitNOFILE=)"
+            return f"{where}: too many open files (RLIMIT_NOFILE; systemd: LimitNOFILE=)"
     return f"{where}: {os.strerror(code)}"

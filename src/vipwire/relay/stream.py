@@ -106,7 +106,7 @@ class RelayedConnection:
                 server = _socket.socket(owner.family, _STREAM, _TCP)
             except OSError:
                 target.open -= 1
-                self._give_up("no descriptors are left")
+                self._give_up("too many open files")
                 return
             self.server = server
             code = server.connect_ex(target.reached(self.asked))
@@ -238,7 +238,7 @@ class RelayedConnection:
         rests = owner.pool.missed(target, owner.loop.now)
         target.open -= 1  # last: an endpoint without open connections may be forgotten
         if rests:
-            owner.loop.note(f"endpoint {target} rests: it does not answer ({os.strerror(code)})")
+            owner.loop.note(f"endpoint {target} does not answer ({os.strerror(code)}); trying it again later")
 
     def _give_up(self, reason: str) -> None:
         self.closed = True

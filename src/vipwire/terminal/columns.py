@@ -60,7 +60,7 @@ class Grid:
         for cells in (titles, *map(kept.cells, self._rows)):
             yield from _print(console, cells, kept.widths)
         if left := [column.title.upper() for index, column in enumerate(self._columns) if index not in kept.indices]:
-            words = f"not shown here: {', '.join(left)} (a wider terminal, or -o wide, shows more)"
+            words = f"hidden columns: {', '.join(left)} (use a wider terminal, or -o wide)"
             yield Prose(Text(words, style="dim"))
 
     def _widths(self) -> list[int]:

@@ -48,7 +48,9 @@ def plain_errors(status: int = FAILED) -> Iterator[None]:
         complain(error)
         raise SystemExit(status) from error
     except PermissionError as error:
-        complain(f"{error.filename or 'this'}: {error.strerror}: run it as root, or with CAP_NET_ADMIN")
+        complain(
+            f"{error.filename or 'this command'}: {error.strerror}: run the command as root, or with CAP_NET_ADMIN"
+        )
         raise SystemExit(status) from error
 
 

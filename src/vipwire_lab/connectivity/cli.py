@@ -22,7 +22,7 @@ Document = dict[str, Any]
 
 @click.group()
 def connectivity() -> None:
-    """Ask Services of every kind on this Node, and tell which fail, and where."""
+    """Test Services of every kind on this Node, and show failures."""
 
 
 @connectivity.command(cls=CompareCommand)

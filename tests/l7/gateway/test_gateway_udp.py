@@ -243,7 +243,7 @@ def test_a_backend_that_is_nowhere_drops_its_share_and_the_status_says_so(here: 
     until(here, lambda: (here.registry.get_sample_value("vipwire_gateway_udp_dropped_total", NOBODY) or 0) >= 10)
 
 
-NOBODY = {"reason": "nobody is to have them"}
+NOBODY = {"reason": "the listener refuses clients"}
 
 
 def test_endpoints_change_and_their_clients_get_others_the_rest_stay(here: GatewaySite) -> None:

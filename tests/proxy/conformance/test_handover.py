@@ -87,7 +87,7 @@ ENGINES = ("legacy",) if guest_kernel.inside() and not EMULATED else ("nft", "le
 IPVS_CHAINS = r":KUBE-(NODE-PORT|LOAD-BALANCER)\b"
 """Those of ipvs mode that go at once."""
 HINT = "KUBE-IPTABLES-HINT"
-DONE = "other modes have left nothing"
+DONE = "found no rules of other modes"
 
 
 @dataclass
@@ -182,13 +182,13 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             new.start()
             stack.callback(new.end)
             if not kept:
-                new.said(since, "removed what another mode left", f"left_by={before.name}")
+                new.said(since, "removed another mode's rules", f"left_by={before.name}")
             pass_some(streams, ENOUGH)
             check_open(open_ones)
             check_open(flows)
         check_nothing_lost(lab, streams, PODS, new.log[since:])
         if before in IPVS:  # it takes minutes until IPVS takes the last connection for ended
-            new.said(since, "keeping what another mode left until it is idle", "left_by=ipvs")
+            new.said(since, "keeping another mode's rules while connections use them", "left_by=ipvs")
             assert not [each for each in stage.traces(before) if re.match(IPVS_CHAINS, each)]
         else:
             new.said(since, DONE)

@@ -16,7 +16,7 @@ from vipwire.model.net import Family
 pytestmark = pytest.mark.conformance
 
 PODS = ("pod-1a", "pod-2a")
-REPAIRED = "repaired what somebody else changed in the kernel"
+REPAIRED = "repaired changes of other programs in the kernel"
 WIPES = sorted({name for mode in MODES for name in mode.harm.wipes})
 PIECES = sorted({name for mode in MODES for name in mode.harm.pieces})
 

@@ -65,7 +65,7 @@ def vipwire_was_here(mode: str) -> None:
 
     async def scenario() -> None:
         async with scene(server, f"--proxy-mode={mode}") as it:
-            await it.daemon.heard("other modes have left nothing")
+            await it.daemon.heard("found no rules of other modes")
             assert await it.daemon.terminate() == 0
 
     asyncio.run(scenario())
@@ -125,7 +125,7 @@ def test_a_table_and_other_modes_go_beside_a_kube_proxy_that_only_its_ports_tell
     kube_proxy_writes()
     with kube_proxy(tmp_path / "other", port=10249, pages={"/proxyMode": "iptables"}):
         said = cleanup()
-    assert "it answers at port 10249 or 10256, iptables mode" in said
+    assert "port 10249 or 10256 answers, iptables mode" in said
     assert "table ip vipwire" not in run("nft list tables")
     assert "KUBE-PORTALS" not in saved()
     assert "KUBE-SVC-LOLE4ISW44XBNF3G" in saved()

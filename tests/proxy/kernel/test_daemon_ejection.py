@@ -20,7 +20,7 @@ from tests.fakes.own_network import run
 pytestmark = pytest.mark.kernel
 VIP = "10.96.0.1"
 GOOD, SILENT, CLOSED = ("10.244.0.1", "10.244.0.2"), "10.244.0.20", "10.244.0.3"
-EJECTED, BACK = "endpoint ejected", "endpoint is used again; a failure ejects it at once"
+EJECTED, BACK = "endpoint ejected", "using the endpoint again; one failure ejects it"
 
 
 def service(**annotations: str) -> dict[str, Any]:

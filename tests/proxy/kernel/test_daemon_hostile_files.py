@@ -67,7 +67,7 @@ def test_each_hostile_file_is_told_and_the_proxy_serves_all_others(tmp_path: Pat
         for number in range(len(NAMES)):
             await leads_to(f"10.96.1.{number}", "10.244.0.4")
         await daemon.heard("reading objects works again")
-        broken = partial((folder / NAMES[0]).write_text, "{a: b}: c\n")  # again: its last good objects stay
+        broken = partial((folder / NAMES[0]).write_text, "{a: b}: c\n")  # again: its last valid objects stay
         await daemon.again(broken, "cannot read objects; the rules stay")
         assert await reached("10.96.1.0") == "10.244.0.4"
         (folder / NAMES[0]).unlink()  # removed: they go

@@ -17,7 +17,7 @@ from vipwire.linux.netlink.socket import NetlinkSocket
 from vipwire.model.net import Family
 
 pytestmark = pytest.mark.kernel
-REPAIRED = "repaired what somebody else changed in the kernel"
+REPAIRED = "repaired changes of other programs in the kernel"
 FAILED = "sync failed; the old rules stay"
 NETLINK_NETFILTER = 12
 OWNER = 2  # NFT_TABLE_F_OWNER: only the socket that made the table may change it, and with the socket it goes

@@ -13,7 +13,7 @@ from tests.fakes.own_network import run
 pytestmark = pytest.mark.kernel
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
 WEB, POD = "10.96.0.1", "10.244.0.1"
-DONE = "other modes have left nothing"
+DONE = "found no rules of other modes"
 
 
 class Changing(Scene):
@@ -68,7 +68,7 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
         await it.daemon.again(lambda: it.mode("iptables"), DONE, mode="iptables")
         record = it.daemon.said("changing the mode", to="iptables")[0]
         assert record["mode"] == "nftables"
-        assert it.daemon.said("removed what another mode left", left_by="nftables", what="table ip vipwire")
+        assert it.daemon.said("removed another mode's rules", left_by="nftables", what="table ip vipwire")
         assert "table ip vipwire" not in rules()
         assert re.search(r":KUBE-SVC-", rules())
         assert await page("/proxyMode", 10249) == (200, "iptables")
@@ -79,7 +79,7 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
         assert "KUBE-SVC-" not in rules()
         assert await page("/proxyMode", 10249) == (200, "userspace")
         await it.daemon.again(lambda: it.mode("nftables"), DONE, mode="nftables")
-        assert it.daemon.said("removed what another mode left", left_by="userspace")
+        assert it.daemon.said("removed another mode's rules", left_by="userspace")
         assert "KUBE-" not in rules()
         assert await reached(WEB) == POD
 
@@ -89,7 +89,7 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
 @pytest.mark.skipif(Path("/proc/net/ip_vs").exists(), reason="this machine's own kernel has IPVS: the mode runs")
 def test_a_mode_that_cannot_run_here_changes_nothing(tmp_path: Path) -> None:
     async def story(it: Changing) -> None:
-        await it.daemon.again(lambda: it.mode("ipvs"), "cannot change the mode; the old one goes on", mode="ipvs")
+        await it.daemon.again(lambda: it.mode("ipvs"), "cannot change the mode; keeping the old mode", mode="ipvs")
         await it.daemon.heard("part of the new configuration needs a restart", fields="mode")
         assert await page("/proxyMode", 10249) == (200, "nftables")
         assert not it.daemon.said("changing the mode")

@@ -296,7 +296,7 @@ def test_a_manifest_that_does_not_parse_keeps_its_last_good_objects(tmp_path: Pa
             record = await daemon.again(partial(write_file, tmp_path / "web.yaml", content), INVALID)
             assert record["object"] == f"{tmp_path}/web.yaml"
             assert str(record["field"]).startswith("line ")
-            assert "its last good objects stay" in record["reason"]
+            assert "its last valid objects stay" in record["reason"]
             assert await reached("10.96.0.1") == f"10.244.0.{number}"
             point_to_next = partial(point_to, f"10.244.0.{number + 1}")
             await daemon.again(point_to_next, "synced", ip_family="IPv4")

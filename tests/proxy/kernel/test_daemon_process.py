@@ -211,7 +211,7 @@ def broken(tmp_path: Path) -> dict[str, tuple[str, str]]:
         "missing": (f"--kubeconfig={tmp_path}/missing", "--kubeconfig: cannot read"),
         "no yaml": (f"--kubeconfig={no_yaml}", "no-yaml: line 2, column 1: not YAML"),
         "bad data": (f"--kubeconfig={bad_data}", "cluster.certificate-authority-data: is not base64"),
-        "nothing": ("--v=0", "no API server: give --kubeconfig or --master"),
+        "nothing": ("--v=0", "no API server: set --kubeconfig or --master"),
     }
 
 
@@ -298,7 +298,7 @@ def test_a_running_process_follows_rotated_certificates_tokens_and_authorities(t
         path = kubeconfig(tmp_path / "kubeconfig", server.url, user, **{"certificate-authority": "ca.crt"})
         async with Daemon(f"--kubeconfig={path}", "--hostname-override=node-0") as daemon:
             record = await daemon.heard(FAILS, resource="services")
-            assert f"of no authority in {path}: cluster.certificate-authority: " in record["error"]
+            assert f"no authority in {path}: cluster.certificate-authority has signed" in record["error"]
             assert not server.seen
             write(tmp_path / "ca.crt", other.text("other.crt") + authority().text("ca.crt"))
             await daemon.heard("synced", ip_family="IPv4")

@@ -26,7 +26,7 @@ from tests.fakes.daemon import (
 from tests.fakes.own_network import run
 
 pytestmark = pytest.mark.kernel
-COUNTS = "the new configuration is in force"
+COUNTS = "applied the new configuration"
 WAITS = "part of the new configuration needs a restart"
 BROKEN = "the configuration is invalid; keeping the old one"
 AS_BEFORE = "the configuration has not changed"
@@ -159,7 +159,7 @@ def test_the_kernel_is_checked_as_often_as_the_file_says(tmp_path: Path) -> None
     async def story(it: Reloading) -> None:
         run("nft delete table ip vipwire")
         await it.counts("clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 100ms}\n", "nftables.syncPeriod")
-        await it.daemon.heard("repaired what somebody else changed in the kernel", ip_family="IPv4")
+        await it.daemon.heard("repaired changes of other programs in the kernel", ip_family="IPv4")
         assert await reached(WEB) == "10.244.0.1"
 
     play(tmp_path, CALM, story)
@@ -298,7 +298,7 @@ def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) 
         async with scene(server) as it:
             await it.synced()
             Reloading(server, it.daemon, tmp_path).hang_up()
-            await it.daemon.heard("there is no configuration file to read again (--config)")
+            await it.daemon.heard("no configuration file to read again (--config)")
             assert await it.daemon.terminate() == 0
 
     with stage():
@@ -316,7 +316,7 @@ def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
                 while not catches(process.pid, signal.SIGHUP):  # noqa: ASYNC110 - the kernel tells nobody
                     await asyncio.sleep(0.001)
             process.send_signal(signal.SIGHUP)
-            await it.daemon.heard("there is no configuration file to read again (--config)")
+            await it.daemon.heard("no configuration file to read again (--config)")
             assert await it.daemon.terminate() == 0
 
     with stage():
@@ -335,7 +335,7 @@ def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
 
     async def story(it: Reloading) -> None:
         assert not it.daemon.said("Service added")
-        await it.daemon.heard("other modes have left nothing")  # said a while after the first sync
+        await it.daemon.heard("found no rules of other modes")  # said a while after the first sync
         it.write(f"{CALM}\n")
         for level, texts in (
             ("2", {"Service changed"}),

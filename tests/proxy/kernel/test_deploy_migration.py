@@ -17,7 +17,7 @@ from tests.fakes.own_network import run
 pytestmark = pytest.mark.kernel
 VIP, IDLE_VIP = "10.96.0.1", "10.96.0.2"
 OLD, NEW = "10.244.0.9", "10.244.0.1"
-DONE = "other modes have left nothing"
+DONE = "found no rules of other modes"
 
 NFTABLES = f"""\
 table ip kube-proxy {{
@@ -130,7 +130,7 @@ def test_what_kube_proxy_has_left_in_another_mode_goes_once_vipwires_rules_are_i
     """It translates to what was there once, and refuses a Service that has endpoints now."""
 
     async def story(it: Scene) -> None:
-        assert it.daemon.said("removed what another mode left", left_by=by, ip_family="IPv4")
+        assert it.daemon.said("removed another mode's rules", left_by=by, ip_family="IPv4")
         assert await reached(VIP) == NEW
         assert await reached(IDLE_VIP) == "10.244.0.2"
         assert OLD not in run("nft list ruleset")

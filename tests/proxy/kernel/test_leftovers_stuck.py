@@ -35,10 +35,10 @@ def test_without_the_program_the_proxy_is_not_ready_and_cleanup_says_what_stays(
         async with server:
             flags = (f"--master={server.url}", f"--hostname-override={NODE}", "--proxy-mode=nftables")
             async with Daemon(*flags, within=without(variant)) as daemon:
-                stuck = await daemon.heard("cannot remove what another mode left; trying again")
+                stuck = await daemon.heard("cannot remove another mode's rules; trying again")
                 status, text = await page("/readyz", 10256)
                 assert await daemon.terminate() == 0
-        expected = f"chains of iptables-{variant} stay: this program is not installed"
+        expected = f"chains of iptables-{variant} stay: iptables-{variant} is not installed"
         assert (stuck["left_by"], stuck["what"]) == ("iptables", expected)
         assert (status, json.loads(text)["waiting"]) == (503, [f"rules of another mode: {expected}"])
         async with Daemon("--cleanup", within=without(variant)) as cleanup:

@@ -24,7 +24,7 @@ from vipwire.proxy_daemon.start.record import PROXY, running_proxy
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 WEB, POD = "10.96.0.1", "10.244.0.1"
-DONE = "other modes have left nothing"
+DONE = "found no rules of other modes"
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
 
 
@@ -78,7 +78,7 @@ def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path) -> No
             async with proxy(server, "--proxy-mode=iptables", "--nodeport-addresses=primary") as second:
                 assert await second.ended() == 1
             (said,) = second.lines
-            assert said.startswith("error: it runs here already: vipwire proxy")
+            assert said.startswith("error: it already runs: vipwire proxy")
             for part in (f"process {pid_of(first)}, user 0 since 20", "nftables mode", f"state directory {tmp_path}"):
                 assert part in said
             assert f"end it (kill {pid_of(first)}), or start with --takeover" in said
@@ -290,7 +290,7 @@ def test_only_root_or_the_same_user_may_take_over() -> None:
     with claimed(("vipwire-test",), "a test") as claim:
         claim.when_asked(asked.append)
         done = subprocess.run([sys.executable, "-c", AS_STRANGER], capture_output=True, text=True, check=True)
-        assert done.stdout.startswith("it runs here already: a process of user 0"), done
+        assert done.stdout.startswith("it already runs: a process of user 0"), done
         assert asked == []
 
 

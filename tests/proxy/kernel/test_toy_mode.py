@@ -51,11 +51,11 @@ def vipwire(environ: dict[str, str], *words: str) -> "subprocess.CompletedProces
 
 
 def serve(environ: dict[str, str], *flags: str) -> Daemon:
-    """Run a proxy until other modes have left nothing; return it with its log."""
+    """Run a proxy until found no rules of other modes; return it with its log."""
 
     async def scenario() -> Daemon:
         async with Daemon(*flags, environ=environ, program=TOY) as daemon:
-            await daemon.heard("other modes have left nothing")
+            await daemon.heard("found no rules of other modes")
             assert await daemon.terminate() == 0
             return daemon
 
@@ -69,7 +69,7 @@ def test_a_toy_mode_is_proxied_checked_shown_and_cleaned_up(
     daemon = serve(environ, "--proxy-mode=toy", *flags)
     assert daemon.said("starting", mode="toy")
     assert daemon.said("kernel setting changed", name="net.ipv4.conf.all.log_martians")
-    assert daemon.said("removed what another mode left", left_by="iptables")
+    assert daemon.said("removed another mode's rules", left_by="iptables")
     held = json.loads((tmp_path / "toy/IPv4.json").read_text())
     assert held["node"] == "node-1"
     assert "Forward" in held.values()

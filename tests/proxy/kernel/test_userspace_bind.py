@@ -28,7 +28,7 @@ VIPS = {"IPv4": "10.96.0.1", "IPv6": "fd00:10:96::1"}
 DNS = {"IPv4": "10.96.0.10", "IPv6": "fd00:10:96::a"}
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 PORT, NODE_PORT, POD_PORT = 8000, 30080, 8080
-AT_LIMIT = "clients are refused: the limit of open files is reached"
+AT_LIMIT = "refusing clients: too many open files"
 Place = tuple[str, int]
 
 
@@ -209,7 +209,7 @@ def test_without_a_single_right_clients_reach_pods_at_the_listeners(tmp_path: Pa
                 "none": [*places.values()],
             }
             assert told == set(map(tuple, unknown[bind])), "the log tells of ports that nobody can know"
-            assert daemon.said("not looking for what other modes left")
+            assert daemon.said("not looking for rules of other modes")
             assert not daemon.said("cannot set", what="net.ipv4.ip_forward")
             assert await daemon.terminate() == 0
         if bind == "none":

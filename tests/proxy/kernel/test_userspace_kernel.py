@@ -245,7 +245,7 @@ def test_a_taken_node_port_is_said_and_others_are_served(family: Family, server:
         reconciler.sync()
         (name,) = reconciler.isolated
         assert name == named("taken")
-        assert "is taken by another process" in str(reconciler.isolated[name])
+        assert "another process uses" in str(reconciler.isolated[name])
         assert answers(server, VIP[family][:-1] + "9", 80)
     reconciler.retry()
     reconciler.sync()
@@ -272,7 +272,7 @@ def test_a_range_without_a_free_port_is_said_and_those_who_have_one_are_served(
         reconciler.sync()
         assert len(reconciler.isolated) == 2
         for reason in map(str, reconciler.isolated.values()):
-            assert f"every port of {few[0]}-{few[1]} is taken: widen --proxy-port-range" in reason
+            assert f"every port of {few[0]}-{few[1]} is in use: widen --proxy-port-range" in reason
         served = [a for a in addresses if named(f"web-{a[-1]}") not in reconciler.isolated]
         assert [answers(server, address, 80) for address in served] == [True]
     _OPEN.pop().close()

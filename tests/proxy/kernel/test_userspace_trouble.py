@@ -90,7 +90,7 @@ def test_an_endpoint_that_hangs_costs_a_quarter_of_a_second_and_then_rests() -> 
         assert at.count("web", silent(1)).failed == EJECT_AFTER, "it is left alone from then on"
         assert sum(seconds >= DIAL_TIMEOUTS[0] - _EARLY for seconds in waited) >= EJECT_AFTER
         assert at.count("web", silent(1)).resting
-        assert "endpoint 10.244.0.1:8080 rests: it does not answer (Connection timed out)" in at.said()
+        assert "endpoint 10.244.0.1:8080 does not answer (Connection timed out); trying it again later" in at.said()
 
 
 def test_those_who_hang_hold_up_nobody_who_is_served_elsewhere() -> None:

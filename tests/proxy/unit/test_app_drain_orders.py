@@ -66,7 +66,7 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str, said
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_orders(path)
-    assert str(caught.value).startswith(f"{path}: is no list of drained endpoints (")
+    assert str(caught.value).startswith(f"{path}: not a list of drained endpoints (")
     assert said in str(caught.value)
 
 

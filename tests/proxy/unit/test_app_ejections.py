@@ -177,4 +177,4 @@ def test_without_the_right_to_listen_it_is_said_once(capfd: pytest.CaptureFixtur
 
     play(scenario)
     out, err = capfd.readouterr()
-    assert f"{out}{err}".count("cannot listen to conntrack") <= 1
+    assert f"{out}{err}".count("cannot receive conntrack events") <= 1

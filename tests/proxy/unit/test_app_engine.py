@@ -233,7 +233,7 @@ def test_changes_are_told_with_the_sync_that_carried_them_through() -> None:
     ("fails", "said"),
     [
         ("Input/output error", "the kernel does not answer: [Errno 5] Input/output error"),
-        (DecodeError("no rule: ?"), "the kernel's answer is not understood: no rule: ?"),
+        (DecodeError("no rule: ?"), "cannot decode the kernel's answer: no rule: ?"),
         (CommitError("iptables-save fails"), "iptables-save fails"),
     ],
     ids=["silent", "garbled", "no tool"],

@@ -84,7 +84,7 @@ def test_a_node_that_does_not_exist_is_told_at_once_and_once(caplog: pytest.LogC
     assert "Node" not in caplog.text
     for _ in range(3):
         reporter.node_seen(exists=False)
-    assert caplog.text.count("there is no Node 'node-1': every endpoint counts as another node's") == 1
+    assert caplog.text.count("there is no Node 'node-1': all endpoints count as remote") == 1
     reporter.node_seen(exists=True)
     assert "the Node exists" in caplog.text
 

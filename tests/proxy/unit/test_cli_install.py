@@ -60,7 +60,7 @@ def test_a_units_flags_are_never_overwritten_and_the_unit_is(tmp_path: Path) -> 
 @pytest.mark.parametrize("path", ["/tmp/vipwire/bin/vipwire", "/var/tmp/venv"])  # noqa: S108  # nothing is there
 def test_a_program_that_services_would_not_find_is_not_installed(path: str) -> None:
     require_visible("/opt/vipwire/bin/vipwire", "/usr")
-    with pytest.raises(VipwireError, match="services do not see"):
+    with pytest.raises(VipwireError, match="services cannot read"):
         require_visible("/usr/bin/vipwire", path)
 
 

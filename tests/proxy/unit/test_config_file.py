@@ -211,7 +211,7 @@ def test_all_wrong_types_are_reported_with_line_field_and_what_is_allowed() -> N
         "kp.yaml:7: featureGates.A: must be true or false, not '3'",
         "kp.yaml:8: logging.vmodule[0]: must be a mapping, not '1'",
         "kp.yaml:8: logging.options.json.infoBufferSize: must be a quantity such as 0, 512, 64Ki or 1M, not 'lots'",
-        "kp.yaml:9: oomScoreAdj: 99999999999 does not fit into 32 bits",
+        "kp.yaml:9: oomScoreAdj: 99999999999 exceeds 32 bits",
         "kp.yaml:10: clientConnection.qps: must be a number, not 'fast'",
         "kp.yaml:11: configSyncPeriod: '1 day' is not a duration such as 30s, 1m30s, 500ms, 24h0m0s or 0",
         "kp.yaml:12: bindAddressHardFail: must be true or false, not 'no'",

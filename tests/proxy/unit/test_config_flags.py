@@ -201,7 +201,7 @@ def test_arguments_are_read_as_pflag_reads_them(arguments: list[str], given: dic
         (["--"], "vipwire proxy takes no arguments besides flags, got '--'"),
         (["--cleanup=yes"], "invalid argument 'yes' for --cleanup: 'yes' is not true or false"),
         (["-v=x"], "invalid argument 'x' for --v: must be a whole number"),
-        (["-v=9999999999"], "invalid argument '9999999999' for --v: does not fit into 32 bits"),
+        (["-v=9999999999"], "invalid argument '9999999999' for --v: exceeds 32 bits"),
         (["--feature-gates=A"], ("invalid argument 'A' for --feature-gates: missing bool value for A: "
          "write A=true or A=false")),
         (["--feature-gates=A=maybe"], ("invalid argument 'A=maybe' for --feature-gates: invalid value of A=maybe: "

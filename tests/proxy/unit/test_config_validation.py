@@ -16,7 +16,7 @@ DUAL = "must be a single CIDR or a dual-stack pair of CIDRs (such as 10.100.0.0/
 MINIMUM = "must be greater than or equal to nftables.minSyncPeriod, which is 5s"
 PATTERN = "must not be empty or contain a comma or an equals sign"
 CIDR = "must be a valid CIDR such as 10.0.0.0/8 or fd00::/64"
-UNCOUNTED = "must be 0 with counters.traffic: no rule could count what is offloaded"
+UNCOUNTED = "must be 0 with counters.traffic: rules cannot count offloaded packets"
 GE0 = "must be greater than or equal to 0"
 
 INVALID = [

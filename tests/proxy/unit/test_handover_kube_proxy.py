@@ -151,7 +151,7 @@ def test_the_config_map_is_kubeadms() -> None:
     assert from_config_map({"data": data}, "it").mode == "ipvs"
     empties: tuple[object, ...] = ({}, {"data": None}, {"data": {"x": "y"}}, [], {"data": []})
     for empty in empties:
-        with pytest.raises(ConfigError, match="it: holds no KubeProxyConfiguration"):
+        with pytest.raises(ConfigError, match="it: contains no KubeProxyConfiguration"):
             from_config_map(empty, "it")
 
 

@@ -62,7 +62,13 @@ def test_files_of_the_variable_that_are_not_there_are_passed_over(home: Path) ->
     assert kubectls(environ) == KubeconfigFiles((one,), "$KUBECONFIG")
     kubeconfig(two)
     assert kubectls(environ) == KubeconfigFiles((two, one), "$KUBECONFIG")
-    with pytest.raises(ConfigError, match=r"KUBECONFIG: there is no file /nowhere/x; unset it, or name another"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"KUBECONFIG: no such file: /nowhere/x; unset the variable, or name "
+            r"another"
+        ),
+    ):
         kubectls({"KUBECONFIG": "/nowhere/x"})
 
 
@@ -102,7 +108,7 @@ def test_where_nothing_else_leads_to_a_server_it_is_this_machines(
 
 
 def test_where_nothing_leads_to_a_server_all_ways_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"no API server: give --kubeconfig .*no ~/\.kube/config") as caught:
+    with pytest.raises(ConfigError, match=r"no API server: set --kubeconfig .*no ~/\.kube/config") as caught:
         make_source(config_of())
     assert "$KUBECONFIG is not set" in str(caught.value)
 
@@ -179,7 +185,7 @@ def test_a_node_that_does_not_exist_is_told(tmp_path: Path) -> None:
     make_config(tmp_path, example())
     flags = [f"--manifests={tmp_path}", f"--state-dir={tmp_path}", "--nodeport-addresses=primary"]
     said = CliRunner().invoke(main, ["status", *flags, "--hostname-override=node1"]).stdout
-    assert "there is no Node 'node1': every endpoint counts as another node's" in said
+    assert "there is no Node 'node1': all endpoints count as remote" in said
     assert "did you mean 'node-1'?" in " ".join(said.split())
     assert "no Node" not in CliRunner().invoke(main, ["status", *flags, "--hostname-override=node-1"]).stdout
 

@@ -148,7 +148,7 @@ def test_a_broken_user_names_the_field(tmp_path: Path, user: Json, said: str) ->
         ({"certificate-authority": "no.crt"}, "cluster.certificate-authority: cannot read"),
         ({"certificate-authority-data": "eA=="}, "cluster.certificate-authority-data: no certificate in PEM form"),
         ({"insecure-skip-tls-verify": True, "certificate-authority": "x"}, "insecure-skip-tls-verify: cannot be"),
-        ({"proxy-url": "socks5://x:1"}, "cluster.proxy-url: 'socks5://x:1' is not a proxy that can be used"),
+        ({"proxy-url": "socks5://x:1"}, "cluster.proxy-url: 'socks5://x:1' is not a supported proxy"),
     ],
 )
 def test_a_broken_cluster_names_the_field(tmp_path: Path, cluster: Json, said: str) -> None:
@@ -185,7 +185,7 @@ def test_the_master_replaces_the_server_and_needs_no_kubeconfig(tmp_path: Path) 
 
 
 def test_without_anything_we_must_be_in_a_pod(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give --kubeconfig or --master"):
+    with pytest.raises(ConfigError, match="set --kubeconfig or --master"):
         load_access(environ={}, service_account=tmp_path)
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     with pytest.raises(ConfigError, match=r"in-cluster CA: cannot read .*ca\.crt"):

@@ -122,7 +122,7 @@ def test_the_file_that_sorts_first_has_an_object() -> None:
     ((_, value),) = inventory.objects.items()
     assert value == read(service(1)).entries[0].objects[0]
     ((_, (problem,)),) = inventory.problems.items()
-    assert problem.message == "stands in a.yaml too, which is used; the one in b.yaml is not"
+    assert problem.message == "is also in a.yaml: vipwire uses that object, and ignores the one in b.yaml"
 
 
 def test_every_kind_is_listed_even_when_empty() -> None:

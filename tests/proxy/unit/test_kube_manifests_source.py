@@ -121,7 +121,7 @@ def test_a_file_alone_is_watched_through_its_replacement_and_stays_when_it_vanis
         await log.until(lambda: len(log.changes()) == 1)
         path.unlink()
         await log.until(lambda: len(log.changes()) == 2)
-        assert "last good objects stay" in str(log.changes()[1].problems[0])
+        assert "last valid objects stay" in str(log.changes()[1].problems[0])
         await log.until(lambda: bool(source.health()[0].error))
         write(path, service(1))
         await log.until(lambda: len(log.changes()) == 4)

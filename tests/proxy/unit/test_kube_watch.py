@@ -349,7 +349,9 @@ def test_a_watch_that_goes_back_lists_again_and_reports_it_once(kind: str) -> No
     watch = watching(SERVICES, service(1))
     assert watch.received(line(kind, versioned(service(2), 9)), LATER) == []
     assert watch.broken
-    assert watch.health(LATER).error == "watch: resourceVersion 9 after 10: the server's store was restored"
+    assert watch.health(LATER).error == (
+        "watch: resourceVersion 9 after 10: an administrator restored the server's store"
+    )
     watch.ended(LATER)
     slept(watch)
     assert "watch" not in request(watch)
@@ -365,7 +367,9 @@ def test_a_list_that_goes_back_is_taken_and_reported_once() -> None:
     request(watch)
     (event,) = watch.page(page(service(2), version="9"), LATER)
     assert isinstance(event, Listed)
-    assert watch.health(LATER).error == "list: resourceVersion 9 after 10: the server's store was restored"
+    assert watch.health(LATER).error == (
+        "list: resourceVersion 9 after 10: an administrator restored the server's store"
+    )
     slept(watch)
     assert request(watch)["resourceVersion"] == "9"
     watch.opened(LATER)

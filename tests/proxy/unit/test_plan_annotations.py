@@ -120,7 +120,7 @@ def test_a_key_that_is_no_word_is_reported_with_the_one_that_was_meant() -> None
     (problem,) = read_wishes(asking(algoritm="maglev")).problems
     assert problem.field == "metadata.annotations[vipwire.io/algoritm]"
     assert "did you mean vipwire.io/algorithm?" in problem.message
-    assert read_wishes(asking(color="blue")).problems[0].message == "is no annotation of a Service"
+    assert read_wishes(asking(color="blue")).problems[0].message == "is not an annotation of Services"
     assert (
         "did you mean kube-router.io/service.scheduler?" in asking_kube_router("schedular", "lc").problems[0].message
     )

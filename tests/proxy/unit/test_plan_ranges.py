@@ -55,7 +55,7 @@ def test_a_range_is_of_the_only_port_or_of_those_that_are_named(
         ("0-10000", ONE, None, "is no range of ports"),
         ("10000-65536", ONE, None, "is no range of ports"),
         ("10000-20000,10000-20001", ONE, None, "two ranges"),
-        ("10001-20000", ONE, None, "does not contain the port 10000"),
+        ("10001-20000", ONE, None, "must contain the port 10000"),
         ("10000-20000", SEVERAL, None, "several ports"),
         ("media=10000-20000", SEVERAL, None, "no port 'media'; its ports: rtp, ctl, udp"),
         ("rtp=4000-20000", SEVERAL, None, "contains 5000, another port"),

@@ -77,9 +77,9 @@ def test_what_matters_least_is_left_out_first_and_that_is_said() -> None:
     assert printed(Grid(columns, rows), 30) == [
         "NAME       STATE",
         "default/a  as planned",
-        "not shown here: TYPE, POLICY",
-        "(a wider terminal, or -o wide,",
-        "shows more)",
+        "hidden columns: TYPE, POLICY",
+        "(use a wider terminal, or -o",
+        "wide)",
     ]
     assert printed(Grid(columns, rows), 12)[1] == "default/a  as planned", "over the edge, but whole"
     assert len(printed(Grid(columns, rows, whole=True), 12)) == 2

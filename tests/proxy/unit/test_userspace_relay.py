@@ -210,7 +210,7 @@ def test_when_nobody_answers_the_client_is_told_by_a_reset() -> None:
         assert sum(at.count("web", place).failed for place in places) == len(DIAL_TIMEOUTS)
         assert at.counted().refused == {"no endpoint answers": 1}
         assert at.counted().links == 0
-        assert "web: clients are refused: no endpoint answers" in at.said()
+        assert "web: refusing clients: no endpoint answers" in at.said()
 
 
 def test_an_endpoint_that_fails_again_and_again_rests_and_the_operator_is_told() -> None:
@@ -222,7 +222,7 @@ def test_an_endpoint_that_fails_again_and_again_rests_and_the_operator_is_told()
                 settled(at, sock, there)
         assert at.count("web", place).failed == EJECT_AFTER
         assert at.count("web", place).resting
-        assert f"endpoint 127.0.0.1:{place.port} rests" in at.said()
+        assert f"endpoint 127.0.0.1:{place.port} does not answer" in at.said()
 
 
 def test_an_endpoint_that_accepts_and_resets_is_the_clients_affair_alone() -> None:
@@ -331,7 +331,7 @@ def test_at_the_limit_new_clients_are_refused_and_the_others_go_on() -> None:
         most = at.relay.budget.most_each
         socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(most + 3)]
         try:
-            at.until(lambda: at.counted().refused.get("the limit of open files is reached") == 3)
+            at.until(lambda: at.counted().refused.get("too many open files") == 3)
             for sock in socks[most:]:
                 sock.settimeout(0)
                 at.until(partial(was_reset, sock))
@@ -339,7 +339,7 @@ def test_at_the_limit_new_clients_are_refused_and_the_others_go_on() -> None:
             with client(other) as sock:
                 settled(at, sock, neighbour).send(b"room")
                 assert at.until(lambda: heard(sock)) == b"room", "what one listener is flooded with leaves some room"
-            assert "web: clients are refused: the limit of open files is reached" in at.said()
+            assert "web: refusing clients: too many open files" in at.said()
         finally:
             for sock in socks:
                 sock.close()
@@ -415,7 +415,7 @@ def test_what_comes_to_nobodys_share_is_dropped_and_counted() -> None:
     with relaying() as at, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect(("127.0.0.1", datagrams(at, "dns", NOWHERE)))
         sock.send(b"q")
-        assert at.until(lambda: at.counted().refused) == {"nobody is to have them": 1}
+        assert at.until(lambda: at.counted().refused) == {"the listener refuses clients": 1}
 
 
 def _is_silent(at: Relaying, peer: Peer) -> bool:
@@ -494,7 +494,7 @@ def test_a_taken_port_is_refused_as_a_whole_with_its_reason() -> None:
         answer = at.relay.answer(Put({"good": good, "bad": taken}))
         assert isinstance(answer, Refused)
         assert answer.key == "bad"
-        assert f"127.0.0.1:{peer.place.port}/tcp is taken by another process" in answer.why
+        assert f"another process uses 127.0.0.1:{peer.place.port}/tcp" in answer.why
         assert at.counted().listeners == {}
 
 
@@ -503,7 +503,7 @@ def test_a_range_that_is_too_small_says_so() -> None:
         at.relay.answer(RelaySettings(ports=(one.place.port, one.place.port)))
         answer = at.relay.answer(Put({"web": Listener("web", 6, (Place(HERE, 0),), (Share(other.place),))}))
         assert isinstance(answer, Refused)
-        assert f"every port of {one.place.port}-{one.place.port} is taken: widen --proxy-port-range" in answer.why
+        assert f"every port of {one.place.port}-{one.place.port} is in use: widen --proxy-port-range" in answer.why
 
 
 def test_ports_come_from_the_range() -> None:

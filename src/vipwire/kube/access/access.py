@@ -81,8 +81,8 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise ConfigError(
-            "no API server: give --kubeconfig or --master; KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT,"
-            " which a Pod has, are not set (for use without a cluster give --manifests)"
+            "no API server: set --kubeconfig or --master; the environment has no KUBERNETES_SERVICE_HOST and "
+            "KUBERNETES_SERVICE_PORT, as a Pod would (without a cluster, set --manifests)"
         )
     server = _server(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", "in-cluster")
     field = "in-cluster CA"
@@ -219,7 +219,7 @@ def kubectls(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
         there = tuple(path for path in dict.fromkeys(named) if path.is_file())
         if not there:
             listed = ", ".join(map(str, named))
-            raise ConfigError(f"$KUBECONFIG: there is no file {listed}; unset it, or name another kubeconfig")
+            raise ConfigError(f"$KUBECONFIG: no such file: {listed}; unset the variable, or name another kubeconfig")
         return KubeconfigFiles(there, "$KUBECONFIG")
     own = Path(environ.get("HOME", "/"), ".kube/config")
     return KubeconfigFiles((own,), "as kubectl does") if own.is_file() else None
@@ -236,9 +236,7 @@ def check_proxy(url: str, where: str) -> str:
     full = url if "://" in url else f"http://{url}"
     parts = urlsplit(full)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"{where}: {url!r} is not a proxy that can be used (allowed: http://host:port, https://...)"
-        )
+        raise ConfigError(f"{where}: {url!r} is not a supported proxy (allowed: http://host:port, https://...)")
     return full
 
 

@@ -189,6 +189,6 @@ def _headers(credential: Credential, payload: Payload | None) -> Mapping[str, st
     headers = {"Content-Type": payload.content_type} if payload else {}
     if credential.authorization:
         if not credential.authorization.isprintable():
-            raise ConfigError("the token has characters that cannot stand in an HTTP header")
+            raise ConfigError("the token has characters that are not allowed in an HTTP header")
         headers["Authorization"] = credential.authorization
     return headers

@@ -66,7 +66,7 @@ class TokenFile(Value, frozen=True):
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.where}: cannot read {self.path}: {error}") from error
         if not token:
-            raise ConfigError(f"{self.where}: {self.path} is empty, it should hold a bearer token")
+            raise ConfigError(f"{self.where}: {self.path} is empty: write a bearer token to the file")
         return Credential(f"Bearer {token}")
 
     def refused(self) -> None:
@@ -168,7 +168,7 @@ def _read_answer(output: bytes, version: str | None) -> tuple[Credential, float 
     if status is None or answer.kind != "ExecCredential":
         raise ValueError("not an ExecCredential with a status")
     if answer.api_version != version:
-        raise ValueError(f"its apiVersion is {answer.api_version!r}, asked for {version!r}")
+        raise ValueError(f"its apiVersion is {answer.api_version!r}, but vipwire requested {version!r}")
     certificate = None
     if status.client_certificate_data and status.client_key_data:
         certificate = (status.client_certificate_data, status.client_key_data)

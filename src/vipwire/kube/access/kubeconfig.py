@@ -118,7 +118,7 @@ def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
     where = ", ".join(file for _, file in configs)
     name = next((config.current_context for config, _ in configs if config.current_context), None)
     if not name:
-        raise ConfigError(f"{where}: current-context: is missing, so that no cluster is selected")
+        raise ConfigError(f"{where}: current-context: is missing: set the context")
     contexts = [(item, file) for config, file in configs for item in config.contexts or ()]
     clusters = [(item, file) for config, file in configs for item in config.clusters or ()]
     users = [(item, file) for config, file in configs for item in config.users or ()]

@@ -93,8 +93,11 @@ class Tls(Value, frozen=True):
         if error.verify_code in _OTHER_NAME:
             return f"the server's certificate is for another name: {error.verify_message} (see {self.name_field})"
         if error.verify_code in _OUT_OF_DATE:
-            return f"a certificate of the server or of {self.authority_field} is out of date: {error.verify_message}"
-        return f"the server's certificate is of no authority in {self.authority_field}: {error.verify_message}"
+            return (
+                f"a certificate of the server or of {self.authority_field} has expired or is not valid yet: "
+                f"{error.verify_message}"
+            )
+        return f"no authority in {self.authority_field} has signed the server's certificate: {error.verify_message}"
 
     def _load_authority(self, context: ssl.SSLContext, text: str) -> None:
         try:

@@ -140,7 +140,9 @@ class ManifestReader(Generic[K, T]):
             except Exception as error:  # noqa: BLE001 - it is about this document and no other
                 problems.append(file_problem(file, f"document {index + 1}", unexpected(error)))
             if len(problems) + nameless > _MOST_STRANGE:
-                raise DecodeError(f"document {index + 1}: more than {_MOST_STRANGE:,} are no objects with a name")
+                raise DecodeError(
+                    f"document {index + 1}: more than {_MOST_STRANGE:,} documents are not objects with a name"
+                )
         return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
 
     def _mistake(self, word: str, version: str) -> str:
@@ -163,7 +165,7 @@ class ManifestReader(Generic[K, T]):
             item = {**item, "metadata": {**meta, "namespace": "default"}}
         name = document_name(item)
         if version not in known.versions:
-            message = f"{version!r} is not read (allowed: {', '.join(known.versions)})"
+            message = f"{version!r} is not supported (allowed: {', '.join(known.versions)})"
             return ManifestObject(known.kind, name, (), (Problem(word, name, "apiVersion", message),))
         return ManifestObject(known.kind, name, *read_object(known, item))
 
@@ -211,7 +213,7 @@ def _skip_space(text: str, start: int) -> int:
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise DecodeError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} stands twice")
+        raise DecodeError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]} is duplicate")
     return found
 
 

@@ -117,7 +117,7 @@ def _take(
     keys = tuple((entry.kind, name) for name in entry.names)
     taken = next((key for key in keys if key in owners), None)
     if taken is not None:
-        message = f"stands in {owners[taken]} too, which is used; the one in {file} is not"
+        message = f"is also in {owners[taken]}: vipwire uses that object, and ignores the one in {file}"
         _add(problems, taken, (Problem(entry.kind.value, entry.name, "metadata.name", message),))
         return
     owners.update(dict.fromkeys(keys, file))
@@ -221,7 +221,9 @@ class ManifestSource(Generic[K, T]):
                 with os.scandir(path) as entries:
                     found = [entry.path for entry in entries if _is_manifest(entry)]
         except OSError as error:
-            self._gone[name] = file_problem(name, "", f"cannot be read, its last good objects stay: {error.strerror}")
+            self._gone[name] = file_problem(
+                name, "", f"cannot read the file, its last valid objects stay: {error.strerror}"
+            )
             return None
         self._gone.pop(name, None)
         return found
@@ -243,7 +245,7 @@ class ManifestSource(Generic[K, T]):
         if manifest.problems and known is not None:
             manifest = _with_missing(manifest, known.manifest)
         if manifest.ignored:
-            _log.info("%s: kinds that are not read here: %s", manifest.file, ", ".join(sorted(manifest.ignored)))
+            _log.info("%s: ignoring kinds: %s", manifest.file, ", ".join(sorted(manifest.ignored)))
         return _File(_signature(status), manifest)
 
     def _note_health(self, *, synced: bool) -> None:
@@ -325,6 +327,6 @@ def _place(error: Exception) -> tuple[str, str]:
     """Split an error into its place in the file and its text."""
     if isinstance(error, DecodeError):
         where, _, message = str(error).partition(": ")
-        return where, f"{message}; its last good objects stay"
+        return where, f"{message}; its last valid objects stay"
     reason = (error.strerror or error) if isinstance(error, OSError) else unexpected(error)
-    return "", f"cannot be read, its last good objects stay: {reason}"
+    return "", f"cannot read the file, its last valid objects stay: {reason}"

@@ -148,9 +148,7 @@ class FlowTable:
                 gone += 1
                 self._held += 1
             elif answer.errno:
-                raise NetlinkError(
-                    answer.errno, f"a flow cannot be deleted: {answer.text or os.strerror(answer.errno)}"
-                )
+                raise NetlinkError(answer.errno, f"cannot delete a flow: {answer.text or os.strerror(answer.errno)}")
         return gone
 
     def purge(self, judge: Judge) -> FlowDeletions:

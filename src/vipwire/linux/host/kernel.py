@@ -47,13 +47,13 @@ def require_nftables() -> None:
         with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
             netfilter.request(MessageType.GETGEN, ask_generation())  # changes nothing
     except OSError as error:
-        raise UnsupportedError(f"nftables cannot be used here: {_missing(error)}") from error
+        raise UnsupportedError(f"cannot use nftables: {_missing(error)}") from error
 
 
 def _missing(error: OSError) -> str:
     match error.errno:
         case errno.EPERM | errno.EACCES:
-            return "the kernel refuses it to this process: run as root, or give it the capability CAP_NET_ADMIN"
+            return "the kernel refuses nftables to this process: run as root, or with the capability CAP_NET_ADMIN"
         case errno.EPROTONOSUPPORT | errno.EAFNOSUPPORT:
             return "the kernel has no netfilter netlink: it needs CONFIG_NETFILTER_NETLINK (module nfnetlink)"
         case errno.EINVAL | errno.EOPNOTSUPP:  # nfnetlink's answer for a subsystem without a module

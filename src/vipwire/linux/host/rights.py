@@ -35,6 +35,6 @@ def require_net_admin(what: str, proc: Path = Path("/proc"), *, way_out: str = "
     if "CAP_NET_ADMIN" not in capabilities(proc):
         raise UnsupportedError(
             f"{what} needs the capability CAP_NET_ADMIN: run it as root, or add NET_ADMIN to the container's "
-            "capabilities; `vipwire status`, `plan`, `explain` and `check` work without it, and say what they cannot "
-            f"see{way_out}"
+            "capabilities; `vipwire status`, `plan`, `explain` and `check` work without this capability, and list "
+            f"the objects that they cannot read{way_out}"
         )

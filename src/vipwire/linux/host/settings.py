@@ -102,7 +102,7 @@ def remedy_of(sysctl: Sysctl, code: int) -> str:
         if sysctl.path.startswith("net/netfilter/"):
             return f"load the module nf_conntrack on the node (modprobe nf_conntrack) and set {setting}"
         if sysctl.path.startswith("net/ipv6/"):
-            return "IPv6 is off on this node: start it without ipv6.disable=1, or proxy IPv4 only"
+            return "IPv6 is off on this node: boot without ipv6.disable=1, or proxy IPv4 only"
         return "this kernel has no such setting"
     if code == errno.EROFS:
         return f"mount the node's /proc/sys/net at {HOST_SETTINGS}/net, or set {setting} in /etc/sysctl.d of the node"
@@ -155,8 +155,9 @@ def set_oom_score_adj(value: int, proc: Path = Path("/proc")) -> Obstacle | None
 def _remedy(code: int) -> str:
     if code in (errno.EACCES, errno.EPERM):
         return (
-            "a lower score needs the capability CAP_SYS_RESOURCE: run privileged, or leave it with --oom-score-adj=0"
+            "a lower score needs the capability CAP_SYS_RESOURCE: run privileged, or keep the score with "
+            "--oom-score-adj=0"
         )
     if code == errno.EINVAL:
         return "allowed are -1000 to 1000"
-    return "vipwire runs on with the score it has"
+    return "vipwire keeps its present score"

@@ -144,9 +144,9 @@ def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             continue
         near = nearest(key, BY_KEY, _NEARLY)
         if key.startswith(PREFIX):
-            yield key, "is no annotation of a Service" + (f"; did you mean {near}?" if near else "")
+            yield key, "is not an annotation of Services" + (f"; did you mean {near}?" if near else "")
         elif key.startswith(KUBE_ROUTER) and near:
-            yield key, f"is no annotation that is read; did you mean {near}?"
+            yield key, f"is not an annotation of vipwire; did you mean {near}?"
 
 
 class Lack(NamedTuple):

@@ -37,7 +37,7 @@ WORDS: Final = (
         values.scheduler,
         "as `vipwire.io/scheduler`",
         "",
-        "kube-router's word for it; ours wins",
+        "kube-router's name for this annotation; vipwire's has precedence",
     ),
     Word(
         f"{KUBE_ROUTER}schedflags",
@@ -45,7 +45,7 @@ WORDS: Final = (
         values.numbered_flags,
         "`flag-1`, `flag-2`, `flag-3`, with commas",
         "",
-        "kube-router's word for the flags of the schedulers mh and sh; ours wins",
+        "kube-router's name for the flags of the schedulers mh and sh; vipwire's has precedence",
     ),
     Word(
         f"{KUBE_ROUTER}dsr",
@@ -53,7 +53,7 @@ WORDS: Final = (
         values.one_of("way of forwarding", {"tunnel": ForwardingMethod.TUNNEL}),
         "`tunnel`",
         "",
-        "kube-router's word for `vipwire.io/forwarding`; ours wins",
+        "kube-router's name for `vipwire.io/forwarding`; vipwire's has precedence",
     ),
     Word(
         LOCAL,
@@ -61,15 +61,15 @@ WORDS: Final = (
         _TRUTH,
         "`true`, `false`",
         "`false`",
-        "kube-router's word for `externalTrafficPolicy: Local`",
+        "kube-router's name for `externalTrafficPolicy: Local`",
     ),
     Word(
         f"{PREFIX}algorithm",
         "balancing",
         _BALANCING,
         ", ".join(f"`{each.value}`" for each in Balancing),
-        "what the mode does by itself",
-        "how an endpoint is chosen for a new connection",
+        "the mode's own",
+        "choice of the endpoint of a new connection",
     ),
     Word(
         f"{PREFIX}weights",
@@ -77,7 +77,7 @@ WORDS: Final = (
         values.weights,
         f'`{{"10.0.1.5": 3}}`: by endpoint address, 0 to {values.HEAVIEST}',
         "1 for each",
-        "an endpoint's share of new connections; with 0 it drains. A bad entry costs itself only",
+        "share of an endpoint in new connections; 0 drains it. vipwire ignores an invalid entry",
     ),
     Word(
         f"{PREFIX}slow-start",
@@ -93,7 +93,7 @@ WORDS: Final = (
         values.count("number of failures", values.MOST_FAILURES),
         f"1 to {values.MOST_FAILURES}",
         "never",
-        "after this many unanswered new connections in a row an endpoint gets none for a while",
+        "number of consecutive unanswered connections after which vipwire ejects an endpoint",
     ),
     Word(
         f"{PREFIX}eject-for",
@@ -101,7 +101,7 @@ WORDS: Final = (
         values.duration("time to be ejected for"),
         f"`30s`, `1m30s`: 1s to {values.SLOWEST_START // 60}m",
         "`30s`",
-        "how long at first; each time in a row doubles it, up to 5m",
+        "duration of the first ejection; each consecutive ejection doubles it, up to 5m",
     ),
     Word(
         f"{PREFIX}eject-at-most",
@@ -109,7 +109,7 @@ WORDS: Final = (
         values.count("percentage", values.WHOLE),
         f"1 to {values.WHOLE}",
         "`50`",
-        "largest percentage of a port's endpoints at a time, at least one, never the last one",
+        "largest percentage of ejected endpoints of a port; at least one endpoint, never the last",
     ),
     Word(
         f"{PREFIX}eject-udp",
@@ -117,7 +117,7 @@ WORDS: Final = (
         _TRUTH,
         "`true`, `false`",
         "`false`",
-        "UDP endpoints must answer new flows, too; TCP and SCTP endpoints always must",
+        "also eject UDP endpoints; TCP and SCTP need no setting",
     ),
     Word(
         f"{PREFIX}affinity-scope",
@@ -125,7 +125,7 @@ WORDS: Final = (
         values.member_of("scope", Scope),
         "`port`, `service`",
         "`port`",
-        "with `sessionAffinity: ClientIP`: a client has one endpoint for each port, or for all ports of the Service",
+        "scope of `sessionAffinity: ClientIP`: one endpoint for each port, or one for all ports of the Service",
     ),
     Word(
         f"{PREFIX}nodeport-source-ranges",
@@ -133,7 +133,7 @@ WORDS: Final = (
         values.prefixes,
         "CIDRs, with commas",
         "all sources",
-        "sources that may use the node ports",
+        "CIDRs of clients that may use the node ports",
     ),
     Word(
         f"{PREFIX}port-range",
@@ -141,7 +141,7 @@ WORDS: Final = (
         values.port_ranges,
         "`10000-20000`, or `rtp=10000-20000,ctl=5000-5009` by the names of ports",
         "none",
-        "ports that are served like the port, which is one of them",
+        "range of ports with the endpoints of the port, which is in the range",
     ),
     Word(
         f"{PREFIX}proxy-protocol",
@@ -149,7 +149,7 @@ WORDS: Final = (
         _PROXY_VERSIONS,
         "`v1`, `v2`",
         "none",
-        "sends endpoints the client's address, in a header before the data",
+        "send the client's address to endpoints, in a header before the data",
     ),
     Word(
         f"{PREFIX}scheduler",
@@ -165,7 +165,7 @@ WORDS: Final = (
         values.scheduler_flags,
         "`mh-fallback`, `mh-port`, `sh-fallback`, `sh-port`, `flag-1`…`flag-3`, `ops`, with commas",
         "`mh-fallback`, `mh-port`; `sh-fallback`",
-        "their effect depends on the scheduler; `ops`: each packet is a connection of its own",
+        "flags of the scheduler; `ops`: each packet is a connection of its own",
     ),
     Word(
         f"{PREFIX}forwarding",
@@ -173,7 +173,10 @@ WORDS: Final = (
         values.member_of("way of forwarding", ForwardingMethod),
         "`nat`, `dsr`, `tunnel`",
         "`nat`",
-        "how packets for external addresses get to an endpoint; with the last two it answers the client directly",
+        (
+            "way of packets for external addresses to an endpoint; with the last two, endpoints reply to the "
+            "client directly"
+        ),
     ),
     Word(
         f"{PREFIX}drain-seconds",
@@ -181,7 +184,7 @@ WORDS: Final = (
         values.seconds,
         f"whole seconds, 0 to {values.LONGEST_DRAIN}",
         "unlimited: until its last connection ends",
-        "how long a removed endpoint may finish its connections",
+        "time for the connections of a removed endpoint",
     ),
 )
 

@@ -34,7 +34,7 @@ class Cleaned(NamedTuple):
     family: Family
     what: str = ""
     left: str = ""
-    remedy: str = "`vipwire cleanup --all` removes it too"
+    remedy: str = "`vipwire cleanup --all` also removes this"
 
 
 def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | None = None) -> Iterator[Cleaned]:
@@ -47,7 +47,7 @@ def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | Non
         yield from _everything(families, every_spec(), rules=rules)
         for family in families if rules else ():
             for name, what in without_tool(family):
-                yield Cleaned(name, family, what, "no program removes it", "install the package iptables")
+                yield Cleaned(name, family, what, "no program can remove this", "install the package iptables")
         return
     kept = frozenset((beside.mode,) if beside.mode else _UNKNOWN)
     free = [spec for spec in every_spec() if driver_of(spec).owner(Family.IPV4) is None]
@@ -86,7 +86,9 @@ def _beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator
         with contextlib.suppress(UnsupportedError):
             result = each.after_rules()
             yield from (Cleaned(name, family, what) for what in result.removed)
-            yield from (Cleaned(name, family, what, "it is in use: run this again later") for what in result.waiting)
+            yield from (
+                Cleaned(name, family, what, "still in use: run this command again later") for what in result.waiting
+            )
 
 
 def _rules(

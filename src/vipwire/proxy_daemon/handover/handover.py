@@ -52,18 +52,18 @@ class Handover:
 
         leftovers = Leftovers(self._mode, self._backends)
         if not leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
-            log.info("not looking for what other modes left", reason="that needs CAP_NET_ADMIN")
+            log.info("not looking for rules of other modes", reason="this needs CAP_NET_ADMIN")
             return
         while (again := await self._sweep(leftovers)) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
             await asyncio.sleep(again)
-        log.info("other modes have left nothing", mode=self._mode.name)
+        log.info("found no rules of other modes", mode=self._mode.name)
 
     async def _sweep(self, leftovers: "Leftovers") -> float | None:
         """Remove idle leftovers; return the seconds until the next look, None if none remain."""
         try:
             result = await asyncio.to_thread(leftovers.sweep)
         except (VipwireError, OSError) as error:
-            log.warning("cannot remove what another mode left; trying again", reason=error)
+            log.warning("cannot remove another mode's rules; trying again", reason=error)
             self._obstructed(str(error))
             return _RETRY_SECONDS
         self._report(result)
@@ -75,12 +75,12 @@ class Handover:
     def _report(self, result: "LeftoverRemovals") -> None:
         for each in result.removed:
             self._metrics.leftovers_removed_total.labels(mode=each.mode, ip_family=each.family.value).inc()
-            log.info("removed what another mode left", left_by=each.mode, **_fields(each))
+            log.info("removed another mode's rules", left_by=each.mode, **_fields(each))
         for each in _new(result.waiting, self._told):
-            log.info("keeping what another mode left until it is idle", left_by=each.mode, **_fields(each))
+            log.info("keeping another mode's rules while connections use them", left_by=each.mode, **_fields(each))
         for each in _new(result.stuck, self._told):
             log.warning(
-                "cannot remove what another mode left; trying again",
+                "cannot remove another mode's rules; trying again",
                 left_by=each.mode,
                 **_fields(each),
                 remedy="install it (package iptables), or run `vipwire cleanup` where it is installed",

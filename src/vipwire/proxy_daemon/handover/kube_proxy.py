@@ -37,7 +37,7 @@ class KubeProxy(Value, frozen=True):
     mode: str = ""
 
     def __str__(self) -> str:
-        seen = f"process {self.pid}" if self.pid else f"it answers at port {METRICS_PORT} or {HEALTHZ_PORT}"
+        seen = f"process {self.pid}" if self.pid else f"port {METRICS_PORT} or {HEALTHZ_PORT} answers"
         return f"kube-proxy ({seen}{f', {self.mode} mode' if self.mode else ''})"
 
 
@@ -94,10 +94,10 @@ def _text(file: Path) -> str:
     """Read a file that another process names; raise OSError, or ValueError if it is not small and regular."""
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            raise OSError(f"{file}: no regular file")
+            raise OSError(f"{file}: not a regular file")
         content = opened.read(_LONGEST + 1)
     if len(content) > _LONGEST:
-        raise OSError(f"{file}: too long for a configuration")
+        raise OSError(f"{file}: too large for a configuration")
     return content.decode()
 
 
@@ -146,7 +146,7 @@ def from_configz(text: str, where: str) -> Config:
     try:
         inner = json.loads(text)[_CONFIGZ]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{where}: is no configuration of kube-proxy") from error
+        raise ConfigError(f"{where}: not a configuration of kube-proxy") from error
     return read_config(json.dumps(inner), where).config
 
 
@@ -171,4 +171,4 @@ def from_config_map(document: object, where: str) -> Config:
     for text in (data or {}).values() if isinstance(data, dict) else ():
         if "KubeProxyConfiguration" in str(text):
             return read_config(str(text), where).config
-    raise ConfigError(f"{where}: holds no KubeProxyConfiguration")
+    raise ConfigError(f"{where}: contains no KubeProxyConfiguration")

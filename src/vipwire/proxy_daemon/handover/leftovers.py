@@ -38,7 +38,7 @@ def without_tool(family: Family) -> Iterator[tuple[str, str]]:
             continue
         for mode in census(owners(family), chains_by_table(family, variant, TABLES)):
             program = f"{PROGRAM[family]}-{variant.value}"
-            yield mode, f"chains of {program} stay: this program is not installed"
+            yield mode, f"chains of {program} stay: {program} is not installed"
 
 
 def owners(family: Family) -> Owners:

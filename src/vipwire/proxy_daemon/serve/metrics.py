@@ -107,17 +107,17 @@ class Metrics:
 
     # fmt: off
     sync_proxy_rules_duration_seconds: BatchHistogram = _histogram("A whole sync, in seconds")
-    sync_proxy_rules_last_queued_timestamp_seconds: Gauge = _gauge("When a sync was last asked for", FAMILY)
-    sync_proxy_rules_last_timestamp_seconds: Gauge = _gauge("When the last successful sync ended", FAMILY)
+    sync_proxy_rules_last_queued_timestamp_seconds: Gauge = _gauge("Time at which a sync was last requested", FAMILY)
+    sync_proxy_rules_last_timestamp_seconds: Gauge = _gauge("Time at which the last successful sync ended", FAMILY)
     sync_proxy_rules_endpoint_changes_pending: Gauge = _gauge(
         "Changes of endpoints that are not in the kernel yet")
-    sync_proxy_rules_endpoint_changes_total: Counter = _counter("Changes of endpoints seen")
+    sync_proxy_rules_endpoint_changes_total: Counter = _counter("Changes of endpoints received")
     sync_proxy_rules_service_changes_pending: Gauge = _gauge("Changes of Services that are not in the kernel yet")
-    sync_proxy_rules_service_changes_total: Counter = _counter("Changes of Services seen")
+    sync_proxy_rules_service_changes_total: Counter = _counter("Changes of Services received")
     proxy_healthz_total: Counter = _counter("Answers of /healthz by HTTP status", ("code",))
     proxy_livez_total: Counter = _counter("Answers of /livez by HTTP status", ("code",))
     network_programming_duration_seconds: BatchHistogram = _histogram(
-        "From the change of a Service's endpoints to its being in the kernel, in seconds",
+        "From the change of a Service's endpoints until the kernel has it, in seconds",
         buckets=_PROGRAMMING_BUCKETS)
     sync_proxy_rules_no_local_endpoints_total: Gauge = _gauge(
         "Services with a Local traffic policy and no endpoint on this node", ("traffic_policy", "ip_family"))
@@ -132,18 +132,18 @@ class Metrics:
     sync_proxy_rules_iptables_partial_restore_failures_total: Counter = _counter(
         "Failures of iptables-restore that made a full sync necessary", FAMILY, MetricGroup.IPTABLES_RULES)
     sync_proxy_rules_iptables_total: Gauge = _gauge(
-        "Rules in the kernel that are ours", ("table", "ip_family"), MetricGroup.IPTABLES_RULES)
+        "Rules of vipwire in the kernel", ("table", "ip_family"), MetricGroup.IPTABLES_RULES)
     sync_proxy_rules_iptables_last: Gauge = _gauge(
         "Rules that the last sync wrote", ("table", "ip_family"), MetricGroup.IPTABLES_RULES)
     iptables_ct_state_invalid_dropped_packets_total: KernelCounter = _kernel_counter(
-        "Packets dropped because conntrack called them invalid")
+        "Packets dropped because connection tracking classified them as invalid")
     iptables_localhost_nodeports_accepted_packets_total: KernelCounter = _kernel_counter(
         "Packets accepted for NodePorts on 127.0.0.1")
 
     sync_proxy_rules_nftables_sync_failures_total: Counter = _counter(
         "Transactions that failed", FAMILY, MetricGroup.NFTABLES_TRANSACTIONS)
     sync_proxy_rules_nftables_cleanup_failures_total: Counter = _counter(
-        "Failed removals of what is stale: none, they are part of the transaction", FAMILY,
+        "Failed removals of stale objects: always 0, because the transaction contains them", FAMILY,
         MetricGroup.NFTABLES_TRANSACTIONS)
 
     conntrack_reconciler_sync_duration_seconds: BatchHistogram = _histogram(
@@ -151,16 +151,16 @@ class Metrics:
     conntrack_reconciler_deleted_entries_total: Counter = _counter(
         "Stale connection tracking entries removed", FAMILY, MetricGroup.CONNECTION_TRACKING)
 
-    services: Gauge = _own_gauge("Services that are proxied")
-    endpoints: Gauge = _own_gauge("Endpoints that are known")
+    services: Gauge = _own_gauge("Services that vipwire proxies")
+    endpoints: Gauge = _own_gauge("Endpoints that vipwire knows")
     object_problems: Gauge = _own_gauge("Problems of objects, by kind", ("kind",))
     frontend_conflicts: Gauge = _own_gauge("Addresses and ports that more than one Service claims")
     isolated_services: Gauge = _own_gauge("Services left out because the kernel refuses them", FAMILY)
-    config_last_reload_successful: Gauge = _own_gauge("Whether the configuration file can be used; 1 is yes")
+    config_last_reload_successful: Gauge = _own_gauge("1 if the configuration file is valid")
     config_last_reload_success_timestamp_seconds: Gauge = _own_gauge(
-        "When the configuration was last read well, in seconds since the epoch")
+        "Time at which vipwire last read a valid configuration, in seconds since the epoch")
     config_fields_awaiting_restart: Gauge = _own_gauge(
-        "Fields of the configuration file whose new value counts after a restart")
+        "Fields of the configuration file with a new value that takes effect after a restart")
     drained_endpoints: Gauge = _own_gauge("Endpoints that are drained by `vipwire drain`")
     kernel_drift_repairs_total: Counter = _own_counter("Repairs of changes that other programs made", FAMILY)
     source_errors_total: Counter = _own_counter("Failures to list or watch a resource", ("resource",))
@@ -168,15 +168,15 @@ class Metrics:
         "Size of a transaction, in bytes", prefix="vipwire", buckets=_TRANSACTION_BUCKETS)
 
     ejected_endpoints: Gauge = _own_gauge(
-        "Endpoints of Service ports that are ejected, for they do not answer")
-    ejections_total: Counter = _own_counter("Ejections, by how the last connection failed", ("failure",))
+        "Endpoints of Service ports that vipwire has ejected because they do not answer")
+    ejections_total: Counter = _own_counter("Ejections, by the failure of the last connection", ("failure",))
     conntrack_events_lost_total: Counter = _own_counter(
-        "Times that events of new connections were lost, since there were too many")
+        "Overflows at which the kernel dropped events of new connections")
 
     proxy_mode: Gauge = _own_gauge(
-        "The mode that runs and the one that was configured; they differ after a fallback", ("mode", "configured"))
+        "The active mode and the configured mode, which differ after a fallback", ("mode", "configured"))
     leftovers_removed_total: Counter = _own_counter(
-        "Things that another mode, or kube-proxy in one, had left and that were removed", ("mode", "ip_family"))
+        "Objects of other modes or of kube-proxy that vipwire has removed", ("mode", "ip_family"))
     # fmt: on
 
     def __init__(
@@ -207,7 +207,7 @@ class Metrics:
             collector(registry=self.registry)
         build = _build_info(version)
         labels = tuple(build)
-        Gauge("kubernetes_build_info", "[ALPHA] What is running; always 1", labels, registry=self.registry).labels(
+        Gauge("kubernetes_build_info", "[ALPHA] Version of vipwire; always 1", labels, registry=self.registry).labels(
             **build
         ).set(1)
         self.feature_enabled = Gauge(

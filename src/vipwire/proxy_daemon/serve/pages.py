@@ -77,7 +77,7 @@ async def _profile(request: Request) -> Reply:
     try:
         profile.enable()
     except ValueError:
-        return _text("another profile is being taken\n", status=409)
+        return _text("another profile is running\n", status=409)
     try:
         await asyncio.sleep(seconds)
     finally:

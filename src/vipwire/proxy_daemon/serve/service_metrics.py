@@ -18,7 +18,7 @@ from vipwire.model.net import format_endpoint
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 
 _COUNTERS: Final = {
-    Measure.CONNECTIONS: ("connections", "Connections that were given an endpoint"),
+    Measure.CONNECTIONS: ("connections", "Connections with an endpoint"),
     Measure.PACKETS: ("packets", "Packets from clients"),
     Measure.BYTES: ("bytes", "Bytes of IP from clients"),
     Measure.REPLY_PACKETS: ("reply_packets", "Packets to clients"),
@@ -91,7 +91,7 @@ class ServiceMetrics(Collector):
         self._known = room.chosen
         yield GaugeMetricFamily(
             "vipwire_counters_left_out",
-            "[ALPHA] Service ports, endpoints and refusals without a series: there are more than the limit",
+            "[ALPHA] Service ports, endpoints and refusals without a series, because of the limit",
             value=room.left_out,
         )
 
@@ -123,7 +123,7 @@ def _counters(prefix: str, labels: tuple[str, ...], owners: _Labels, counts: Cou
 
 def _refused(found: Mapping[tuple[Refusal, Owner], int]) -> Metric:
     family = CounterMetricFamily(
-        "vipwire_refused_packets", "[ALPHA] Packets that were dropped or rejected, by reason", labels=_REFUSED
+        "vipwire_refused_packets", "[ALPHA] Packets that the kernel dropped or rejected, by reason", labels=_REFUSED
     )
     for (reason, port), number in found.items():
         action = "drop" if reason.is_drop else "reject"
@@ -135,7 +135,7 @@ def _refused(found: Mapping[tuple[Refusal, Owner], int]) -> Metric:
 def _open(endpoints: Mapping[EndpointName, tuple[str, ...]], counts: Counts) -> Metric:
     family = GaugeMetricFamily(
         "vipwire_endpoint_open_connections",
-        "[ALPHA] Connections that exist now, where the mode's kernel objects keep count of them",
+        "[ALPHA] Open connections, in modes whose kernel objects count them",
         labels=(*_ENDPOINT, "state"),
     )
     for name, labels in endpoints.items():

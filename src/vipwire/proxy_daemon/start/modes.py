@@ -80,7 +80,7 @@ def _report(mode: str, after: str, error: UnsupportedError) -> None:
         mode=mode,
         to=after,
         reason=error,
-        remedy=f"do what the reason says and restart, or choose it yourself: --proxy-mode={after}",
+        remedy=f"follow the reason and restart, or choose the mode: --proxy-mode={after}",
     )
 
 

@@ -54,7 +54,7 @@ def running_proxy() -> Holder | None:
 def require_none(what: str) -> None:
     """Raise AlreadyRunningError if a proxy runs here, because it would undo `what`."""
     if (holder := running_proxy()) is not None:
-        raise AlreadyRunningError(f"{what} is of no use while a proxy runs here: {holder}; {holder.remedy} first")
+        raise AlreadyRunningError(f"{what} is impossible while a proxy runs here: {holder}; {holder.remedy} first")
 
 
 _VERSION: Final = 1
@@ -172,7 +172,7 @@ def open_record(state_dir: str, namespace: str = "") -> "Recorder":
         make_folders(path.parent)
         remove_gone(path.parent, path)
     except OSError as error:
-        log.detail(2, "no record of this proxy is kept", path=path, error=error)
+        log.detail(2, "keeping no record of this proxy", path=path, error=error)
         return Recorder(None)
     return Recorder(path)
 
@@ -210,7 +210,7 @@ class Recorder:
             replace_file(self._path, msgspec.json.encode(record))
         except OSError as error:
             if not self._is_told:
-                log.warning("cannot write the record of this proxy, by which status finds it", error=error)
+                log.warning("cannot write the record of this proxy for `vipwire status`", error=error)
             self._is_told = True
         else:
             self._last, self._is_told = record, False

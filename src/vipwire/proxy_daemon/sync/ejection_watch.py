@@ -91,7 +91,7 @@ class EjectionWatch:
     def _refuse(self, error: OSError) -> None:
         self._refused = True
         self.close()
-        log.warning("cannot listen to conntrack; no endpoint is ejected", error=error)
+        log.warning("cannot receive conntrack events; ejecting no endpoint", error=error)
 
     def _open(self) -> None:
         assert self._socket is not None  # noqa: S101 - it was made just now
@@ -99,10 +99,8 @@ class EjectionWatch:
         for group in (GROUP_NEW, GROUP_DESTROY):
             self._socket.join(group)
         if not _has_events():
-            why = "net.netfilter.nf_conntrack_events is 0: the kernel tells of no connection"
-            log.warning(
-                "no endpoint can be ejected", reason=why, remedy="sysctl -w net.netfilter.nf_conntrack_events=1"
-            )
+            why = "net.netfilter.nf_conntrack_events is 0: the kernel sends no connection events"
+            log.warning("cannot eject endpoints", reason=why, remedy="sysctl -w net.netfilter.nf_conntrack_events=1")
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
 
     def close(self) -> None:
@@ -159,7 +157,7 @@ class EjectionWatch:
             self._metrics.conntrack_events_lost_total.inc()
             return True
         except DecodeError as error:
-            log.detail(2, "an event of conntrack is not understood", error=error)
+            log.detail(2, "cannot decode a conntrack event", error=error)
         return count > 0
 
     def _look(self, flow: Flow) -> bool | None:

@@ -178,7 +178,7 @@ class Line:
             outcome.error = CommitError(f"the kernel does not answer: {error}", errno=error.errno or 0)
         except DecodeError as error:
             self.reconciler.distrust()
-            outcome.error = CommitError(f"the kernel's answer is not understood: {error}")
+            outcome.error = CommitError(f"cannot decode the kernel's answer: {error}")
         outcome.seconds = time.perf_counter() - began
         if outcome.error or self.reconciler.isolated:
             self.pacer.failed(now + outcome.seconds, blocked=outcome.error is not None)

@@ -65,10 +65,13 @@ class FlowKeeper:
             log.info(f"deleted {what}", ip_family=family, deleted=deletions.deleted, examined=deletions.examined)
         if deletions.held:
             log.warning(
-                f"cannot delete {what}: somebody has put them into a flowtable, and Linux before 6.4 keeps them",
+                (
+                    f"cannot delete {what}: another program has put them into a flowtable, and Linux before 6.4 "
+                    "keeps them"
+                ),
                 ip_family=family,
                 held=deletions.held,
-                remedy="offload no UDP there, or use a newer kernel",
+                remedy="do not offload UDP, or use Linux 6.4 or newer",
             )
 
     def _give_up(self, error: UnsupportedError) -> None:
@@ -81,10 +84,10 @@ def _end_sockets(line: Line, frontends: UdpFrontends, *, whole: bool) -> None:
     try:
         ended = backend.end_sockets(frontends, whole=whole) if isinstance(backend, Connecting) else 0
     except OSError as error:
-        log.warning("cannot end UDP sockets whose endpoint is gone", ip_family=line.family.value, error=error)
+        log.warning("cannot destroy UDP sockets of removed endpoints", ip_family=line.family.value, error=error)
     else:
         if ended:
-            log.info("ended UDP sockets whose endpoint is gone", ip_family=line.family.value, ended=ended)
+            log.info("destroyed UDP sockets of removed endpoints", ip_family=line.family.value, ended=ended)
 
 
 def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:

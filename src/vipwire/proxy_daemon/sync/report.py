@@ -109,14 +109,14 @@ class Reporter:
         examples = ", ".join(line.backend.describe(key) for key in repaired[:_EXAMPLES])
         self._metrics.kernel_drift_repairs_total.labels(ip_family=family).inc()
         log.warning(
-            "repaired what somebody else changed in the kernel",
+            "repaired changes of other programs in the kernel",
             ip_family=family,
             objects=len(repaired),
             examples=examples,
         )
         more = ", …" if len(repaired) > _EXAMPLES else ""
         self._note("repaired", f"{len(repaired)} objects: {examples}{more}", now, family=family)
-        message = f"{family}: {len(repaired)} objects had been changed: {examples}"
+        message = f"{family}: other programs had changed {len(repaired)} objects: {examples}"
         self.node_event("KernelStateRepaired", message, EventType.WARNING)
 
     def _failed(self, line: Line, outcome: Outcome, now: float) -> None:
@@ -166,9 +166,11 @@ class Reporter:
             return
         for name in refused.keys() - before:
             error = refused[name]
-            self._note("refused", f"it keeps its old rules: {error}", now, family=family.value, service=str(name))
+            self._note(
+                "refused", f"the Service keeps its old rules: {error}", now, family=family.value, service=str(name)
+            )
             log.error(
-                "the kernel refuses a Service; it keeps its old rules, all others go on",
+                "the kernel refuses a Service; keeping its old rules",
                 service=name,
                 ip_family=family.value,
                 error=error,
@@ -185,7 +187,7 @@ class Reporter:
         service = str(note.port.service)
         told = {"service": note.port, "endpoint": note.endpoint}
         if not note.seconds:
-            log.info("endpoint is used again; a failure ejects it at once", **told)
+            log.info("using the endpoint again; one failure ejects it", **told)
             message = f"{note.endpoint} gets new connections again"
             self._note("readmitted", message, now, service=service)
             self._about_service(note.port.service, "EndpointReadmitted", message, EventType.NORMAL)
@@ -223,15 +225,15 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
 
 
 def missing_node(name: str) -> str:
-    return f"there is no Node {name!r}: every endpoint counts as another node's (--hostname-override names the Node)"
+    return f"there is no Node {name!r}: all endpoints count as remote (set the Node's name with --hostname-override)"
 
 
 def unknown_fact(name: str, path: str) -> str:
     effects = {
-        "status.addresses": "vipwire serves node ports of `primary` at no address",
+        "status.addresses": "vipwire serves no node ports for `primary`",
         "spec.podCIDRs": "vipwire recognises no traffic of this node's Pods",
     }
-    return f"{path} of Node {name!r} is not known: {effects[path]}"
+    return f"Node {name!r} has no {path}: {effects[path]}"
 
 
 def _log_sync(family: Family, outcome: Outcome) -> None:

@@ -59,7 +59,7 @@ async def fallen_back(steps: list[tuple[str, str]]) -> None:
         assert await page("/proxyMode", 10249) == (200, mode)
         assert await it.metric("vipwire_proxy_mode", mode=mode, configured="ipvs") == 1
         assert await reached("10.96.0.1", patience=SLOW) == "10.244.0.1"
-        await it.daemon.heard("other modes have left nothing", mode=mode)
+        await it.daemon.heard("found no rules of other modes", mode=mode)
         assert await it.daemon.terminate() == 0
 
 

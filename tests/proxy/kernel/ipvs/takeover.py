@@ -225,7 +225,7 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
         pass_some(streams, ENOUGH)
         proxy.start()
         stack.callback(proxy.end)
-        proxy.said(0, "other modes have left nothing")
+        proxy.said(0, "found no rules of other modes")
         pass_some(streams, ENOUGH)
         check_counts(proxy, flags)
         check_open(open_ones)
@@ -275,7 +275,7 @@ def test_a_flow_that_was_silent_for_longer_than_is_tracked_is_answered_after_ipv
         began = len(new.log)
         new.start()
         stack.callback(new.end)
-        new.said(began, "removed what another mode left", "left_by=ipvs")
+        new.said(began, "removed another mode's rules", "left_by=ipvs")
         assert remembered(lab, port) >= len(flows)
         with lab.inside(NODE), FlowTable() as table:
             for family in Family:
