@@ -393,6 +393,7 @@ async def test_openapi_describes_what_is_served(here: Here) -> None:
         "apis/discovery.k8s.io/v1",
         "apis/events.k8s.io/v1",
         "apis/gateway.networking.k8s.io/v1",
+        "apis/gateway.networking.k8s.io/v1beta1",
         "apis/networking.k8s.io/v1",
         "apis/vipwire.io/v1",
     }

@@ -10,9 +10,12 @@ from vipwire_up.api.kinds.catalogue import BY_ID, SERVED
 from vipwire_up.api.kinds.event import NEW_EVENTS
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.versions import served, stored
+from vipwire_up.controllers.garbage_collector import GarbageCollector
 
 CORE: Final = "/api/v1/namespaces/default/events"
 NEW: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
+ROUTES: Final = "/apis/gateway.networking.k8s.io/v1/namespaces/default/httproutes"
+BETA: Final = ROUTES.replace("/v1/", "/v1beta1/")
 TIME: Final = "2026-05-04T12:00:00.000000Z"
 OTHERS: Final = [each for each in SERVED if each.stored_as is not None]
 
@@ -196,6 +199,56 @@ async def test_tables_of_both_groups_are_alike(here: Here) -> None:
     assert {"Scaled", "service/web", 7} <= set(cells[0])
     assert [table["rows"][0]["object"]["apiVersion"] for table in tables] == ["v1", "events.k8s.io/v1"]
     assert tables[1]["rows"][0]["object"]["note"] == "from 1 to 2"
+
+
+@in_cluster()
+async def test_a_route_of_v1beta1_is_one_of_v1(here: Here) -> None:
+    sent = {"apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "HTTPRoute", "metadata": {"name": "r"}}
+    async with here.watch(f"{ROUTES}?watch=1") as stable, here.watch(f"{BETA}?watch=1") as beta:
+        made = await here.post(BETA, sent | {"spec": {"hostnames": ["a.test"]}})
+        assert (made["apiVersion"], made["spec"]["hostnames"]) == (sent["apiVersion"], ["a.test"])
+        _, same = await here.send("GET", f"{ROUTES}/r")
+        assert same == made | {"apiVersion": "gateway.networking.k8s.io/v1"}
+        parent = {"parentRef": {"name": "g"}, "controllerName": "a.test/b", "conditions": []}
+        code, told = await here.send("PUT", f"{BETA}/r/status", made | {"status": {"parents": [parent]}})
+        assert (code, told["status"]["parents"][0]["controllerName"]) == (200, "a.test/b"), told
+        spec = {"spec": {"hostnames": ["b.test"]}}
+        applied = await here.send("PATCH", f"{BETA}/r?fieldManager=m&force=1", sent | spec, patch="apply-patch+yaml")
+        assert (applied[0], applied[1]["spec"]["hostnames"], applied[1]["status"]) == (
+            200,
+            ["b.test"],
+            told["status"],
+        )
+        assert (await here.send("DELETE", f"{BETA}/r"))[0] == 200
+        for events, version in ((stable, "v1"), (beta, "v1beta1")):
+            told = [await events.next() for _ in range(4)]
+            assert [kind for kind, _ in told] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
+            assert {value["apiVersion"] for _, value in told} == {f"gateway.networking.k8s.io/{version}"}
+
+
+@in_cluster()
+async def test_a_version_has_the_rules_of_the_stored_kind(here: Here) -> None:
+    code, status = await here.send("POST", BETA, {"metadata": {"name": "r"}, "spec": {"hostnames": ["*"]}})
+    assert (code, status["details"]["causes"][0]["field"]) == (422, "spec.hostnames[0]")
+    assert (await here.send("POST", BETA, {"metadata": {"name": "r"}, "spec": {"odd": 1}}))[0] == 201
+    assert here.warnings == ['299 - "unknown field \\"spec.odd\\""']
+    code, status = await here.send("POST", BETA, {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute"})
+    assert (code, "is not gateway.networking.k8s.io/v1beta1" in status["message"]) == (400, True)
+
+
+@in_cluster()
+async def test_an_owner_may_be_named_by_every_version(here: Here) -> None:
+    route = await here.post(BETA, {"metadata": {"name": "r"}, "spec": {}})
+    owner = {name: route[name] for name in ("apiVersion", "kind")}
+    owner |= {name: route["metadata"][name] for name in ("name", "uid")}
+    maps = "/api/v1/namespaces/default/configmaps"
+    await here.post(maps, {"metadata": {"name": "m", "ownerReferences": [owner]}})
+    collector = GarbageCollector(here.registry)
+    await collector.step()
+    assert (await here.send("GET", f"{maps}/m"))[0] == 200
+    assert (await here.send("DELETE", f"{ROUTES}/r"))[0] == 200
+    await collector.step()
+    assert (await here.send("GET", f"{maps}/m"))[0] == 404
 
 
 def field(number: int, value: bytes) -> bytes:

@@ -55,6 +55,30 @@ regarding: {kind: Service, namespace: test, name: web}
 note: from 1 to 2
 type: Normal
 """
+GATEWAYS = """
+apiVersion: GROUP
+kind: GatewayClass
+metadata: {name: edge}
+spec: {controllerName: vipwire.io/gateway}
+---
+apiVersion: GROUP
+kind: Gateway
+metadata: {name: edge}
+spec: {gatewayClassName: edge, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: GROUP
+kind: HTTPRoute
+metadata: {name: web}
+spec: {parentRefs: [{name: edge}], hostnames: [a.test], rules: [{backendRefs: [{name: web, port: 80}]}]}
+---
+apiVersion: GROUP
+kind: ReferenceGrant
+metadata: {name: web}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: other}]
+  to: [{group: "", kind: Service}]
+"""
+VERSIONS = "jsonpath={.items[*].metadata.resourceVersion}"
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +193,7 @@ def test_watch_and_wait(kubectl: Kubectl) -> None:
 
 def test_explain_and_what_is_served(kubectl: Kubectl) -> None:
     told = kubectl("explain", "service.spec.ports")
-    assert "Where clients connect to." in told
+    assert "Port to which clients connect." in told
     assert "endpointslices" in kubectl("api-resources", "--api-group=discovery.k8s.io", "-o", "name")
     assert "networking.k8s.io/v1" in kubectl("api-versions")
     assert "+vipwire." in kubectl("get", "nodes")  # the column VERSION
@@ -256,6 +280,29 @@ def test_events_of_both_groups_are_the_same(kubectl: Kubectl) -> None:
     assert kubectl("get", "events.v1.", "-o", "jsonpath={.items[*].series.count}") == "5"
     kubectl("delete", "events.events.k8s.io", "scaled")
     assert kubectl("get", "events", "-o", "name") == ""
+
+
+def test_gateways_of_v1beta1_are_those_of_v1(kubectl: Kubectl) -> None:
+    kinds = {
+        "gateway": "spec.gatewayClassName",
+        "httproute": "spec.hostnames[0]",
+        "referencegrant": "spec.to[0].kind",
+    }
+    for version in ("v1beta1", "v1", "v1beta1"):
+        group = f"gateway.networking.k8s.io/{version}"
+        kubectl("apply", "-f", "-", stdin=GATEWAYS.replace("GROUP", group))
+        before = kubectl("get", "gateways,httproutes,gatewayclasses", "-o", VERSIONS)
+        kubectl("apply", "-f", "-", stdin=GATEWAYS.replace("GROUP", group))
+        assert kubectl("get", "gateways,httproutes,gatewayclasses", "-o", VERSIONS) == before
+        for kind, path in kinds.items():
+            shown = kubectl(
+                "get", f"{kind}s.{version}.gateway.networking.k8s.io", "-o", f"jsonpath={{.items[*].{path}}}"
+            )
+            assert shown in ("edge", "a.test", "Service"), kind
+        shown = kubectl("get", f"gatewayclasses.{version}.gateway.networking.k8s.io", "edge", "-o", "json")
+        assert json.loads(shown)["apiVersion"] == group
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=GATEWAYS.replace("GROUP", group))
+    kubectl("delete", "-f", "-", stdin=GATEWAYS.replace("GROUP", group))
 
 
 def test_explain_names_every_field_that_is_served(kubectl: Kubectl) -> None:

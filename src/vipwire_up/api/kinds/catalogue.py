@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.event import EVENTS, NEW_EVENTS
-from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
+from vipwire_up.api.kinds.gateway import GATEWAY_BETA, GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire_up.api.kinds.ingress import INGRESS_CLASSES, INGRESSES
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
@@ -34,7 +34,7 @@ RESOURCES: Final[tuple[Resource, ...]] = (
     IP_ADDRESSES,
 )
 
-SERVED: Final = (*RESOURCES, NEW_EVENTS)
+SERVED: Final = (*RESOURCES, NEW_EVENTS, *GATEWAY_BETA)
 """All kinds in every group and version."""
 
 BY_ID: Final[dict[str, Resource]] = {resource.id: resource for resource in RESOURCES}

@@ -1,8 +1,9 @@
-"""The Gateway API, v1: built in here, custom resources in a cluster.
+"""The Gateway API, v1, and v1beta1 with the same fields: built in here, custom resources in a cluster.
 
 Validation follows their custom resource definitions (bounds, CEL rules).
 """
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -318,3 +319,16 @@ GATEWAY_CLASSES: Final = _kind(
         Column("Description", path_cell("spec", "description"), priority=1),
     ),
 )
+
+_BETA: Final = ("GatewayClass", "Gateway", "HTTPRoute", "ReferenceGrant")
+GATEWAY_BETA: Final = tuple(
+    dataclasses.replace(
+        each,
+        version="v1beta1",
+        type=dataclasses.replace(each.type, name=each.type.name.replace(".v1.", ".v1beta1.")),
+        stored_as=each,
+    )
+    for each in (*GATEWAY_RESOURCES, GATEWAY_CLASSES)
+    if each.kind in _BETA
+)
+"""The kinds that the standard channel also serves as v1beta1, with the same fields."""
