@@ -2,10 +2,9 @@
 
 import ipaddress
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind, Json
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 
@@ -34,7 +33,7 @@ class IngressStatuses:
         told = self._planner.take_told()
         return told if before == self._published else {*self.all()}
 
-    def patch(self, ref: ObjectRef, _now: str) -> dict[str, Any] | None:
+    def patch(self, ref: ObjectRef, _now: str) -> Json | None:
         """Return the merge patch for a status with other addresses."""
         ingress, addresses = self._snapshot.ingresses.get(ref[1]), self._published
         if ingress is None or addresses is None or ingress.addresses == addresses or not self._planner.serves(ref):

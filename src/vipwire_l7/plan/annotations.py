@@ -7,19 +7,20 @@ the annotation is a guard (`GUARDS`), the Ingress is denied instead, for it woul
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from vipwire.model.problem import Problem
 from vipwire_l7.plan import readers
 from vipwire_l7.watch.objects import Ingress
 
+ValueT = TypeVar("ValueT")
 OURS: Final = "vipwire.io/"
 _NGINX: Final = "nginx.ingress.kubernetes.io/"
 _HAPROXY: Final = ("haproxy-ingress.github.io/", "ingress.kubernetes.io/")
 _READ_ELSEWHERE: Final = ("weights", "algorithm", "slow-start")
 """Annotations of Services."""
 
-READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "affinity": readers.word("cookie"),
     "session-cookie-name": readers.token,
     "session-cookie-max-age": readers.number,
@@ -134,7 +135,7 @@ _FROM_HAPROXY: Final = (
         "redirect-to-code": "temporal-redirect-code",
     }
 )
-_READ_OTHERWISE: Final[Mapping[str, Callable[[str], Any]]] = {
+_READ_OTHERWISE: Final[Mapping[str, Callable[[str], object]]] = {
     f"{_NGINX}proxy-next-upstream-tries": readers.tries,
     f"{_NGINX}upstream-hash-by": readers.hash_key,
 }
@@ -172,14 +173,23 @@ class AnnotationValues:
     `nginx_rewrite`: the rewrite has ingress-nginx's name, and ingress-nginx's meaning.
     """
 
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     problems: tuple[Problem, ...] = ()
     closed: bool = False
     nginx_rewrite: bool = False
 
-    def __call__(self, name: str, default: Any = None) -> Any:
-        """Return a value."""
-        return self.values.get(name, default)
+    def __call__(self, name: str, default: ValueT) -> ValueT:
+        """Look up a value, of the type of the default."""
+        found = self.values.get(name)
+        return found if isinstance(found, type(default)) else default
+
+    def text(self, name: str) -> str | None:
+        found = self.values.get(name)
+        return found if isinstance(found, str) else None
+
+    def number(self, name: str) -> int | None:
+        found = self.values.get(name)
+        return found if isinstance(found, int) else None
 
     def granted(self, name: str) -> bool:
         """Return a flag that is off by default."""
@@ -192,7 +202,7 @@ class AnnotationValues:
 
 def read_annotations(ingress: Ingress) -> AnnotationValues:
     """Read the annotations of all names that vipwire knows."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     problems = []
     closed = nginx_rewrite = False
     for key, name, text in _ranked(ingress.annotations):

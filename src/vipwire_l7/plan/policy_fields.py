@@ -6,7 +6,7 @@ invalid value: a guard with a misspelt name would guard nothing.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from vipwire_l7.plan.annotations import READERS
 
@@ -73,14 +73,13 @@ def targets_of(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
     return tuple(dict.fromkeys(found)), tuple(strange)
 
 
-def _target(ref: Mapping[str, Any]) -> Target | None:
-    group, kind, name, section = (ref.get(key) or "" for key in ("group", "kind", "name", "sectionName"))
-    if not all(isinstance(word, str) for word in (group, kind, name, section)) or not (kind and name):
-        return None
-    return Target(group, kind, name, section)
+def _target(ref: Mapping[object, object]) -> Target | None:
+    words = [ref.get(key) or "" for key in ("group", "kind", "name", "sectionName")]
+    group, kind, name, section = texts = [word if isinstance(word, str) else "" for word in words]
+    return Target(group, kind, name, section) if texts == words and kind and name else None
 
 
-def values_of(spec: Any, fields: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def values_of(spec: Mapping[object, object], fields: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
     """Read the fields of a policy as values of annotations, and the errors in them."""
     values, strange = {}, []
     found = dict(_leaves({key: value for key, value in spec.items() if key != "targetRefs"}, fields))
@@ -98,7 +97,7 @@ def values_of(spec: Any, fields: Mapping[str, str]) -> tuple[dict[str, Any], tup
     return values, tuple(strange)
 
 
-def _leaves(spec: Mapping[Any, Any], fields: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _leaves(spec: Mapping[object, object], fields: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     """Yield all fields by their paths. Of the known groups, yield their fields."""
     groups = {path.partition(".")[0] for path in fields if "." in path}
     for key, value in spec.items():

@@ -46,13 +46,11 @@ def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy
         balance=_balance(annotations),
         protocol=BackendProtocol(annotations("backend-protocol", "http")),
         proxy_protocol=ProxyProtocol(annotations("proxy-protocol", "no")),
-        timeouts=tuple(
-            (name, annotations(f"timeout-{name}")) for name in _TIMEOUTS if annotations(f"timeout-{name}")
-        ),
-        retries=annotations("retries"),
+        timeouts=tuple((name, time) for name in _TIMEOUTS if (time := annotations(f"timeout-{name}", 0))),
+        retries=annotations.number("retries"),
         redispatch=annotations.unless_denied("redispatch"),
         check=_check(annotations),
-        pod_connections=annotations("pod-connections"),
+        pod_connections=annotations.number("pod-connections"),
         limit=_limit(annotations),
         allow=annotations("allow-source-range", ()),
         deny=annotations("deny-source-range", ()),
@@ -64,7 +62,7 @@ def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy
         remove_request=annotations("remove-request-headers", ()),
         set_response=annotations("set-response-headers", ()),
         remove_response=annotations("remove-response-headers", ()),
-        body_size=annotations("body-size") or None,
+        body_size=annotations("body-size", 0) or None,
         login=login,
         cors=_cors(annotations),
     )
@@ -85,7 +83,7 @@ def rewrite_of(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
     With groups ($1) or a regular expression the rewrite replaces the whole path, as ingress-nginx does; so does
     ingress-nginx's own annotation always. vipwire's without groups replaces the prefix only, and keeps the rest.
     """
-    target = annotations("rewrite-target")
+    target = annotations.text("rewrite-target")
     if target is None:
         return None
     if is_expression(rule, annotations):
@@ -101,12 +99,12 @@ def is_expression(rule: PathRule, annotations: AnnotationValues) -> bool:
     if rule.type is not PathType.IMPLEMENTATION_SPECIFIC:
         return False
     # ingress-nginx reads a path as an expression if the rewrite uses its groups.
-    captured = annotations.nginx_rewrite and "$" in annotations("rewrite-target")
+    captured = annotations.nginx_rewrite and "$" in annotations("rewrite-target", "")
     return annotations.unless_denied("use-regex") if captured else annotations.granted("use-regex")
 
 
 def canary_of(annotations: AnnotationValues) -> Canary | None:
-    if not annotations("canary"):
+    if not annotations.granted("canary"):
         return None
     header, value = annotations("canary-by-header", ""), annotations("canary-by-header-value", "")
     return Canary(annotations("canary-weight", 0), header, value, annotations("canary-by-cookie", ""))
@@ -114,7 +112,7 @@ def canary_of(annotations: AnnotationValues) -> Canary | None:
 
 def users_of(namespace: str, annotations: AnnotationValues) -> ObjectName | None:
     """Return the Secret with the users of an object, if the object asks for a password."""
-    wanted = annotations("auth-secret")
+    wanted = annotations.text("auth-secret")
     if wanted is None:
         return None
     other, _, name = wanted.rpartition("/")
@@ -148,7 +146,7 @@ def login_of(
         )
         problems.append(problem(message))
     if not users:
-        where = "in its key `auth`" if annotations("auth-secret-type") != "auth-map" else "as its keys"
+        where = "in its key `auth`" if annotations.text("auth-secret-type") != "auth-map" else "as its keys"
         problems.append(problem(f"Secret {found} has no users {where}; {closed}"))
     return Login(annotations("auth-realm", "Restricted"), users), tuple(problems), not users
 
@@ -163,12 +161,12 @@ def _lines_of(secret: Secret | None, kind: str) -> list[str]:
 
 
 def _affinity(annotations: AnnotationValues) -> Affinity | None:
-    if annotations("affinity") != "cookie":
+    if annotations.text("affinity") != "cookie":
         return None
-    same_site = annotations("session-cookie-samesite")
+    same_site = annotations.text("session-cookie-samesite")
     return Affinity(
         name=annotations("session-cookie-name", ""),
-        max_age=annotations("session-cookie-max-age"),
+        max_age=annotations.number("session-cookie-max-age"),
         same_site=SameSite(same_site) if same_site else None,
         secure=annotations.granted("session-cookie-secure"),
         change_on_failure=annotations.unless_denied("session-cookie-change-on-failure"),
@@ -184,7 +182,7 @@ def _balance(annotations: AnnotationValues) -> Balance:
 
 
 def _check(annotations: AnnotationValues) -> Check | None:
-    path = annotations("health-check-path")
+    path = annotations.text("health-check-path")
     if path is None:
         return None
     rise, fall = annotations("health-check-rise", 2), annotations("health-check-fall", 3)
@@ -192,13 +190,14 @@ def _check(annotations: AnnotationValues) -> Check | None:
 
 
 def _limit(annotations: AnnotationValues) -> Limit | None:
-    per_second, per_minute, connections = (annotations(f"limit-{name}") for name in ("rps", "rpm", "connections"))
+    names = ("limit-rps", "limit-rpm", "limit-connections")
+    per_second, per_minute, connections = map(annotations.number, names)
     return Limit(per_second, per_minute, connections) if per_second or per_minute or connections else None
 
 
 def _redirect(annotations: AnnotationValues) -> Redirect | None:
     for kind, code in (("permanent", 301), ("temporal", 302)):
-        where = annotations(f"{kind}-redirect")
+        where = annotations.text(f"{kind}-redirect")
         if where is not None:
             location = where.removesuffix("$request_uri")
             return Redirect(location, annotations(f"{kind}-redirect-code", code), location != where)
@@ -206,19 +205,19 @@ def _redirect(annotations: AnnotationValues) -> Redirect | None:
 
 
 def _virtual_host(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
-    host = annotations("upstream-vhost")
+    host = annotations.text("upstream-vhost")
     return (("Host", host),) if host else ()
 
 
 def hsts_of(annotations: AnnotationValues) -> Hsts | None:
-    if not annotations("hsts"):
+    if not annotations.granted("hsts"):
         return None
     age = annotations("hsts-max-age", Hsts().max_age)
     return Hsts(age, annotations.granted("hsts-include-subdomains"), annotations.granted("hsts-preload"))
 
 
 def _cors(annotations: AnnotationValues) -> Cors | None:
-    if not annotations("cors"):
+    if not annotations.granted("cors"):
         return None
     default = Cors()
     return Cors(

@@ -17,6 +17,8 @@ from vipwire.watched_objects.event import EventOf
 
 NOTHING: Final = MappingProxyType[str, str]({})
 """The annotations and labels of all objects without any, as one object."""
+Json: TypeAlias = dict[str, Any]
+"""An object of JSON, as an API server has it."""
 
 
 class IngressKind(enum.Enum):
@@ -204,14 +206,14 @@ _NAMED_BY: Final = {
 """The lists of a status that vipwire reads, with the field of their entries that must be a text."""
 
 
-def sound_status(found: Any) -> dict[str, Any] | None:
+def sound_status(found: object) -> Json | None:
     """Remove parts of a status with the wrong type: any writer of a status could otherwise stop vipwire."""
     if not isinstance(found, dict):
         return None
     return {key: _entries(value, _NAMED_BY[key]) if key in _NAMED_BY else value for key, value in found.items()}
 
 
-def _entries(found: Any, name: str) -> list[dict[str, Any]]:
+def _entries(found: object, name: str) -> list[Json]:
     entries = (sound_status(each) for each in (found if isinstance(found, list) else ()))
     return [each for each in entries if each is not None and isinstance(each.get(name), str)]
 
@@ -246,7 +248,7 @@ class Declared(Generic[SpecT_co]):
         return self.created, self.name
 
     @property
-    def status(self) -> dict[str, Any] | None:
+    def status(self) -> Json | None:
         """The status that the API server has, without invalid parts."""
         return sound_status(msgspec.json.decode(self.written_status))
 

@@ -27,14 +27,14 @@ from vipwire_l7.gateway.plan.listeners import Listener, demand_of, is_let_in, li
 from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
 from vipwire_l7.gateway.plan.places import SharedPort, place_ref
 from vipwire_l7.gateway.plan.policies import Policies, policies_of
-from vipwire_l7.gateway.plan.statuses import Json, class_status, own_policy_status
+from vipwire_l7.gateway.plan.statuses import class_status, own_policy_status
 from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls, backend_tls_of
 from vipwire_l7.gateway.plan.tls.certified import distinct
 from vipwire_l7.gateway.plan.tls.clients import OwnCertificate, own_certificate
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.sites import Certificate, DatagramFrontend
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind, Json
 from vipwire_l7.watch.snapshot import ObjectRef
 
 KINDS = frozenset(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.gateway.plan.statuses import Json
+from vipwire_l7.watch.objects import Json
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 _SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})

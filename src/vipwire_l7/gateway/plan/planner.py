@@ -18,13 +18,13 @@ from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, G
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.routes import RouteResult, Way, plan_route
-from vipwire_l7.gateway.plan.statuses import Json, gateway_status, policy_status, set_status, tls_conditions
+from vipwire_l7.gateway.plan.statuses import gateway_status, policy_status, set_status, tls_conditions
 from vipwire_l7.gateway.plan.tls.backend_tls import Checked, targets_of
 from vipwire_l7.plan.dependencies import Dependencies
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import HostPlan, Plan
 from vipwire_l7.plan.sites import Frontend, Route, SitePlan
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind, Json
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
 _FRAME: ObjectRef = IngressKind.GATEWAY_CLASS, ObjectName("", "")

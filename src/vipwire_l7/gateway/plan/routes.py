@@ -22,13 +22,13 @@ from vipwire_l7.gateway.plan.matching.matches import ALL
 from vipwire_l7.gateway.plan.matching.steps import is_tried
 from vipwire_l7.gateway.plan.places import place_ref
 from vipwire_l7.gateway.plan.rules import Read, entries_of, services_of
-from vipwire_l7.gateway.plan.statuses import Json, parents_status
+from vipwire_l7.gateway.plan.statuses import parents_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import steps_for
 from vipwire_l7.plan.expressions import steps_of
 from vipwire_l7.plan.limits import Demand, Limited, each_one
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind, Json
 
 Way = tuple[str, Mode]
 """An address and port, and the mode of its frontend."""

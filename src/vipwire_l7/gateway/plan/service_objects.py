@@ -7,16 +7,15 @@ Traffic stays on the node where it arrives, since HAProxy runs there too, and ke
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER, name_label
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
+from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSlice, Json, Usability
 
-Json: TypeAlias = dict[str, Any]
 MANAGED_BY: Final = "vipwire-gateway"
 
 
@@ -105,7 +104,7 @@ def _endpoint(endpoint: BackendEndpoint) -> Json:
     return {"addresses": [format_address(endpoint.address)], "conditions": conditions, **node}
 
 
-def copied(slices: Iterable[BackendSlice]) -> set[tuple[Any, ...]]:
+def copied(slices: Iterable[BackendSlice]) -> set[tuple[object, ...]]:
     """Return the fields that vipwire sets, to compare slices by."""
     return {
         (

@@ -1,7 +1,7 @@
 """Writes statuses as JSON, without transition times: these depend on the status before. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Parent
@@ -11,9 +11,8 @@ from vipwire_l7.gateway.plan.listeners import Listener, ListenerKey
 from vipwire_l7.gateway.plan.policies import Judged
 from vipwire_l7.gateway.plan.tls.backend_tls import Checked
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.watch.objects import Declared, IngressKind
+from vipwire_l7.watch.objects import Declared, IngressKind, Json
 
-Json: TypeAlias = dict[str, Any]
 _NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
 _SENTENCES: Final = {
     "Accepted": "it is served",

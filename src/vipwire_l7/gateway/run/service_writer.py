@@ -17,7 +17,6 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.service_objects import (
     MANAGED_BY,
-    Json,
     copied,
     is_as_wanted,
     service_of,
@@ -25,7 +24,7 @@ from vipwire_l7.gateway.plan.service_objects import (
     slice_prefix,
     slices_of,
 )
-from vipwire_l7.watch.objects import Declared, IngressKind
+from vipwire_l7.watch.objects import Declared, IngressKind, Json
 from vipwire_l7.watch.snapshot import Snapshot
 
 _PAUSES: Final = Pauses(refused=10.0, written=1.0)

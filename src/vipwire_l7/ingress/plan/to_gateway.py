@@ -8,7 +8,7 @@ those of other controllers.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final
 from urllib.parse import urlsplit
 
 from vipwire.model.names import ObjectName
@@ -17,9 +17,8 @@ from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, backend_policies, t
 from vipwire_l7.plan.annotations import READERS, AnnotationValues, read_annotations
 from vipwire_l7.plan.pool_policy import hsts_of, is_expression
 from vipwire_l7.plan.sites import EVERY_HOST
-from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, ServiceRef, Tls
+from vipwire_l7.watch.objects import BackendService, Ingress, Json, PathRule, PathType, ServiceRef, Tls
 
-Json: TypeAlias = dict[str, Any]
 _API: Final = "gateway.networking.k8s.io/v1"
 _GATEWAY: Final = "ingress"
 _CONVERTED: Final = frozenset(
@@ -47,18 +46,18 @@ def to_gateway(
     """Convert Ingresses. `services` has the numbers of named ports."""
     made = Converted()
     read = [(each, read_annotations(each)) for each in sorted(ingresses, key=lambda each: each.age)]
-    canaries = [(each, values) for each, values in read if values("canary")]
+    canaries = [(each, values) for each, values in read if values.granted("canary")]
     for namespace in sorted({each.name.namespace for each, _ in read}):
         tls = [tls for each, _ in read if each.name.namespace == namespace for tls in each.tls]
         made.objects.append(_gateway(namespace, tls, class_name))
     for each, values in read:
         _note_lost(each, values, made)
-        if not values("canary"):
+        if not values.granted("canary"):
             one = _One(each, values, services, made, canaries)
             routes = [route for host, rules in _by_host(each).items() for route in _routes(one, host, rules)]
             made.objects += routes
             made.objects += traffic_policies(each, values, [route["metadata"]["name"] for route in routes])
-    policies, problems = backend_policies([(each, values) for each, values in read if not values("canary")])
+    policies, problems = backend_policies([(each, values) for each, values in read if not values.granted("canary")])
     made.objects += policies
     made.problems += problems
     return made
@@ -66,9 +65,9 @@ def to_gateway(
 
 def _note_lost(ingress: Ingress, values: AnnotationValues, made: Converted) -> None:
     made.problems += values.problems
-    kept = _CONVERTED if values("canary") else _CONVERTED | IN_POLICIES
+    kept = _CONVERTED if values.granted("canary") else _CONVERTED | IN_POLICIES
     for name in READERS:
-        if name not in kept and values(name) is not None:
+        if name not in kept and name in values.values:
             text = "has no equivalent in the Gateway API; it is left out"
             made.problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{name}]", text))
 
@@ -150,7 +149,7 @@ def _route(one: _One, name: str, host: str, sections: list[str], rules: list[Jso
 def _rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
     for rule in rules:
         match = _match(one, rule)
-        if (root := one.values("app-root")) is not None and rule.path == "/":
+        if (root := one.values.text("app-root")) is not None and rule.path == "/":
             yield from _root(one, root)
         filters = list(_filters(one, rule))
         if any(each["type"] == "RequestRedirect" for each in filters):
@@ -165,14 +164,14 @@ def _rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
             part = _backend(one, canary.backend, canary.field)
             if part is None:
                 continue
-            if header := values("canary-by-header"):
+            if header := values.text("canary-by-header"):
                 value = values("canary-by-header-value", "always")
                 asked = {**match, "headers": [{"name": header, "value": value}]}
                 yield {"matches": [asked], "backendRefs": [part], **more}
             if share := values("canary-weight", 0):
                 shares.append({**part, "weight": share})
                 weight -= share
-            if values("canary-by-cookie"):
+            if values.text("canary-by-cookie"):
                 one.note("metadata.annotations[canary-by-cookie]", f"of {ingress.name} has no equivalent")
         refs = [{**main, "weight": max(weight, 0)}, *shares] if shares else [main]
         yield {"matches": [match], "backendRefs": refs, **more}
@@ -217,27 +216,28 @@ def _backend(one: _One, ref: ServiceRef, where: str) -> Json | None:
 def _filters(one: _One, rule: PathRule) -> Iterator[Json]:
     values = one.values
     for kind, code in (("permanent", 301), ("temporal", 302)):
-        where = values(f"{kind}-redirect")
+        where = values.text(f"{kind}-redirect")
         if where is not None:
             yield _redirect(where, values(f"{kind}-redirect-code", code))
             return
     for side in ("request", "response"):
-        set_, remove = values(f"set-{side}-headers", ()), values(f"remove-{side}-headers", ())
+        set_: tuple[tuple[str, str], ...] = values(f"set-{side}-headers", ())
+        remove = values(f"remove-{side}-headers", ())
         if side == "response" and (hsts := hsts_of(values)) is not None:
             set_ = (*set_, ("Strict-Transport-Security", hsts.header))
         if set_ or remove:
             change: Json = {"set": [{"name": name, "value": value} for name, value in set_], "remove": list(remove)}
             field_ = f"{side}HeaderModifier"
             yield {"type": field_[0].upper() + field_[1:], field_: {key: to for key, to in change.items() if to}}
-    rewrite: Json = {"hostname": host} if (host := values("upstream-vhost")) else {}
-    if (target := values("rewrite-target")) is not None:
+    rewrite: Json = {"hostname": host} if (host := values.text("upstream-vhost")) else {}
+    if (target := values.text("rewrite-target")) is not None:
         if rule.type is PathType.EXACT or is_expression(rule, values) or "$" in target:
             one.note("metadata.annotations[rewrite-target]", "of an exact path or an expression is left out")
         else:
             rewrite["path"] = {"type": "ReplacePrefixMatch", "replacePrefixMatch": target}
     if rewrite:
         yield {"type": "URLRewrite", "urlRewrite": rewrite}
-    if values("cors"):
+    if values.granted("cors"):
         yield {"type": "CORS", "cors": _cors(values)}
 
 
@@ -256,7 +256,7 @@ def _cors(values: AnnotationValues) -> Json:
         "allowHeaders": list(values("cors-allow-headers", ("Authorization", "Content-Type", "X-Requested-With"))),
         "exposeHeaders": list(values("cors-expose-headers", ())),
         "allowCredentials": values.granted("cors-allow-credentials"),
-        "maxAge": values("cors-max-age"),
+        "maxAge": values.number("cors-max-age"),
     }
     return {key: to for key, to in found.items() if to}
 
@@ -266,15 +266,15 @@ def _more(one: _One, filters: list[Json]) -> Json:
     found: Json = {}
     if filters:
         found["filters"] = filters
-    if (server := values("timeout-server")) is not None:
+    if (server := values.number("timeout-server")) is not None:
         found["timeouts"] = {"request": f"{server}ms"}
-    if (retries := values("retries")) is not None:
+    if (retries := values.number("retries")) is not None:
         found["retry"] = {"attempts": retries}
-    if values("affinity") == "cookie":
+    if values.text("affinity") == "cookie":
         session: Json = {"type": "Cookie"}
-        if name := values("session-cookie-name"):
+        if name := values.text("session-cookie-name"):
             session["sessionName"] = name
-        if age := values("session-cookie-max-age"):
+        if age := values.number("session-cookie-max-age"):
             session |= {"absoluteTimeout": f"{age}s", "cookieConfig": {"lifetimeType": "Permanent"}}
         found["sessionPersistence"] = session
     return found

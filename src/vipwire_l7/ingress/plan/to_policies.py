@@ -1,15 +1,14 @@
 """Writes vipwire's own policies for annotations without a place in the Gateway API. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.plan.annotations import AnnotationValues
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
-from vipwire_l7.watch.objects import Ingress
+from vipwire_l7.watch.objects import Ingress, Json
 
-Json: TypeAlias = dict[str, Any]
 _API: Final = "vipwire.io/v1"
 _ROUTES: Final = "gateway.networking.k8s.io"
 _OF_ROUTES: Final = frozenset({"timeout-server"})
@@ -57,7 +56,7 @@ def _policies(kind: str, ingress: Ingress, refs: Sequence[Json], spec: Json) -> 
 def _spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str]) -> Json:
     spec: Json = {}
     for path, name in fields.items():
-        value = None if name in _OF_ROUTES else values(name)
+        value = None if name in _OF_ROUTES else values.values.get(name)
         if value is None or (name == "body-size" and not value):
             continue
         group, _, inner = path.rpartition(".")
@@ -65,12 +64,12 @@ def _spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str])
     return spec
 
 
-def _written(name: str, value: Any, namespace: str) -> Any:
+def _written(name: str, value: object, namespace: str) -> object:
     """Write a value in the form of its field."""
     if name.startswith("timeout-") or name == "health-check-interval":
         return f"{value}ms"
     if isinstance(value, tuple):
         return [str(each) for each in value]
     if name == "auth-secret":
-        return value.removeprefix(f"{namespace}/")
+        return str(value).removeprefix(f"{namespace}/")
     return str(value) if name == "body-size" else value
