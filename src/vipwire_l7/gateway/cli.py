@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -71,7 +71,7 @@ def _command() -> ModuleType:
 @click.option("--metrics-bind-address", default="127.0.0.1:10255", show_default=True, help="Metrics and /healthz.")
 @click.option("--takeover", is_flag=True, help="Take the place of the gateway that runs here; its HAProxy goes on.")
 @click.pass_context
-def gateway(context: click.Context, /, **given: Any) -> None:
+def gateway(context: click.Context, /, **given: object) -> None:
     """Serve the Gateway API with HAProxy: vipwire starts, configures and watches it.
 
     vipwire serves the Gateways of its GatewayClasses, and the routes that attach to them. It changes hosts, paths and
@@ -85,7 +85,7 @@ def gateway(context: click.Context, /, **given: Any) -> None:
 @gateway.command()
 @_flags
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Write haproxy.cfg, maps and certificates there.")
-def render(output_dir: Path | None, **given: Any) -> None:
+def render(output_dir: Path | None, **given: object) -> None:
     """Print the configuration, for operators who run HAProxy themselves.
 
     With --output-dir, vipwire writes all files there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.

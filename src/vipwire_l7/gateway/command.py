@@ -3,9 +3,12 @@
 import ipaddress
 import socket
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+
+import msgspec
 
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
@@ -13,68 +16,82 @@ from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.text import port_number
 from vipwire.terminal.output import plain_errors
+from vipwire_l7.gateway.plan.address_pool import Network
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
-from vipwire_l7.ingress.command import limits_from, options_of, print_rendered
+from vipwire_l7.ingress.command import Flags, limits_from, options_of, print_rendered
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.planner import CONTROLLER
 from vipwire_l7.run.app import Options, Served, run_ingress
 from vipwire_l7.run.system_authorities import has_system_authorities
 
 
-def serve(given: dict[str, Any]) -> NoReturn:
-    log.configure(Logging(verbosity=given["verbosity"]))
+class GatewayFlags(Flags, frozen=True, kw_only=True):
+    """The flags of `vipwire gateway` and its subcommand, by click's names."""
+
+    ingress: bool
+    bind: str
+    address: tuple[str, ...]
+    address_pool: tuple[str, ...]
+    services: str | None
+    service_ports: str
+    udp_timeout: float = 60.0
+
+
+def serve(given: Mapping[str, object]) -> NoReturn:
+    flags = msgspec.convert(given, GatewayFlags)
+    log.configure(Logging(verbosity=flags.verbosity))
     with plain_errors():
-        parts = _parts(given)
-        status = run_ingress(_options(given), lambda: parts.served)
+        parts = _parts(flags)
+        status = run_ingress(_options(flags), lambda: parts.served)
     sys.exit(status)
 
 
-def render(output_dir: Path | None, given: dict[str, Any]) -> None:
-    def prepared(placed: dict[str, Any]) -> tuple[Options, Served]:
-        parts = _parts(placed)
-        return _options(placed), parts.served
+def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
+    def prepared(flags: GatewayFlags) -> tuple[Options, Served]:
+        parts = _parts(flags)
+        return _options(flags), parts.served
 
-    print_rendered(output_dir, given, prepared)
-
-
-def _options(given: dict[str, Any]) -> Options:
-    none = {} if given["ingress"] else {"http": "", "https": ""}
-    return options_of({**given, **none, "controller": CONTROLLER})
+    print_rendered(output_dir, msgspec.convert(given, GatewayFlags), prepared)
 
 
-def _parts(given: dict[str, Any]) -> GatewayParts:
-    for flag, texts in (("--bind", (given["bind"],)), ("--address", given["address"])):
+def _options(flags: GatewayFlags) -> Options:
+    none = {} if flags.ingress else {"http": "", "https": ""}
+    return options_of(msgspec.structs.replace(flags, controller=CONTROLLER, **none))
+
+
+def _parts(flags: GatewayFlags) -> GatewayParts:
+    for flag, texts in (("--bind", (flags.bind,)), ("--address", flags.address)):
         for text in texts:
             _check_address(flag, text)
-    published = tuple(given.get("publish_address", ()))
-    bind = given["bind"]
+    published = flags.publish_address
+    bind = flags.bind
     reached = published or ((bind.strip("[]"),) if bind not in ("*", "[::]", "0.0.0.0") else ())  # noqa: S104
-    usable = frozenset(given["address"])
-    pool = tuple(map(_network, given["address_pool"]))
-    options = _options(given)
-    services = _service(given, pool)
+    usable = frozenset(flags.address)
+    pool = tuple(map(_network, flags.address_pool))
+    options = _options(flags)
+    services = _service(flags, pool)
     reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
-    first = (given["controller"], given["zone"], bind, reached, usable, pool, reserved)
+    first = (flags.controller, flags.zone, bind, reached, usable, pool, reserved)
     authorities = cache(lambda: has_system_authorities(options.haproxy))
-    setting = GatewaySetting(*first, *services, authorities, limits_from(given))
-    ingresses = Ingresses(options).served if given["ingress"] else None
-    return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address, ingresses)
+    setting = GatewaySetting(*first, *services, authorities, limits_from(flags))
+    ingresses = Ingresses(options).served if flags.ingress else None
+    return GatewayParts(setting, flags.udp_timeout, None if reached else _own_address, ingresses)
 
 
-def _service(given: dict[str, Any], pool: tuple[Any, ...]) -> tuple[ObjectName | None, range]:
-    first, last = (port_number(each) for each in given["service_ports"].partition("-")[::2])
+def _service(flags: GatewayFlags, pool: tuple[Network, ...]) -> tuple[ObjectName | None, range]:
+    first, last = (port_number(each) for each in flags.service_ports.partition("-")[::2])
     if first is None or last is None or first > last:
-        raise ConfigError(f"--service-ports: {given['service_ports']!r} is no range (such as 20000-21999)")
+        raise ConfigError(f"--service-ports: {flags.service_ports!r} is no range (such as 20000-21999)")
     numbers = range(first, last + 1)
-    if not given["services"]:
+    if not flags.services:
         return None, numbers
-    namespace, _, name = given["services"].partition("/")
+    namespace, _, name = flags.services.partition("/")
     if not namespace or not name:
-        raise ConfigError(f"--services: {given['services']!r} is not NAMESPACE/NAME")
+        raise ConfigError(f"--services: {flags.services!r} is not NAMESPACE/NAME")
     if pool:
         raise ConfigError("--services and --address-pool: a Gateway's address comes from one of them")
-    if given["manifests"]:
+    if flags.manifests:
         raise ConfigError("--services: Services are made at an API server, not in --manifests")
     return ObjectName(namespace, name), numbers
 
@@ -84,7 +101,7 @@ def _place(bind: str) -> str:
     return f"{'*' if host in ('', '*', '[::]', '::', '0.0.0.0') else host}:{port}"  # noqa: S104
 
 
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:

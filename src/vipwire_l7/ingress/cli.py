@@ -1,16 +1,13 @@
 """`vipwire ingress`, and `vipwire ingress render`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
 from vipwire.terminal.command_flags import with_flags
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _not_in_argv(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -117,7 +114,7 @@ def _command() -> ModuleType:
 @click.option("--metrics-bind-address", default="127.0.0.1:10254", show_default=True, help="Metrics and /healthz.")
 @click.option("--takeover", is_flag=True, help="Take the place of the ingress that runs here; its HAProxy goes on.")
 @click.pass_context
-def ingress(context: click.Context, /, **given: Any) -> None:
+def ingress(context: click.Context, /, **given: object) -> None:
     """Serve Ingresses with HAProxy: vipwire starts, configures and watches it.
 
     vipwire changes hosts, paths, endpoints and certificates while HAProxy runs. It reloads HAProxy only where it
@@ -131,7 +128,7 @@ def ingress(context: click.Context, /, **given: Any) -> None:
 @ingress.command()
 @_flags
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Write haproxy.cfg, maps and certificates there.")
-def render(output_dir: Path | None, **given: Any) -> None:
+def render(output_dir: Path | None, **given: object) -> None:
     """Print the configuration, for operators who run HAProxy themselves.
 
     With --output-dir, vipwire writes all files there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
@@ -142,7 +139,7 @@ def render(output_dir: Path | None, **given: Any) -> None:
 @ingress.command()
 @_flags
 @click.option("--gateway-class", default="vipwire", show_default=True, help="The class of the Gateways.")
-def convert(gateway_class: str, **given: Any) -> None:
+def convert(gateway_class: str, **given: object) -> None:
     """Print Gateway API objects that serve what this controller's Ingresses serve.
 
     Each namespace gets one Gateway, and each host of an Ingress an HTTPRoute. Features without an equivalent are

@@ -5,12 +5,13 @@ import contextlib
 import ipaddress
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, TypeVar
 
 import click
+import msgspec
 import yaml
 
 from vipwire.config.sections import Logging
@@ -36,17 +37,63 @@ _BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})", re.AS
 _LONGEST_DOMAIN: Final = 250
 
 
-def serve(given: dict[str, Any]) -> NoReturn:
-    log.configure(Logging(verbosity=given["verbosity"]))
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags of `vipwire ingress` and its subcommands, by click's names. Those with a default not all have."""
+
+    run_dir: Path
+    ingress_class: str
+    controller: str
+    watch_ingress_without_class: bool
+    hosts_apart: bool
+    http: str
+    https: str
+    manifests: tuple[Path, ...]
+    kubeconfig: Path | None
+    master: str
+    zone: str
+    accept_proxy: bool
+    trust_forwarded_headers: bool
+    access_log: str
+    allow_external_name: bool
+    allow_target_range: tuple[str, ...]
+    cluster_domain: str
+    resolver: tuple[str, ...]
+    cookie_key_file: Path | None
+    cookie_key: str
+    threads: int
+    max_connections: int
+    namespace_limit: tuple[str, ...]
+    default_certificate: Path | None
+    haproxy: str = "haproxy"
+    haproxy_user: str = ""
+    reload_pause: float = 1.0
+    grace: float = 0.0
+    leave_running: bool = False
+    takeover: bool = False
+    verbosity: int = 0
+    publish_address: tuple[str, ...] = ()
+    publish_service: str = ""
+    lease: str = ""
+    metrics_bind_address: str = ""
+    bind: str = ""
+    """Where Gateways listen."""
+
+
+FlagsT = TypeVar("FlagsT", bound=Flags)
+
+
+def serve(given: Mapping[str, object]) -> NoReturn:
+    flags = msgspec.convert(given, Flags)
+    log.configure(Logging(verbosity=flags.verbosity))
     with plain_errors():
-        options = options_of(given)
+        options = options_of(flags)
         status = run_ingress(options, lambda: Ingresses(options).served)
     sys.exit(status)
 
 
-def print_converted(gateway_class: str, given: dict[str, Any]) -> None:
+def print_converted(gateway_class: str, given: Mapping[str, object]) -> None:
     with plain_errors():
-        text, problems = asyncio.run(_convert(options_of(given), gateway_class))
+        text, problems = asyncio.run(_convert(options_of(msgspec.convert(given, Flags)), gateway_class))
         for problem in problems:
             warn(str(problem))
         click.echo(text, nl=False)
@@ -61,20 +108,20 @@ async def _convert(options: Options, class_name: str) -> tuple[str, Sequence[str
     return text, [str(each) for each in (*snapshot.problems, *made.problems)]
 
 
-def render(output_dir: Path | None, given: dict[str, Any]) -> None:
-    def prepared(placed: dict[str, Any]) -> tuple[Options, Served]:
-        options = options_of(placed)
+def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
+    def prepared(flags: Flags) -> tuple[Options, Served]:
+        options = options_of(flags)
         return options, Ingresses(options).served
 
-    print_rendered(output_dir, given, prepared)
+    print_rendered(output_dir, msgspec.convert(given, Flags), prepared)
 
 
 def print_rendered(
-    output_dir: Path | None, given: dict[str, Any], prepared: Callable[[dict[str, Any]], tuple[Options, Served]]
+    output_dir: Path | None, flags: FlagsT, prepared: Callable[[FlagsT], tuple[Options, Served]]
 ) -> None:
     """Print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
-    with plain_errors(), _rendered(output_dir, given["run_dir"]) as (folder, write):
-        files, problems = asyncio.run(render_once(*prepared({**given, "run_dir": folder})))
+    with plain_errors(), _rendered(output_dir, flags.run_dir) as (folder, write):
+        files, problems = asyncio.run(render_once(*prepared(msgspec.structs.replace(flags, run_dir=folder))))
         for problem in problems:
             warn(str(problem))
         write(files)
@@ -99,48 +146,48 @@ def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Wr
         raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
 
-def options_of(given: dict[str, Any]) -> Options:
+def options_of(flags: Flags) -> Options:
     """Build the `Options` of a command line; raise ConfigError for invalid values."""
-    folder, cookie_key = given["run_dir"].absolute(), _cookie_key(given)
-    if given["access_log"]:
-        _checked("access_log", plain, given["access_log"])
+    folder, cookie_key = flags.run_dir.absolute(), _cookie_key(flags)
+    if flags.access_log:
+        _checked("access_log", plain, flags.access_log)
     _checked("run_dir", plain, str(folder))
-    if given.get("publish_service") and given.get("publish_address"):
+    if flags.publish_service and flags.publish_address:
         raise ConfigError("--publish-service and --publish-address: only one of them can be written")
     layout = Layout(
         str(folder),
         f"{folder}/haproxy.sock",
-        http=_bind("--http", given["http"]),
-        https=_bind("--https", given["https"]),
-        accept_proxy=given["accept_proxy"],
-        trust_forwarded=given["trust_forwarded_headers"],
-        access_log=given["access_log"],
+        http=_bind("--http", flags.http),
+        https=_bind("--https", flags.https),
+        accept_proxy=flags.accept_proxy,
+        trust_forwarded=flags.trust_forwarded_headers,
+        access_log=flags.access_log,
         cookie_key=cookie_key,
-        threads=given["threads"],
-        connections=given["max_connections"],
+        threads=flags.threads,
+        connections=flags.max_connections,
     )
-    if not layout.http and not layout.https and "bind" not in given:
+    if not layout.http and not layout.https and not flags.bind:
         raise ConfigError("--http and --https are both empty: there is nothing to serve")
     return Options(
         folder,
         layout,
-        setting_of(given),
-        haproxy_user=given.get("haproxy_user", ""),
-        manifests=given["manifests"],
-        kubeconfig=given["kubeconfig"],
-        master=given["master"],
-        haproxy=given.get("haproxy", "haproxy"),
-        default_certificate=given["default_certificate"],
-        addresses=given.get("publish_address", ()),
-        metrics=given.get("metrics_bind_address", ""),
-        pause=given.get("reload_pause", 1.0),
-        grace=given.get("grace", 0.0),
-        leave_running=given.get("leave_running", False),
-        takeover=given.get("takeover", False),
-        publish_service=_object_name("--publish-service", given.get("publish_service", "")),
-        lease=_object_name("--lease", given.get("lease", "")),
-        destinations=_destinations(given),
-        resolvers=tuple(map(_resolver, given["resolver"])),
+        setting_of(flags),
+        haproxy_user=flags.haproxy_user,
+        manifests=flags.manifests,
+        kubeconfig=flags.kubeconfig,
+        master=flags.master,
+        haproxy=flags.haproxy,
+        default_certificate=flags.default_certificate,
+        addresses=flags.publish_address,
+        metrics=flags.metrics_bind_address,
+        pause=flags.reload_pause,
+        grace=flags.grace,
+        leave_running=flags.leave_running,
+        takeover=flags.takeover,
+        publish_service=_object_name("--publish-service", flags.publish_service),
+        lease=_object_name("--lease", flags.lease),
+        destinations=_destinations(flags),
+        resolvers=tuple(map(_resolver, flags.resolver)),
     )
 
 
@@ -152,26 +199,27 @@ def _resolver(text: str) -> tuple[str, int]:
         raise ConfigError(f"--resolver: {error}") from None
 
 
-def _destinations(given: dict[str, Any]) -> DestinationSetting:
+def _destinations(flags: Flags) -> DestinationSetting:
     try:
-        ranges = tuple(map(Prefix.parse, given["allow_target_range"]))
+        ranges = tuple(map(Prefix.parse, flags.allow_target_range))
     except ValueError as error:
         raise ConfigError(f"--allow-target-range: {error}") from None
-    domain = given["cluster_domain"].lower().strip(".")
+    domain = flags.cluster_domain.lower().strip(".")
     if len(domain) > _LONGEST_DOMAIN or not all(map(is_label, domain.split("."))):
         raise ConfigError(f"--cluster-domain: {domain[:80]!r} is no name (allowed: a name such as cluster.local)")
-    return DestinationSetting(given["allow_external_name"], ranges, tuple(dict.fromkeys((domain, "cluster.local"))))
+    return DestinationSetting(flags.allow_external_name, ranges, tuple(dict.fromkeys((domain, "cluster.local"))))
 
 
-def setting_of(given: dict[str, Any]) -> Setting:
-    names = ("ingress_class", "controller", "watch_ingress_without_class", "zone", "hosts_apart")
-    return replace(Setting(*(given[name] for name in names)), limits=limits_from(given))
+def setting_of(flags: Flags) -> Setting:
+    without_class = flags.watch_ingress_without_class
+    made = Setting(flags.ingress_class, flags.controller, without_class, flags.zone, flags.hosts_apart)
+    return replace(made, limits=limits_from(flags))
 
 
-def limits_from(given: dict[str, Any]) -> Most:
+def limits_from(flags: Flags) -> Most:
     """Read `--namespace-limit`; raise ConfigError for an invalid value."""
     try:
-        return limits_of(given["namespace_limit"])
+        return limits_of(flags.namespace_limit)
     except ValueError as error:
         raise ConfigError(f"--namespace-limit: {error}") from None
 
@@ -185,11 +233,11 @@ def _object_name(flag: str, text: str) -> ObjectName | None:
     return ObjectName(namespace, name)
 
 
-def _cookie_key(given: dict[str, Any]) -> str:
+def _cookie_key(flags: Flags) -> str:
     """Read the key of cookies from its file or from the environment."""
-    path: Path | None = given["cookie_key_file"]
+    path = flags.cookie_key_file
     try:
-        key = str(given["cookie_key"]) if path is None else path.read_text(encoding="ascii").strip()
+        key = flags.cookie_key if path is None else path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
         raise ConfigError(f"--cookie-key-file {path}: cannot be read: {error}") from error
     if not key:

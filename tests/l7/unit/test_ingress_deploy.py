@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from aiohttp import web
@@ -21,7 +22,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, parse_address
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.ingress.cli import ingress
-from vipwire_l7.ingress.command import options_of
+from vipwire_l7.ingress.command import Flags, options_of
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.ingress.status import IngressStatuses
 from vipwire_l7.plan.destinations import Destinations
@@ -71,7 +72,7 @@ def test_the_flags_are_taken() -> None:
     given = container()
     assert given["command"] == ["vipwire", "ingress"]
     with ingress.make_context("ingress", list(given["args"])) as context:
-        options = options_of(context.params)
+        options = options_of(msgspec.convert(context.params, Flags))
     (mount, _), (_, volume) = (
         given["volumeMounts"],
         one(objects(), "DaemonSet")["spec"]["template"]["spec"]["volumes"],
