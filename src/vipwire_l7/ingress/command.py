@@ -6,7 +6,6 @@ import ipaddress
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias, TypeVar
 
@@ -168,10 +167,12 @@ def options_of(flags: Flags) -> Options:
     )
     if not layout.http and not layout.https and not flags.bind:
         raise ConfigError("--http and --https are both empty: there is nothing to serve")
+    without_class = flags.watch_ingress_without_class
+    ours = (flags.ingress_class, flags.controller, without_class, flags.zone, flags.hosts_apart)
     return Options(
         folder,
         layout,
-        setting_of(flags),
+        Setting(*ours, limits=limits_from(flags)),
         haproxy_user=flags.haproxy_user,
         manifests=flags.manifests,
         kubeconfig=flags.kubeconfig,
@@ -208,12 +209,6 @@ def _destinations(flags: Flags) -> DestinationSetting:
     if len(domain) > _LONGEST_DOMAIN or not all(map(is_label, domain.split("."))):
         raise ConfigError(f"--cluster-domain: {domain[:80]!r} is no name (allowed: a name such as cluster.local)")
     return DestinationSetting(flags.allow_external_name, ranges, tuple(dict.fromkeys((domain, "cluster.local"))))
-
-
-def setting_of(flags: Flags) -> Setting:
-    without_class = flags.watch_ingress_without_class
-    made = Setting(flags.ingress_class, flags.controller, without_class, flags.zone, flags.hosts_apart)
-    return replace(made, limits=limits_from(flags))
 
 
 def limits_from(flags: Flags) -> Most:

@@ -4,32 +4,16 @@ A backend that cannot be resolved keeps its weight: the relay drops its datagram
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject, no
 from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.plan.rules import Read
-from vipwire_l7.gateway.plan.targets import Targets
+from vipwire_l7.gateway.plan.targets import Targets, weight_of
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.policy import Policy
-from vipwire_l7.plan.sites import DatagramFrontend, Pool
+from vipwire_l7.plan.sites import Pool
 
 Shares = tuple[tuple[Pool | None, int], ...]
-_MOST_WEIGHT = 1_000_000
-
-
-@dataclass(slots=True)
-class DatagramPlace:
-    """A UDP address and port. The oldest route with a rule gets all clients."""
-
-    name: str
-    bind: str
-    port: int
-    shares: Shares = ()
-
-    @property
-    def frontend(self) -> DatagramFrontend:
-        return DatagramFrontend(self.name, self.bind, self.port, self.shares)
 
 
 def shares_of(route: RouteObject, targets: Targets, read: Read) -> Shares:
@@ -52,8 +36,7 @@ def _shares(
     route: RouteObject, rule: rule_wire.RouteRule, targets: Targets, read: Read
 ) -> Iterator[tuple[Pool | None, int]]:
     for ref in rule.backend_refs:
-        if not 0 <= ref.weight <= _MOST_WEIGHT:
-            raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
+        weight = weight_of(ref)
         found, verdict = targets.resolve(route, ref)
         pool = None
         if found is not None and found[0].external:
@@ -62,5 +45,5 @@ def _shares(
             service, port = found
             pool = Pool(f"udp:{service.name}:{port.number}", service.name, port, Policy())
         read.note(verdict)
-        if ref.weight:
-            yield pool, ref.weight
+        if weight:
+            yield pool, weight

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Parent
 from vipwire_l7.gateway.plan.features import FEATURES
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, ListenerSet, RouteObject, Verdict, no, yes
@@ -23,17 +22,6 @@ _SENTENCES: Final = {
 _MOST_ANCESTORS: Final = 16
 _LONGEST: Final = 4096
 """The maximum length of a message: an API server accepts at most 32,768 characters."""
-
-
-_FIRST: Final = (IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY)
-
-
-def ordered(
-    statuses: Mapping[tuple[IngressKind, ObjectName], Json],
-) -> dict[tuple[IngressKind, ObjectName], Json]:
-    """Order statuses for writing: a reader of an accepted route finds the status of its parents."""
-    first = [key for kind in _FIRST for key in statuses if key[0] is kind]
-    return {key: statuses[key] for key in (*first, *statuses)}
 
 
 def condition(kind: str, verdict: Verdict, generation: int) -> Json:

@@ -72,13 +72,12 @@ class Targets:
             return self._answer(policy), next((each for each in verdicts if not each.holds), verdicts[0])
         parts: list[tuple[str, int]] = []
         for ref in refs:
-            if not 0 <= ref.weight <= _MOST_WEIGHT:
-                raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
+            weight = weight_of(ref)
             target, verdict = self.backend(route, ref, policy, protocol, filters)
             verdicts.append(verdict)
             if target == BROKEN:
                 target = self._broken(route, _policy_within(ref, policy, filters))
-            parts.append((target, ref.weight))
+            parts.append((target, weight))
         failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
         if not any(weight for _, weight in parts):
             return self._broken(route, policy), failed
@@ -218,6 +217,13 @@ class Targets:
             if part:
                 filters.mirrored.append(Mirrored(target, part, whole))
         return verdict
+
+
+def weight_of(ref: rule_wire.BackendRef) -> int:
+    """Return the weight of a reference. Raise Unsupported."""
+    if not 0 <= ref.weight <= _MOST_WEIGHT:
+        raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
+    return ref.weight
 
 
 def _policy_within(ref: rule_wire.BackendRef, policy: Policy, within: Filters) -> Policy:
