@@ -219,7 +219,7 @@ class _Draft:
         for each in listeners:
             by_owner.setdefault((each.owner.kind, each.owner.name), []).append(each)
         made.listeners = {owner: tuple(own) for owner, own in by_owner.items()}
-        served = distinct(each.certified for each in listeners if each.serves)
+        served = distinct(each for listener in listeners if listener.serves for each in listener.certificates)
         made.certificates = {each.name: each for each in served}
         own = (each.certificate for each in made.gateways.values() if each.certificate is not None)
         made.files = {

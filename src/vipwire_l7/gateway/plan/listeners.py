@@ -15,11 +15,11 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
 from vipwire_l7.gateway.plan.kinds.hostnames import covers, is_hostname, wider
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, ListenerOwner, ListenerSet, Verdict, no, yes
-from vipwire_l7.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
+from vipwire_l7.gateway.plan.tls.certified import certify
 from vipwire_l7.gateway.plan.tls.clients import ClientCheck, client_check
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.limits import Demand, Limited, each_one
-from vipwire_l7.plan.sites import EVERY_HOST, Mode
+from vipwire_l7.plan.sites import EVERY_HOST, Certificate, Mode
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
@@ -54,7 +54,7 @@ class Listener:
     accepted: Verdict
     resolved: Verdict
     conflict: Verdict
-    certified: Certified = NO_CERTIFICATES
+    certificates: tuple[Certificate, ...] = ()
     clients: ClientCheck | None = None
     """The validation of client certificates."""
     overlaps: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Listener:
     @property
     def serves(self) -> bool:
         ends_tls = self.mode in (Mode.HTTPS, Mode.TLS_ENDED)
-        return self.accepted.holds and not self.conflict.holds and (bool(self.certified.certificates) or not ends_tls)
+        return self.accepted.holds and not self.conflict.holds and (bool(self.certificates) or not ends_tls)
 
     @property
     def programmed(self) -> Verdict:
@@ -165,9 +165,9 @@ def _judged(
     by_name = {(wire.GROUP, each.value): each for each in supported}
     kinds = tuple(dict.fromkeys(by_name[of] for each in wanted if (of := (each.group, each.kind)) in by_name))
     strange = [each.kind for each in wanted if (each.group, each.kind) not in by_name]
-    resolved, certified = yes("ResolvedRefs"), Certified()
+    resolved, certificates = yes("ResolvedRefs"), tuple[Certificate, ...]()
     if spec.protocol in _TLS and not passes:
-        resolved, certified = certify(owner, spec.tls, world)
+        resolved, certificates = certify(owner, spec.tls, world)
     accepted, clients = no(OVER_LIMIT, excess) if excess else _accepted(spec), None
     if accepted.holds and spec.protocol == "HTTPS":
         judged = client_check(gateway, spec.port or 0, world)
@@ -185,7 +185,7 @@ def _judged(
         accepted,
         resolved,
         no("NoConflicts"),
-        certified,
+        certificates,
         clients,
     )
 

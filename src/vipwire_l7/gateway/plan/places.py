@@ -86,7 +86,7 @@ class SharedPort:
             mark,
             mode,
             _listed(listeners),
-            any(each.host == EVERY_HOST and each.certified.certificates for each in listeners),
+            any(each.host == EVERY_HOST and each.certificates for each in listeners),
             hosts=frozenset() if mode is Mode.TCP else frozenset(self.hosts),
             clients=clients.file if clients is not None else "",
             lets_strangers_in=clients is not None and clients.optional,
@@ -97,7 +97,7 @@ def _listed(listeners: Iterable[Listener]) -> tuple[tuple[str, tuple[str, ...]],
     """List the certificates of a frontend with their hosts, those for all hosts first: the first is the default."""
     found: dict[str, dict[str, None]] = {}
     for listener in sorted(listeners, key=lambda each: each.host != EVERY_HOST):
-        for certificate in listener.certified.certificates:
+        for certificate in listener.certificates:
             hosts = certificate.hosts if listener.host == EVERY_HOST else (listener.host,)
             found.setdefault(certificate.name, {}).update(dict.fromkeys(hosts))
     return tuple((name, tuple(hosts)) for name, hosts in found.items())

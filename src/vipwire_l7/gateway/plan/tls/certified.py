@@ -1,56 +1,51 @@
 """Reads the certificates that a listener names: Secrets that exist, are permitted, and have a valid pair. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Final
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
-from vipwire_l7.gateway.watch import wire
+from vipwire_l7.gateway.watch import rule_wire, wire
+from vipwire_l7.plan.certificates import Pair
 from vipwire_l7.plan.sites import Asker, Certificate, certificate_name
 
-
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """The certificates of a listener."""
-
-    certificates: tuple[Certificate, ...] = ()
+_BAD: Final = "InvalidCertificateRef"
 
 
-NO_CERTIFICATES = Certified()
-
-
-def certify(owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld) -> tuple[Verdict, Certified]:
+def certify(
+    owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld
+) -> tuple[Verdict, tuple[Certificate, ...]]:
     """Read the certificates of a listener of `owner`."""
-    verdict = yes("ResolvedRefs")
-    found = []
+    verdict, found = yes("ResolvedRefs"), []
     for ref in tls.certificate_refs if tls else ():
-        name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
-        if (ref.group, ref.kind) != ("", "Secret"):
-            verdict = _bad(f"{ref.kind} {name}: a certificate is in a Secret")
+        pair = pair_of(owner, ref, world, _BAD)
+        if isinstance(pair, Verdict):
+            verdict = pair
             continue
-        if not may_refer(world, owner, "", "Secret", name):
-            verdict = no("RefNotPermitted", f"Secret {name}: no ReferenceGrant of {name.namespace} allows it")
-            continue
-        pair, reason = world.pair(name)
-        if pair is None:
-            verdict = _bad(f"Secret {name}: {reason}")
-            continue
+        name = certificate_name(ObjectName(ref.namespace or owner.name.namespace, ref.name))
         asker = Asker(owner.kind.value, owner.name, "spec.listeners")
-        found.append(Certificate(certificate_name(name), pair.pem, pair.names, (asker,), listed=False))
+        found.append(Certificate(name, pair.pem, pair.names, (asker,), listed=False))
     if tls is None or not tls.certificate_refs:
-        verdict = _bad("tls.certificateRefs names no certificate")
-    return verdict, Certified(tuple(found))
+        verdict = no(_BAD, "tls.certificateRefs names no certificate")
+    return verdict, tuple(found)
 
 
-def distinct(found: Iterable[Certified]) -> tuple[Certificate, ...]:
+def pair_of(owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str) -> Pair | Verdict:
+    """Read the certificate of a Secret. `bad` is the reason if the reference leads to none."""
+    name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
+    if (ref.group, ref.kind) != ("", "Secret"):
+        return no(bad, f"{ref.kind[:80]} {name}: a certificate is in a Secret")
+    if not may_refer(world, owner, "", "Secret", name):
+        return no("RefNotPermitted", f"Secret {name}: no ReferenceGrant of {name.namespace} allows it")
+    pair, reason = world.pair(name)
+    return pair if pair is not None else no(bad, f"Secret {name}: {reason}")
+
+
+def distinct(found: Iterable[Certificate]) -> tuple[Certificate, ...]:
     """Return the distinct certificates."""
     made: dict[str, Certificate] = {}
-    for certified in found:
-        for each in certified.certificates:
-            made.setdefault(each.name, replace(each, hosts=()))
+    for each in found:
+        made.setdefault(each.name, replace(each, hosts=()))
     return tuple(made.values())
-
-
-def _bad(message: str) -> Verdict:
-    return no("InvalidCertificateRef", message)

@@ -8,10 +8,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
-from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
+from vipwire_l7.gateway.plan.tls.certified import pair_of
 
 _OPTIONAL: Final = "AllowInsecureFallback"
 _MODES: Final = ("AllowValidOnly", _OPTIONAL)
@@ -66,18 +65,8 @@ def own_certificate(gateway: Gateway, world: GatewayWorld) -> OwnCertificate | N
     ref = gateway.spec.tls.backend.client_certificate_ref
     if ref is None:
         return None
-    name = ObjectName(ref.namespace or gateway.name.namespace, ref.name)
-    if (ref.group, ref.kind) != ("", "Secret"):
-        return OwnCertificate(_bad(f"{ref.kind[:80]} {name}: a certificate is in a Secret"))
-    if not may_refer(world, gateway, "", "Secret", name):
-        text = f"Secret {name}: no ReferenceGrant of {name.namespace} allows it"
-        return OwnCertificate(no("RefNotPermitted", text))
-    pair, reason = world.pair(name)
-    if pair is None:
-        return OwnCertificate(_bad(f"Secret {name}: {reason}"))
+    pair = pair_of(gateway, ref, world, "InvalidClientCertificateRef")
+    if isinstance(pair, Verdict):
+        return OwnCertificate(pair)
     file = f"client-{hashlib.sha256(pair.pem.encode()).hexdigest()[:32]}.pem"
     return OwnCertificate(yes("ResolvedRefs"), file, pair.pem)
-
-
-def _bad(message: str) -> Verdict:
-    return no("InvalidClientCertificateRef", message)
