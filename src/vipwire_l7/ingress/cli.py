@@ -140,7 +140,7 @@ def render(output_dir: Path | None, **given: object) -> None:
 @_flags
 @click.option("--gateway-class", default="vipwire", show_default=True, help="The class of the Gateways.")
 def convert(gateway_class: str, **given: object) -> None:
-    """Print Gateway API objects that serve what this controller's Ingresses serve.
+    """Print Gateway API objects that serve the same hosts and paths.
 
     Each namespace gets one Gateway, and each host of an Ingress an HTTPRoute. Features without an equivalent are
     listed on stderr.
