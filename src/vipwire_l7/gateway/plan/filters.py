@@ -152,12 +152,6 @@ def _response_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
     )
 
 
-_ANYWHERE: Final[Mapping[str, Callable[[Policy, rule_wire.Filter], Policy]]] = {
-    "RequestHeaderModifier": _request_headers,
-    "ResponseHeaderModifier": _response_headers,
-}
-
-
 def _redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMatch, listener: Listener) -> Policy:
     if of.scheme not in (None, *_PORTS) or of.status_code not in (301, 302, 303, 307, 308):
         raise Unsupported(f"a redirect to {of.scheme or 'the same scheme'} with {of.status_code} is not possible")
@@ -231,7 +225,11 @@ def _cors(policy: Policy, each: rule_wire.Filter) -> Policy:
     return replace(policy, cors=cors)
 
 
-_OF_RULES: Final = {**_ANYWHERE, "CORS": _cors}
+_OF_RULES: Final[Mapping[str, Callable[[Policy, rule_wire.Filter], Policy]]] = {
+    "RequestHeaderModifier": _request_headers,
+    "ResponseHeaderModifier": _response_headers,
+    "CORS": _cors,
+}
 
 
 def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:

@@ -56,7 +56,6 @@ class GatewayPlanner:
         self._told = set[ObjectRef]()
         self.revision: int | None = None
         """A count of changed statuses; None before the first plan."""
-        self.statuses = Statuses(self)
         self._refused: frozenset[str] = frozenset()
         self._refusals: Mapping[ObjectName, object] = {}
         self._planned, self.due = 0.0, math.inf
@@ -260,29 +259,15 @@ class GatewayPlanner:
         gateways = [each.gateway for each in self._frame.gateways.values() if each.gateway.name in led]
         return policy_status(checked, gateways, self._setting.controller)
 
+    @property
+    def statuses(self) -> dict[ObjectRef, Json]:
+        """The statuses of all objects."""
+        return {ref: made for ref in self.told() if (made := self.status(ref)) is not None}
+
     def told(self) -> Iterator[ObjectRef]:
         """Yield the objects whose statuses vipwire writes."""
         yield from _statuses_of(self._frame)
         yield from self._results
-
-
-class Statuses(Mapping[ObjectRef, Json]):
-    """The statuses of all objects. Each is made on access."""
-
-    def __init__(self, planner: GatewayPlanner) -> None:
-        self._planner = planner
-
-    def __getitem__(self, ref: ObjectRef) -> Json:
-        found = self._planner.status(ref)
-        if found is None:
-            raise KeyError(ref)
-        return found
-
-    def __iter__(self) -> Iterator[ObjectRef]:
-        return self._planner.told()
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _statuses_of(frame: Frame) -> Iterator[ObjectRef]:

@@ -94,7 +94,8 @@ class Targets:
         given = tuple(parts)
         weighed = [(target, weight) for target, weight in given if weight > 0]
         divisor = gcd(*(weight for _, weight in weighed))
-        drawn = tuple(shared(tuple((to, weight // divisor) for to, weight in weighed), _sum(weighed) // divisor))
+        least = tuple((to, weight // divisor) for to, weight in weighed)
+        drawn = tuple(shared(least, sum(weight for _, weight in least)))
         steps = (*bound_steps(given, self.pools), *drawn)
         if len({step.target for step in steps}) == 1:
             return weighed[0][0]
@@ -231,7 +232,3 @@ def _policy_within(ref: rule_wire.BackendRef, policy: Policy, within: Filters) -
     if not ref.filters or within.path is None or within.listener is None:
         return policy
     return read_filters(ref.filters, within.path, within.listener, policy).policy
-
-
-def _sum(parts: Iterable[tuple[str, int]]) -> int:
-    return sum(weight for _, weight in parts)
