@@ -171,9 +171,16 @@ class System:
             self.do(script)
 
 
+def file_of(suite: str, way: str) -> str:
+    """Return the pattern of the release's file that a system installs."""
+    if way == "deb":
+        return f"vipwire_*+deb{SUITES[suite].number}_{own_architecture()}.deb"
+    return f"vipwire-*-linux-{own_architecture()}.tar.gz"
+
+
 def try_deb(system: System, suite: str, before: str) -> None:
     """Install, use, upgrade, go back, remove, purge. `before` is a package to begin with and go back to, or blank."""
-    new = f"/root/dist/vipwire_*+deb{SUITES[suite].number}_{own_architecture()}.deb"
+    new = f"/root/dist/{file_of(suite, 'deb')}"
     install = "apt-get install --yes --allow-downgrades -o Dpkg::Options::=--force-confdef"
     system.do(f"{install} python3 libstdc++6")
     system.before = system.files()
@@ -272,11 +279,15 @@ def main() -> None:
     parser.add_argument("--way", action="append", choices=["deb", "tree"])
     parser.add_argument("--roots", type=Path, help="a folder that keeps the roots for the next time")
     given = parser.parse_args()
+    suites, ways = given.suite or [*SUITES, UBUNTU[0]], given.way or ["deb", "tree"]
+    trials = [(suite, way) for suite in suites for way in ways if way == "tree" or suite in SUITES]
+    for pattern in {file_of(*trial) for trial in trials}:
+        if len(found := list(given.dist.glob(pattern))) != 1:
+            raise SystemExit(f"{given.dist} has {len(found)} files {pattern}, and needs one: make release")
     with tempfile.TemporaryDirectory(prefix="vipwire-roots-") as name:
-        for suite in given.suite or [*SUITES, UBUNTU[0]]:
-            for way in given.way or ["deb", "tree"]:
-                if way == "tree" or suite in SUITES:
-                    try_system(suite, way, given.roots or Path(name), given.dist, given.before)
+        for suite, way in trials:
+            try_system(suite, way, given.roots or Path(name), given.dist, given.before)
+    say(f"as it should be: {', '.join(f'{way} on {suite}' for suite, way in trials)}")
 
 
 if __name__ == "__main__":
