@@ -76,7 +76,7 @@ class SyncLoop:
         self._waiting: list[Callable[[], None]] | None = None
         self._seen = dict.fromkeys(Kind, 0)
         self._sources: dict[str, Health] = {}
-        self._at_work = False
+        self._at_work = self._moved = False
         self._queued_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timed = False
@@ -176,6 +176,7 @@ class SyncLoop:
             self._waiting.append(action)
 
     def _move(self) -> None:
+        self._moved = True
         self._parts.engine.node_moved()
         self._queued()
 
@@ -241,6 +242,9 @@ class SyncLoop:
 
     async def _open_ports(self, outcomes: Sequence[Outcome]) -> None:
         parts = self._parts
+        if self._moved:
+            self._moved = False
+            parts.reporter.problems(await parts.ports.move())
         changed = dict.fromkeys([name for outcome in outcomes for name in outcome.changes])
         if changed and (problems := await parts.ports.follow(changed)):
             parts.reporter.problems(problems)

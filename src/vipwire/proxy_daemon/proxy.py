@@ -119,7 +119,8 @@ class Proxy:
         changed, spec = self._recorder.soon, selected(self._config)
         self._ejections = EjectionFollower(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
-            async with HealthPorts(self._engine, self._listeners()) as ports:
+            listeners = ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses)
+            async with HealthPorts(self._engine, listeners) as ports:
                 parts = ProxyParts(
                     engine=self._engine,
                     source=source,
@@ -181,7 +182,7 @@ class Proxy:
         async with asyncio.TaskGroup() as tasks:
             servers = ProxyServers(tasks, self._health, self.metrics, parts.reporter)
             await servers.settle(self._config)
-            adopt = partial(self._adopt, parts, loop, servers)
+            adopt = partial(self._adopt, loop, servers)
             reloader.change_mode = partial(self._change_mode, stop)
             running = [
                 tasks.create_task(loop.run(), name="loop"),
@@ -202,9 +203,7 @@ class Proxy:
                 task.cancel()
         return reason
 
-    async def _adopt(
-        self, parts: ProxyParts, loop: SyncLoop, servers: ProxyServers, before: Config, after: Config
-    ) -> None:
+    async def _adopt(self, loop: SyncLoop, servers: ProxyServers, before: Config, after: Config) -> None:
         self._config = after
         if before.logging != after.logging:
             log.configure(after.logging)
@@ -213,8 +212,6 @@ class Proxy:
             self._health.sync_period = after.sync.sync_period
             for line in self._engine.lines:
                 line.pacer.become(after.sync.min_sync_period, after.sync.sync_period, time.monotonic())
-        if before.node_port_addresses != after.node_port_addresses:
-            parts.reporter.problems(await parts.ports.move(self._listeners()))
         self._log_gates()
         await servers.settle(after)
         self._view.config_changed()
@@ -284,11 +281,8 @@ class Proxy:
             if path not in awaited:
                 log.info("found a missing field of the Node", node=self._node_name, field=path)
 
-    def _listeners(self) -> ServiceListeners:
-        return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
-
     def _health_addresses(self) -> tuple[str, ...]:
         if not (chosen := health_check_prefixes(self._config)):
             return ("0.0.0.0",)  # noqa: S104  # both families, as kube-proxy does
-        own = [item.address for item in self._addresses.addresses]
+        own = dict.fromkeys(item.address for item in self._addresses.addresses)
         return tuple(format_address(address) for address in own if any(address in prefix for prefix in chosen))

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes.apiserver import FakeApiServer
@@ -31,7 +32,7 @@ WAITS = "part of the new configuration needs a restart"
 BROKEN = "the configuration is invalid; keeping the old one"
 AS_BEFORE = "the configuration has not changed"
 WEB, ASKER = "10.96.0.1", "10.96.0.2"
-PEER_PORT = 8081
+PEER_PORT, CHECKED = 8081, 30500
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
 CALM = "clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 1h}\n"
 
@@ -98,14 +99,15 @@ async def reloading(file: Path, text: str, *flags: str) -> AsyncIterator[Reloadi
         yield Reloading(it.server, it.daemon, file)
 
 
-def play(tmp_path: Path, text: str, story: Callable[[Reloading], Awaitable[None]], *flags: str) -> None:
-    async def scenario() -> None:
-        async with reloading(tmp_path / "config.conf", text, *flags) as it:
-            await story(it)
-            assert await it.daemon.terminate() == 0
+async def told(tmp_path: Path, text: str, story: Callable[[Reloading], Awaitable[None]], *flags: str) -> None:
+    async with reloading(tmp_path / "config.conf", text, *flags) as it:
+        await story(it)
+        assert await it.daemon.terminate() == 0
 
+
+def play(tmp_path: Path, text: str, story: Callable[[Reloading], Awaitable[None]], *flags: str) -> None:
     with stage():
-        asyncio.run(scenario())
+        asyncio.run(told(tmp_path, text, story, *flags))
 
 
 def test_who_is_a_pod_and_who_is_masqueraded_follows_the_file(tmp_path: Path) -> None:
@@ -351,3 +353,47 @@ def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
         assert (frontend["v"], frontend["does"], frontend["endpoints"]) == (4, "forward", "10.244.0.5:8080")
 
     play(tmp_path, CALM, story)
+
+
+async def is_checked(address: str) -> bool:
+    """Ask a health check node port at an address; False if nothing listens there."""
+    try:
+        reader, writer = await asyncio.open_connection(address, CHECKED)
+    except OSError:
+        return False
+    writer.write(b"GET / HTTP/1.0\r\n\r\n")
+    answer = await reader.readline()
+    writer.close()
+    return b"200" in answer
+
+
+async def is_unchecked(address: str) -> bool:
+    return not await is_checked(address)
+
+
+def test_health_check_node_ports_follow_the_addresses_of_the_node(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        local: dict[str, Any] = {
+            "type": "LoadBalancer",
+            "externalTrafficPolicy": "Local",
+            "healthCheckNodePort": CHECKED,
+        }
+        await it.put("services", service_of("checked", "10.96.0.3", **local))
+        sliced = slice_for("checked", "10.244.0.1")
+        sliced["endpoints"][0]["nodeName"] = NODE
+        await it.put("endpointslices", sliced)
+        await until(lambda: is_checked("10.55.0.1"), "it answers at the address that the node has")
+        run("ip address add 10.55.0.2/32 dev lo")
+        run("ip address add 10.66.0.1/32 dev lo")
+        await until(lambda: is_checked("10.55.0.2"), "it answers at a new address in the range")
+        assert await is_unchecked("10.66.0.1")
+        run("ip address del 10.55.0.1/32 dev lo")
+        run("ip address add 10.55.0.1/32 dev lo")
+        await until(lambda: is_checked("10.55.0.1"), "it answers at an address that came back")
+        await it.counts(f"{CALM}nodePortAddresses: [10.66.0.0/16]\n", "nodePortAddresses")
+        await until(lambda: is_checked("10.66.0.1"), "it answers in the new range")
+        await until(lambda: is_unchecked("10.55.0.2"), "it answers no more in the old one")
+
+    with stage():
+        run("ip address add 10.55.0.1/32 dev lo")
+        asyncio.run(told(tmp_path, f"{CALM}nodePortAddresses: [10.55.0.0/16]\n", story))

@@ -28,14 +28,10 @@ class Noted:
 
     asked: list[dict[int, ServiceHealthCheck | None]] = field(default_factory=list)
     complete: bool = True
-    closed: bool = False
 
     async def update(self, changes: Mapping[int, ServiceHealthCheck | None]) -> tuple[Problem, ...]:
         self.asked.append(dict(changes))
         return ()
-
-    async def close(self) -> None:
-        self.closed = True
 
 
 @dataclass
@@ -104,18 +100,6 @@ def test_a_port_that_two_ask_for_is_the_others_when_one_leaves_it() -> None:
     assert scene.follow("old") == {30_000: answer("new")}
     scene.four.want("new", None)
     assert scene.follow("new") == {30_000: answer("old", 2)}
-
-
-def test_other_listeners_are_asked_for_everything() -> None:
-    scene = Scene()
-    scene.four.want("web", 30_000)
-    scene.four.want("dns", 30_001)
-    scene.follow("web", "dns")
-    others = Noted(complete=False)
-    asyncio.run(scene.ports.move(cast("Any", others)))
-    assert scene.listeners.closed
-    assert others.asked == [{30_000: answer("web"), 30_001: answer("dns")}]
-    assert not scene.ports.complete
 
 
 class RelayingBackend(DictBackend):

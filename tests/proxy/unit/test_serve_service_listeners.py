@@ -20,15 +20,15 @@ def taken() -> Iterator[socket.socket]:
         yield holder
 
 
-async def _status(port: int, path: str = "/") -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+async def _status(port: int, path: str = "/", host: str = "127.0.0.1") -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}{path}") as response:
         return response.status, response.headers["X-Load-Balancing-Endpoint-Weight"]
 
 
 async def test_ports_are_opened_updated_and_closed() -> None:
     port, healthy = free_port(), [True]
 
-    async with ServiceListeners(lambda: healthy[0], ("127.0.0.1",)) as listeners:
+    async with ServiceListeners(lambda: healthy[0], lambda: ("127.0.0.1",)) as listeners:
         assert await listeners.update({port: ServiceHealthCheck(A, 2)}) == ()
         assert await _status(port) == (200, "2")
         assert await _status(port, "/any/path?x=1") == (200, "2")
@@ -46,7 +46,7 @@ async def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: sock
     port = taken.getsockname()[1]
     desired = {port: ServiceHealthCheck(A, 1)}
 
-    async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
+    async with ServiceListeners(lambda: True, lambda: ("127.0.0.1",)) as listeners:
         (problem,) = await listeners.update(desired)
         assert (problem.kind, problem.object, problem.field) == ("Service", A, "spec.healthCheckNodePort")
         assert problem.message == f"cannot listen on port {port}: Address already in use"
@@ -59,7 +59,7 @@ async def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: sock
 async def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
     port = free_port()
 
-    async with ServiceListeners(lambda: True, ("127.0.0.1", "127.0.0.2")) as listeners:
+    async with ServiceListeners(lambda: True, lambda: ("127.0.0.1", "127.0.0.2")) as listeners:
         with listen("127.0.0.2", port):
             problems = await listeners.update({port: ServiceHealthCheck(A, 1)})
             assert (len(problems), listeners.complete) == (1, False)
@@ -72,7 +72,7 @@ async def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
 async def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
     first, second = free_port(), free_port()
 
-    async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
+    async with ServiceListeners(lambda: True, lambda: ("127.0.0.1",)) as listeners:
         await listeners.update({first: ServiceHealthCheck(A, 1)})
         await listeners.update({second: ServiceHealthCheck(B, 2)})
         assert (await _status(first), await _status(second)) == ((200, "1"), (200, "2"))
@@ -80,10 +80,36 @@ async def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
         assert await _status(second) == (200, "2")
 
 
+async def test_ports_follow_addresses_and_the_others_go_on() -> None:
+    port, addresses = free_port(), ["127.0.0.1"]
+    one, two = "127.0.0.1", "127.0.0.2"
+
+    async with ServiceListeners(lambda: True, lambda: tuple(addresses)) as listeners:
+        await listeners.update({port: ServiceHealthCheck(A, 1)})
+        async with aiohttp.ClientSession() as kept:
+            async with kept.get(f"http://{one}:{port}/") as response:
+                assert response.status == 200
+            addresses.append(two)
+            with listen(two, port):
+                (problem,) = await listeners.move()
+                assert (problem.object, listeners.complete) == (A, False)
+                assert await _status(port, host=one) == (200, "1")
+            assert await listeners.update({}) == ()
+            assert listeners.complete
+            assert await _status(port, host=two) == (200, "1")
+            async with kept.get(f"http://{one}:{port}/") as response:
+                assert response.status == 200
+        addresses.remove(one)
+        assert await listeners.move() == ()
+        assert await _status(port, host=two) == (200, "1")
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await _status(port, host=one)
+
+
 async def test_leaving_closes_everything() -> None:
     port = free_port()
 
-    async with ServiceListeners(lambda: True) as listeners:
+    async with ServiceListeners(lambda: True, lambda: ("0.0.0.0",)) as listeners:
         await listeners.update({port: ServiceHealthCheck(A, 1)})
         assert await _status(port) == (200, "1")
     listen("0.0.0.0", port).close()

@@ -70,18 +70,19 @@ _GRACE_SECONDS: Final = 1.0  # a running check must not delay a sync
 
 class _Listening(Value, frozen=True):
     service: ObjectName
-    serving: tuple[Serving, ...]
+    serving: dict[str, Serving]
 
 
 class ServiceListeners:
     """Serves the desired checks. Use as an async context manager; leaving it closes every port.
 
-    `addresses` are the IP addresses to bind, the wildcard for all; each request calls `proxy_healthy`.
+    `read_addresses` returns the IP addresses to bind now, the wildcard for all; each request calls `proxy_healthy`.
     """
 
-    def __init__(self, proxy_healthy: Callable[[], bool], addresses: tuple[str, ...] = ("0.0.0.0",)) -> None:  # noqa: S104
+    def __init__(self, proxy_healthy: Callable[[], bool], read_addresses: Callable[[], tuple[str, ...]]) -> None:
         self._proxy_healthy = proxy_healthy
-        self._addresses = addresses
+        self._read_addresses = read_addresses
+        self._addresses = read_addresses()
         self._listening: dict[int, _Listening] = {}
         self._desired: dict[int, ServiceHealthCheck] = {}
         self._failing: dict[int, ObjectName] = {}
@@ -116,6 +117,17 @@ class ServiceListeners:
                     self._desired[port] = check
             return await self._settle(changes.keys() | self._failing.keys())
 
+    async def move(self) -> tuple[Problem, ...]:
+        """Serve at the addresses of now; the listeners at those that stay go on. Return new failures."""
+        async with self._one_at_a_time:
+            before, self._addresses = self._addresses, self._read_addresses()
+            if before == self._addresses:
+                return ()
+            for each in self._listening.values():
+                gone = each.serving.keys() - set(self._addresses)
+                await _close([each.serving.pop(address) for address in gone])
+            return await self._settle(self._desired.keys())
+
     async def _settle(self, ports: Collection[int]) -> tuple[Problem, ...]:
         """Open and close some ports as desired; return new failures."""
         desired = {port: self._desired[port] for port in ports if port in self._desired}
@@ -123,8 +135,8 @@ class ServiceListeners:
             {port: self._listening[port].service for port in ports if port in self._listening}, desired
         )
         for port in todo.close:
-            await _close(self._listening.pop(port).serving)
-        failed = {port: reason for port in todo.open if (reason := await self._open(port))}
+            await _close(self._listening.pop(port).serving.values())
+        failed = {port: reason for port in desired if (reason := await self._open(port))}
         before, self._failing = self._failing, {port: desired[port].service for port in failed}
         return tuple(
             Problem("Service", desired[port].service, "spec.healthCheckNodePort", reason)
@@ -133,16 +145,18 @@ class ServiceListeners:
         )
 
     async def _open(self, port: int) -> str:
-        """Open one port at every address; on failure close all of them and return the reason, otherwise ""."""
-        service = self._desired[port].service
-        serving: list[Serving] = []
+        """Open one port at the missing addresses; on failure close these and return the reason, otherwise ""."""
+        there = self._listening.get(port) or _Listening(self._desired[port].service, {})
+        opened: dict[str, Serving] = {}
         try:
             for address in self._addresses:
-                serving.append(serve(listen(address, port), self._handler(port), self._room))  # noqa: PERF401 - closed on error
+                if address not in there.serving:
+                    opened[address] = serve(listen(address, port), self._handler(port), self._room)
         except OSError as error:
-            await _close(serving)
+            await _close(opened.values())
             return f"cannot listen on port {port}: {error.strerror or error}"
-        self._listening[port] = _Listening(service, tuple(serving))
+        there.serving.update(opened)
+        self._listening[port] = there
         return ""
 
     def _handler(self, port: int) -> Site:

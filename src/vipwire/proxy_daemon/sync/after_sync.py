@@ -54,11 +54,9 @@ class HealthPorts:
     async def __aexit__(self, *exc: object) -> None:
         await self._listeners.close()
 
-    async def move(self, listeners: ServiceListeners) -> tuple[Problem, ...]:
-        """Serve at other addresses; return new failures."""
-        await self._listeners.close()
-        self._listeners = listeners
-        return await self._listeners.update({port: self._served(port) for port in self._claims})
+    async def move(self) -> tuple[Problem, ...]:
+        """Serve at the addresses of now; return new failures."""
+        return await self._listeners.move()
 
     @property
     def complete(self) -> bool:
