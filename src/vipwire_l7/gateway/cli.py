@@ -11,24 +11,33 @@ from vipwire_l7.ingress.cli import COMMON_FLAGS, INGRESS_FLAGS, PROCESS_FLAGS
 
 _OWN_FLAGS: Final = (
     click.option(
-        "--controller", default="vipwire.io/gateway", show_default=True, help="Our GatewayClasses' controller."
+        "--controller",
+        default="vipwire.io/gateway",
+        show_default=True,
+        help="The controllerName of the GatewayClasses to serve.",
     ),
-    click.option("--bind", default="*", show_default=True, help="Where Gateways listen that name no address."),
-    click.option("--address", multiple=True, help="An address of this machine that Gateways may name; repeatable."),
+    click.option(
+        "--bind", default="*", show_default=True, help="Address at which Gateways without spec.addresses listen."
+    ),
+    click.option(
+        "--address",
+        multiple=True,
+        help="Address of this machine that spec.addresses of a Gateway may have; repeatable.",
+    ),
     click.option(
         "--address-pool",
         multiple=True,
-        help="Range of this machine's addresses, of which each Gateway that names none gets its own; repeatable.",
+        help="Range of this machine's addresses: each Gateway without spec.addresses gets one; repeatable.",
     ),
     click.option(
         "--services",
-        help="NAMESPACE/NAME of the Service that selects our Pods: each Gateway gets a Service of its own, like it.",
+        help="NAMESPACE/NAME of the Service that selects vipwire's Pods: each Gateway gets a Service like it.",
     ),
     click.option(
         "--service-ports",
         default="20000-21999",
         show_default=True,
-        help="Ports of this machine that Gateways' Services lead to: each of their ports gets one.",
+        help="Ports of this machine for the Services of Gateways: each port of a Service forwards to one.",
     ),
     click.option(
         "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-gateway"), show_default=True
@@ -37,7 +46,7 @@ _OWN_FLAGS: Final = (
 _WITH_INGRESS: Final = click.option(
     "--ingress",
     is_flag=True,
-    help="Serve Ingresses too, with the same HAProxy. The next five flags are theirs.",
+    help="Serve Ingresses too, with the same HAProxy. The next five flags apply to Ingresses.",
 )
 _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, _WITH_INGRESS, *INGRESS_FLAGS, *COMMON_FLAGS[3:])
 
@@ -53,7 +62,9 @@ def _command() -> ModuleType:
 @_flags
 @with_flags(*PROCESS_FLAGS)
 @click.option(
-    "--publish-address", multiple=True, help="Address or name for the status of Gateways that name none; repeatable."
+    "--publish-address",
+    multiple=True,
+    help="Address or name for the status of Gateways without spec.addresses; repeatable.",
 )
 @click.option(
     "--lease",
@@ -69,7 +80,11 @@ def _command() -> ModuleType:
     help="Seconds of silence after which a client of a UDPRoute may get another endpoint.",
 )
 @click.option("--metrics-bind-address", default="127.0.0.1:10255", show_default=True, help="Metrics and /healthz.")
-@click.option("--takeover", is_flag=True, help="Take the place of the gateway that runs here; its HAProxy goes on.")
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="Take over from the gateway that runs on this machine; its HAProxy keeps running.",
+)
 @click.pass_context
 def gateway(context: click.Context, /, **given: object) -> None:
     """Serve the Gateway API with HAProxy: vipwire starts, configures and watches it.

@@ -90,9 +90,11 @@ def _service(flags: GatewayFlags, pool: tuple[Network, ...]) -> tuple[ObjectName
     if not namespace or not name:
         raise ConfigError(f"--services: {flags.services!r} is not NAMESPACE/NAME")
     if pool:
-        raise ConfigError("--services and --address-pool: a Gateway's address comes from one of them")
+        raise ConfigError(
+            "--services and --address-pool exclude each other: a Gateway's address comes from one of them"
+        )
     if flags.manifests:
-        raise ConfigError("--services: Services are made at an API server, not in --manifests")
+        raise ConfigError("--services needs an API server: vipwire cannot create Services in --manifests")
     return ObjectName(namespace, name), numbers
 
 

@@ -18,16 +18,19 @@ def _not_in_argv(context: click.Context, parameter: click.Parameter, value: str)
 
 
 INGRESS_FLAGS: Final = (
-    click.option("--ingress-class", default="vipwire", show_default=True, help="The class that is ours."),
-    click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),
-    click.option("--hosts-apart", is_flag=True, help="A host is one namespace's, that of its oldest Ingress."),
-    click.option("--http", default="*:80", show_default=True, help="Where to listen for HTTP; empty for nowhere."),
-    click.option("--https", default="*:443", show_default=True, help="Where to listen for HTTPS; empty for nowhere."),
+    click.option("--ingress-class", default="vipwire", show_default=True, help="The IngressClass to serve."),
+    click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses without a class, too."),
+    click.option("--hosts-apart", is_flag=True, help="Give each host to one namespace, that of its oldest Ingress."),
+    click.option("--http", default="*:80", show_default=True, help="Address and port for HTTP; empty for none."),
+    click.option("--https", default="*:443", show_default=True, help="Address and port for HTTPS; empty for none."),
 )
 _OWN_FLAGS: Final = (
     INGRESS_FLAGS[0],
     click.option(
-        "--controller", default="vipwire.io/ingress", show_default=True, help="Our IngressClasses' controller."
+        "--controller",
+        default="vipwire.io/ingress",
+        show_default=True,
+        help="The spec.controller of the IngressClasses to serve.",
     ),
     *INGRESS_FLAGS[1:],
     click.option(
@@ -36,53 +39,59 @@ _OWN_FLAGS: Final = (
 )
 COMMON_FLAGS: Final = (
     click.option("--manifests", multiple=True, type=click.Path(path_type=Path), help="Files or folders of objects."),
-    click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server."),
+    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig file of the API server."),
     click.option("--master", default="", help="URL of the API server."),
-    click.option("--zone", default="", envvar="VIPWIRE_ZONE", help="Where we are, for endpoints' hints of zones."),
-    click.option("--accept-proxy", is_flag=True, help="Clients come with a PROXY protocol header."),
     click.option(
-        "--trust-forwarded-headers", is_flag=True, help="Clients are balancers whose X-Forwarded-* headers are true."
+        "--zone", default="", envvar="VIPWIRE_ZONE", help="Zone of this node, for the zone hints of endpoints."
+    ),
+    click.option("--accept-proxy", is_flag=True, help="Expect a PROXY protocol header from clients."),
+    click.option(
+        "--trust-forwarded-headers", is_flag=True, help="Trust X-Forwarded-* headers: all clients are load balancers."
     ),
     click.option("--access-log", default="", help="Log requests as JSON: to stdout, or to ADDRESS:PORT of a syslog."),
-    click.option("--allow-external-name", is_flag=True, help="Follow the names of ExternalName Services."),
+    click.option("--allow-external-name", is_flag=True, help="Connect to the names of ExternalName Services."),
     click.option(
         "--allow-target-range",
         multiple=True,
-        help="CIDR where backends may be though it is loopback, this node's or the API server's; repeatable.",
+        help="CIDR of loopback, node or API server addresses that backends may have; repeatable.",
     ),
     click.option(
         "--cluster-domain",
         default="cluster.local",
         show_default=True,
-        help="The zone of the Services' names, which ExternalName does not lead to in other namespaces.",
+        help="DNS domain of the cluster: an ExternalName in it may only name a Service of the same namespace.",
     ),
     click.option("--resolver", multiple=True, help="DNS server (ADDRESS:PORT) for ExternalName; may be repeated."),
     click.option(
         "--cookie-key-file",
         type=click.Path(path_type=Path),
-        help="File with the secret of affinity cookies, which replicas share; without it, $VIPWIRE_COOKIE_KEY.",
+        help="File with the key of affinity cookies, the same for all replicas; default: $VIPWIRE_COOKIE_KEY.",
     ),
     click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", hidden=True, callback=_not_in_argv),
     click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
-    click.option("--max-connections", default=0, help="Most connections at once; 0 leaves it to HAProxy."),
+    click.option("--max-connections", default=0, help="Maximum of concurrent connections; with 0 HAProxy decides."),
     click.option(
         "--namespace-limit",
         multiple=True,
-        help="KIND=NUMBER: most hosts, paths, backends, certificates or listeners of a namespace; repeatable.",
+        help="KIND=NUMBER: maximum of hosts, paths, backends, certificates or listeners of a namespace; repeatable.",
     ),
     click.option("--default-certificate", type=click.Path(path_type=Path), help="PEM file with certificate and key."),
 )
 PROCESS_FLAGS: Final = (
-    click.option("--haproxy", default="haproxy", show_default=True, help="The program."),
+    click.option("--haproxy", default="haproxy", show_default=True, help="The HAProxy program."),
     click.option(
         "--haproxy-user",
         default="",
-        help="Whom HAProxy's workers run as if we are root, in an empty folder: haproxy or nobody; - for root.",
+        help="User of HAProxy's workers if vipwire runs as root; default: haproxy or nobody; - for root.",
     ),
-    click.option("--reload-pause", default=1.0, show_default=True, help="Least seconds between two reloads."),
-    click.option("--grace", default=30.0, show_default=True, help="Seconds that connections have when it ends."),
+    click.option("--reload-pause", default=1.0, show_default=True, help="Minimum of seconds between two reloads."),
     click.option(
-        "--leave-running", is_flag=True, help="Leave HAProxy running at the end; the next start takes it over."
+        "--grace", default=30.0, show_default=True, help="Seconds that connections may last after vipwire stops."
+    ),
+    click.option(
+        "--leave-running",
+        is_flag=True,
+        help="Leave HAProxy running when vipwire stops; the next start takes it over.",
     ),
     click.option("-v", "verbosity", default=0, help="Verbosity of the log."),
 )
@@ -103,7 +112,7 @@ def _command() -> ModuleType:
 @with_flags(*PROCESS_FLAGS)
 @click.option("--publish-address", multiple=True, help="Address or name for status.loadBalancer; may be repeated.")
 @click.option(
-    "--publish-service", default="", help="NAMESPACE/NAME of a Service whose addresses are written instead."
+    "--publish-service", default="", help="NAMESPACE/NAME of a Service whose addresses vipwire writes instead."
 )
 @click.option(
     "--lease",
@@ -112,7 +121,11 @@ def _command() -> ModuleType:
     help="NAMESPACE/NAME of the Lease whose holder writes the status; empty: every replica does.",
 )
 @click.option("--metrics-bind-address", default="127.0.0.1:10254", show_default=True, help="Metrics and /healthz.")
-@click.option("--takeover", is_flag=True, help="Take the place of the ingress that runs here; its HAProxy goes on.")
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="Take over from the ingress that runs on this machine; its HAProxy keeps running.",
+)
 @click.pass_context
 def ingress(context: click.Context, /, **given: object) -> None:
     """Serve Ingresses with HAProxy: vipwire starts, configures and watches it.

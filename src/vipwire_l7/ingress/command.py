@@ -152,7 +152,7 @@ def options_of(flags: Flags) -> Options:
         _checked("access_log", plain, flags.access_log)
     _checked("run_dir", plain, str(folder))
     if flags.publish_service and flags.publish_address:
-        raise ConfigError("--publish-service and --publish-address: only one of them can be written")
+        raise ConfigError("--publish-service and --publish-address exclude each other: give one of them")
     layout = Layout(
         str(folder),
         f"{folder}/haproxy.sock",

@@ -42,6 +42,6 @@ class Ingresses:
             return self._options.addresses
         found = snapshot.services.get(name)
         if found is None and snapshot.complete and not self._missed:
-            log.warning("--publish-service: it does not exist; no status is written", object=name)
+            log.warning("--publish-service: Service not found; Ingress statuses are not written", object=name)
             self._missed = True
         return found.published if found else None

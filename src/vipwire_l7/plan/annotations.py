@@ -215,18 +215,18 @@ def read_annotations(ingress: Ingress) -> AnnotationValues:
             continue
         except KeyError:
             guard = key.rpartition("/")[2] in _GUARDS_OF_OTHERS and text.strip().lower() not in _DENIED
-            what = "has no meaning here"
+            what = "is not supported"
         except ValueError as error:
             guard, what = name in GUARDS, f"{text[:60]!r}: {error}"
-        end = "the Ingress is closed, since this guards it" if guard else "it is left out"
+        end = "the Ingress answers 503, since this annotation guards it" if guard else "it is ignored"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key[:100]}]", f"{what}; {end}"))
         closed = closed or guard
     for other, name in _UNREAD_CHANGES.items():
         if f"{_NGINX}{other}" in ingress.annotations and values.pop(name, None) is not None:
-            message = f"means something else with {other}, which vipwire does not read; it is left out"
+            message = f"means something else with {other}, which vipwire does not support; it is ignored"
             problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{_NGINX}{name}]", message))
     if "auth-secret" not in values and (key := _login_without_users(ingress.annotations)):
-        message = "asks for a password, but no auth-secret says of whom; the Ingress is closed"
+        message = "asks for a password, but auth-secret is missing; the Ingress answers 503"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key}]", message))
         closed = True
     return AnnotationValues(values, tuple(problems), closed, nginx_rewrite)

@@ -54,12 +54,12 @@ class Budget:
 
     def _excess(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
         if tried and self.tried[namespace] + tried > MOST_TRIED:
-            return f"the namespace has more than {MOST_TRIED} regular expressions and conditions with it"
+            return f"with it the namespace exceeds {MOST_TRIED} regular expressions and conditions"
         if tried and self.tried.total() + tried > MOST_TRIED_OF_ALL:
-            return f"all namespaces have more than {MOST_TRIED_OF_ALL} regular expressions and conditions with it"
+            return f"with it all namespaces exceed {MOST_TRIED_OF_ALL} regular expressions and conditions"
         for host, more in steps.items():
             if more and self._steps[namespace, host] + more > MOST_STEPS:
-                return f"what the namespace asks of requests for {host} may take more than {MOST_STEPS} steps with it"
+                return f"with it the namespace's rules for {host} may take more than {MOST_STEPS} steps of a request"
         return ""
 
 

@@ -48,7 +48,7 @@ def judge_secret(secret: Secret | None, now: float) -> tuple[Pair | None, str]:
     if now >= pair.ends:
         return None, f"the certificate has expired on {_day(pair.ends)}"
     if now < pair.begins:
-        return None, f"the certificate is valid from {_day(pair.begins)} on only"
+        return None, f"the certificate is not valid before {_day(pair.begins)}"
     return pair, ""
 
 
@@ -76,7 +76,7 @@ def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
             return None, "tls.key is not the key of the certificate in tls.crt"
         written = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     except (ValueError, TypeError, AttributeError) as error:
-        return None, f"a key of this kind cannot be used: {_first(error)}"
+        return None, f"unsupported kind of key: {_first(error)}"
     pem = b"".join(each.public_bytes(Encoding.PEM) for each in chain) + written
     leaf = chain[0]
     times = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()

@@ -39,9 +39,9 @@ _ONLY_HERE: Final = (parse_address("127.0.0.1"), parse_address("::1"))
 _NO_HOST: Final = tuple(
     (Prefix.parse(text), name)
     for text, name in (
-        ("0.0.0.0/8", "an address of no network"),
-        ("100::/64", "an address at which everything is discarded"),
-        ("100:0:0:1::/64", "an address that stands for none"),
+        ("0.0.0.0/8", "an address that no host can have"),
+        ("100::/64", "a discard-only address"),
+        ("100:0:0:1::/64", "a dummy address"),
         ("2001::/23", "an address of an IETF protocol"),
         ("5f00::/16", "a segment identifier of a network"),
         ("fec0::/10", "a site-local address"),
@@ -316,10 +316,10 @@ class Destinations:
     def _reserved(self, address: Address) -> str:
         if text := special_use(address) or _name_of(address, _NO_HOST):
             return text
-        return "where a cloud tells machines their credentials" if address in _METADATA else ""
+        return "a cloud's metadata service" if address in _METADATA else ""
 
 
-_WAY_OUT: Final = "--allow-target-range opens a range"
+_WAY_OUT: Final = "--allow-target-range allows a range"
 
 
 def _name_of(address: Address, ranges: Iterable[tuple[Prefix, str]]) -> str:

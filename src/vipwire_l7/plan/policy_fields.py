@@ -62,7 +62,7 @@ def targets_of(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
     """Read the targetRefs of a policy, and the errors in them."""
     refs = spec.get("targetRefs") if isinstance(spec, dict) else None
     if not isinstance(refs, list) or not refs:
-        return (), ("targetRefs names nothing",)
+        return (), ("targetRefs is empty",)
     found, strange = [], []
     for index, ref in enumerate(refs):
         target = _target(ref) if isinstance(ref, dict) else None
@@ -85,7 +85,7 @@ def values_of(spec: Mapping[object, object], fields: Mapping[str, str]) -> tuple
     found = dict(_leaves({key: value for key, value in spec.items() if key != "targetRefs"}, fields))
     for path, value in found.items():
         if path not in fields:
-            strange.append(f"{path[:80]} is not known")
+            strange.append(f"{path[:80]} is an unknown field")
             continue
         try:
             values[fields[path]] = READERS[fields[path]](_text(value))

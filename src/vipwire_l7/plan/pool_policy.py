@@ -134,7 +134,7 @@ def login_of(
         return Problem(owner.kind, owner.name, owner.field, message)
 
     if found.namespace != owner.name.namespace:
-        return None, (problem(f"{found}: a Secret of another namespace is not read; {closed}"),), True
+        return None, (problem(f"{found}: the Secret must be in the same namespace; {closed}"),), True
     lines = _lines_of(secret(found), annotations("auth-secret-type", "auth-file"))
     matches = [_USER.fullmatch(line) for line in lines]
     users = tuple((match[1], match[2]) for match in matches if match)

@@ -102,7 +102,7 @@ def headers(text: str) -> tuple[str, ...]:
 
 def authority(text: str) -> str:
     """Read the value of a Host header: a name or an address, optionally with a port."""
-    return _matched(_AUTHORITY, text, "a host, perhaps with a port")
+    return _matched(_AUTHORITY, text, "a host, optionally with a port")
 
 
 def removable(text: str) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ def url(text: str) -> str:
     """Read the target of a redirect: a URL or a path, optionally with nginx's `$request_uri` at its end."""
     if not text:
         raise ValueError("allowed: a URL or a path")
-    return _matched(_URL, text, "https://host/path or /path, perhaps with $request_uri at the end")
+    return _matched(_URL, text, "https://host/path or /path, optionally with $request_uri at the end")
 
 
 def redirect_code(text: str) -> int:

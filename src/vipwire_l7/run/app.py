@@ -183,7 +183,7 @@ async def list_once(options: Options, served: Served) -> Snapshot:
                 await asyncio.sleep(0.02)
     except TimeoutError:
         errors = "; ".join(health.error for health in source.health() if health.error)
-        raise ConfigError(f"the objects could not be read: {errors or 'no answer'}") from None
+        raise ConfigError(f"cannot read the objects: {errors or 'no answer'}") from None
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -222,7 +222,7 @@ class IngressProcess:
         self._supervisor = Supervisor(self._count_failure)
         self._failures = Counter(
             "vipwire_ingress_part_failures",
-            "Failures of a part, which was run again",
+            "Failures of a task, after which vipwire ran the task again",
             ("part",),
             registry=self._teller.registry,
         )
@@ -266,7 +266,7 @@ class IngressProcess:
             if self._beside:
                 await self._beside.stop(goes_on=goes_on)
             self._follower.close()
-            log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
+            log.info("stopped", reason=reason, haproxy="keeps running" if goes_on else "stopped")
         return 0
 
     def _parts(self, source: Source) -> Iterator[tuple[str, Part]]:
@@ -317,7 +317,9 @@ class IngressProcess:
             for health in source.health():
                 if health.error and failing.get(health.resource) != health.error:
                     log.warning(
-                        "cannot read objects; the configuration stays", resource=health.resource, error=health.error
+                        "cannot read objects; HAProxy keeps its configuration",
+                        resource=health.resource,
+                        error=health.error,
                     )
                 failing[health.resource] = health.error
 
@@ -356,5 +358,5 @@ async def render_once(options: Options, served: Served) -> tuple[Sequence[tuple[
             desired.update(Touched(structure=True), time.time())
     made = desired.made(str(options.folder))
     problems = [str(each) for each in desired.problems]
-    problems += [f"{each.name}: UDP is not HAProxy's: `vipwire gateway` serves it" for each in desired.plan.datagrams]
+    problems += [f"{each.name}: HAProxy has no UDP: run `vipwire gateway`" for each in desired.plan.datagrams]
     return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), problems

@@ -32,13 +32,13 @@ def confined(layout: Layout, folder: Path, user: str) -> Layout:
     if missing := sorted(_NEEDED[number] for number in _NEEDED if not _effective() >> number & 1):
         if user:
             raise ConfigError(f"--haproxy-user {user}: needs {', '.join(missing)}")
-        log.info("HAProxy's workers run as we do", missing=",".join(missing))
+        log.info("HAProxy's workers keep the user of vipwire", missing=",".join(missing))
         return layout
     found = next((name for name in ((user,) if user else USUAL) if _exists(name)), "")
     if not found:
         if user:
             raise ConfigError(f"--haproxy-user {user}: there is no such user")
-        log.warning("HAProxy's workers run as root: there is no user of theirs", looked_for=",".join(USUAL))
+        log.warning("HAProxy's workers run as root: no user for them exists", looked_for=",".join(USUAL))
         return layout
     root = folder / "empty"
     root.mkdir(exist_ok=True)

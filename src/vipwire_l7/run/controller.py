@@ -143,7 +143,7 @@ class Controller:
             await asyncio.sleep(0.5)
             if self._live is not None and not self._haproxy.running:
                 # Connections are lost already; new ones must be accepted soon.
-                log.error("HAProxy has ended; starting it again")
+                log.error("HAProxy exited; starting it again")
                 self._live, self._failed = None, ""
                 self._wake.set()
 

@@ -215,7 +215,7 @@ class Desired:
                 self._exclude_unwritten(error)
 
     def _exclude_unwritten(self, error: PoolError) -> None:
-        self.exclude(error.pool, f"it cannot be written, which is a defect of vipwire: {error}")
+        self.exclude(error.pool, f"internal error, please report it: {error}")
 
     def exclude(self, pool: str, reason: str) -> None:
         """Leave out a pool that HAProxy refuses."""
@@ -239,9 +239,8 @@ class Desired:
                 break
             count -= sizes[pool.name]
             namespace = pool.service.namespace
-            message = (
-                f"{namespace} has {of[namespace]} servers, more than HAProxy may open files: {pool.name} answers 503"
-            )
+            servers = f"the {of[namespace]} servers of {namespace}"
+            message = f"{servers} exceed HAProxy's limit of open files: {pool.name} answers 503"
             asked = self._askers(pool.name)
             self._crowded.add(pool.name)
             self._refused[pool.name] = tuple(Problem(each.kind, each.name, "spec.rules", message) for each in asked)

@@ -77,7 +77,7 @@ class LeaseKeeper:
         if reason and reason != self._told:
             log.warning("cannot read or write the Lease", object=self._name, error=reason)
         if self.leading() != self._was_leading:
-            log.info("writes the status" if self.leading() else "another writes the status", lease=self._name)
+            log.info("became leader" if self.leading() else "no longer leader", lease=self._name)
         self._told, self._was_leading = reason, self.leading()
 
 

@@ -112,7 +112,7 @@ class Haproxy:
         limits = [_raise_limit(pid, needed) for pid in (0, self._pid) if pid == 0 or self.running]
         if min(limits) < needed:
             log.warning(
-                "HAProxy needs more open files than it may have; vipwire leaves Services out if they do not suffice",
+                "HAProxy needs more open files than its limit allows; vipwire leaves out Services that do not fit",
                 needed=needed,
                 limit=min(limits),
                 remedy="raise the limit: LimitNOFILE= of a systemd unit, --ulimit nofile= of a container",
@@ -164,7 +164,7 @@ class Haproxy:
         return False
 
     def _refusal(self) -> Refused:
-        return Refused(f"it does not start: {self._said() or 'no answer at its socket'}", is_lost=True)
+        return Refused(f"HAProxy does not start: {self._said() or 'no answer at its socket'}", is_lost=True)
 
     def _said(self) -> str:
         """Return HAProxy's message about the last failed start or reload, if there is one."""

@@ -31,25 +31,25 @@ class IngressReporter:
         )
         self._seconds = Histogram(
             "vipwire_ingress_change_duration_seconds",
-            "From objects to HAProxy, by how it was changed",
+            "Time from a change of objects to HAProxy, by kind of change",
             ("how",),
             buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=self.registry,
         )
         self._repairs = Counter(
             "vipwire_ingress_drift_repairs_total",
-            "Repairs of changes that others made in HAProxy",
+            "Repairs of changes that other processes made in HAProxy",
             registry=self.registry,
         )
         self._old_workers = Gauge(
             "vipwire_ingress_old_workers",
-            "Workers of HAProxy that a reload has replaced and that still have connections",
+            "Replaced workers of HAProxy that still have connections",
             registry=self.registry,
         )
         self._problems = Gauge(
             "vipwire_ingress_problems", "Parts of objects that are not served", ("kind",), registry=self.registry
         )
-        self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses that are ours", registry=self.registry)
+        self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses of this controller", registry=self.registry)
 
     def synced(self, done: Done) -> None:
         """Log a change of HAProxy."""
@@ -74,7 +74,7 @@ class IngressReporter:
         log.warning("repaired what somebody else changed in HAProxy", entries=len(names), examples=examples)
         if self._recorder is not None:
             node = socket.gethostname().lower()
-            message = f"{len(names)} entries of HAProxy had been changed: {examples}"
+            message = f"another process had changed {len(names)} entries of HAProxy: {examples}"
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
     def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:
@@ -82,7 +82,7 @@ class IngressReporter:
         now = frozenset(problems)
         for problem in sorted(now - self._told):
             log.warning(
-                "not served as it stands",
+                "invalid object; the affected part is not served",
                 kind=problem.kind,
                 object=problem.object,
                 field=problem.field,

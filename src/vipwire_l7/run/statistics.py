@@ -27,13 +27,13 @@ _COUNTERS: Final = (
     ("bout", "sent_bytes", "Bytes to clients"),
     ("econ", "connection_errors", "Connections that failed"),
     ("eresp", "response_errors", "Responses that failed"),
-    ("wretr", "retries", "Connections that were tried again"),
+    ("wretr", "retries", "Retried connections"),
     ("wredis", "redispatches", "Requests that went to another endpoint than first chosen"),
 )
 _CODES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 _GAUGES: Final = (
-    ("scur", "current_sessions", "Sessions that are open", 1.0),
-    ("qcur", "queue", "Requests that wait", 1.0),
+    ("scur", "current_sessions", "Open sessions", 1.0),
+    ("qcur", "queue", "Queued requests", 1.0),
     ("rtime", "response_seconds", "Mean time to the response's head, of the last 1024", 0.001),
 )
 

@@ -112,7 +112,7 @@ def _backend(source: wire.Backend | None, namespace: str, where: str, found: Fin
         return None
     service = source and source.service
     if not service or not service.name or not is_label(service.name):
-        found.note(f"{where}.service.name", "is missing or no Service's name")
+        found.note(f"{where}.service.name", "is missing or not the name of a Service")
         return None
     port = service.port or wire.PortRef()
     if port.name and _PORT_NAME.fullmatch(port.name):

@@ -102,7 +102,7 @@ def test_a_service_is_used_as_its_oldest_ingress_says() -> None:
     second = ingress("b", rule("b.org", "/"), annotations={"vipwire.io/balance": "source"})
     made, lost = converted(first, second)
     assert [each["metadata"]["name"] for each in made if each["kind"] == "BackendPolicy"] == ["a"]
-    assert "an older Ingress uses the Service default/web in another way" in lost
+    assert "an older Ingress sets other values for the Service default/web" in lost
 
 
 def test_hsts_and_the_roots_place_are_said_by_the_api_itself() -> None:

@@ -197,7 +197,7 @@ def test_ingresses_and_gateways_are_served_by_one_haproxy(tmp_path: Path) -> Non
         assert code(http, "a.example.com", "/gone") == "500"
         assert code(http, "b.example.com", "/in") == "404"
         said = (tmp_path / "log").read_text()
-        assert f"127.0.0.1:{own} is where Ingresses come in" in said
+        assert f"127.0.0.1:{own} is reserved for Ingresses" in said
         (manifests / "all.yaml").write_text(f"{CLASS}---\n{gateway}---\n{SERVICE}")
         until(lambda: code(own, "b.example.com", "/in") == "404", tmp_path)
         until(lambda: code(http, "a.example.com") == "404", tmp_path)

@@ -619,7 +619,7 @@ def test_single_backends_have_filters_of_their_own(here: GatewaySite) -> None:
     here.until_served("/both", "ws")
     assert here.served.count("ws /both") <= here.served.count("v1 /both")
     (parent,) = here.status(IngressKind.HTTP_ROUTE, "own")["parents"]
-    assert "rules[4]: ExternalAuth and DirectResponse are for rules" in parent["conditions"][-1]["message"]
+    assert "rules[4]: ExternalAuth and DirectResponse apply to rules" in parent["conditions"][-1]["message"]
 
 
 def test_sessions_stay_with_their_pod(here: GatewaySite) -> None:

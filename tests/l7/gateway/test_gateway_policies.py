@@ -90,14 +90,14 @@ def test_of_two_for_the_same_the_older_counts_and_the_other_is_told() -> None:
     ("spec", "said"),
     [
         ("limits: {requestsPerSecond: five}", "limits.requestsPerSecond"),
-        ("limits: 5", "limits is not known"),
+        ("limits: 5", "limits is an unknown field"),
         ("allowSources: [10.0.0.0/8, nonsense]", "allowSources"),
         ("allowSources: [{a: b}]", "allowSources"),
-        ("denySource: [10.0.0.0/8]", "denySource is not known"),
+        ("denySource: [10.0.0.0/8]", "denySource is an unknown field"),
         ("maxBodySize: [1]", "maxBodySize"),
         ("basicAuth: {realm: shop}", "basicAuth.secretName is missing"),
         ("basicAuth: {secretName: none}", "Secret infra/none has no users"),
-        ("basicAuth: {secretName: other/users}", "a Secret of another namespace is not read"),
+        ("basicAuth: {secretName: other/users}", "the Secret must be in the same namespace"),
     ],
 )
 def test_a_policy_that_cannot_be_read_closes_what_it_is_for(spec: str, said: str) -> None:

@@ -101,7 +101,7 @@ async def test_sources_are_allowed_and_denied(here: Site) -> None:
     await serve(here, "c", deny_source_range="127.0.0.0/8")
     await serve(here, "d", allow_source_range="10.0.0.0/33")
     assert await here.codes_of(*"abcd") == {"a": 200, "b": 403, "c": 403, "d": 503}
-    assert "the Ingress is closed, since this guards it" in here.problems
+    assert "the Ingress answers 503, since this annotation guards it" in here.problems
 
 
 @in_site()
@@ -117,7 +117,7 @@ async def test_a_password_is_asked_for(here: Site) -> None:
         good = await here.curl("http://a.example.com/", "-u", f"{name}:secret")
         assert (good.code, "authorization" in good.seen["headers"]) == (200, False)
     assert (await here.curl("http://b.example.com/")).code == 503
-    assert "Secret default/absent has no users in its key `auth`; the Ingress is closed" in here.problems
+    assert "Secret default/absent has no users in its key `auth`; the Ingress answers 503" in here.problems
 
 
 @in_site()
@@ -280,8 +280,8 @@ async def test_guards_of_others_that_are_not_to_be_had_close_an_ingress(here: Si
     }
     await serve_each(here, asked)
     assert await here.codes_of(*asked) == {"tls": 503, "asked": 503, "off": 200}
-    assert "[nginx.ingress.kubernetes.io/auth-url]: has no meaning here; the Ingress is closed" in here.problems
-    assert "[nginx.ingress.kubernetes.io/proxy-buffer-size]: has no meaning here; it is left out" in here.problems
+    assert "[nginx.ingress.kubernetes.io/auth-url]: is not supported; the Ingress answers 503" in here.problems
+    assert "[nginx.ingress.kubernetes.io/proxy-buffer-size]: is not supported; it is ignored" in here.problems
 
 
 @in_site()
@@ -389,7 +389,7 @@ async def test_several_canaries_share_a_path(here: Site) -> None:
     assert 15 <= codes.count(503) <= 65  # 40 of 100: what the others leave
     assert 10 <= here.served.count(TWO) <= 55
     assert 10 <= here.served.count(THREE) <= 55
-    told = "canary-z-absent: metadata.annotations[vipwire.io/canary-weight]: other canaries of the path leave 40"
+    told = "canary-z-absent: metadata.annotations[vipwire.io/canary-weight]: the weights of all canaries exceed 100"
     assert told in here.problems
 
 
@@ -490,8 +490,8 @@ async def test_the_rest_is_left_out_with_a_word_and_the_ingress_serves(here: Sit
         "[vipwire.io/balance]: 'best': allowed: roundrobin, leastconn",
         "[vipwire.io/timeout-server]: 'forever': allowed: 1ms to 24h",
         "[vipwire.io/set-response-headers]",
-        "[vipwire.io/no-such-thing]: has no meaning here; it is left out",
-        "[nginx.ingress.kubernetes.io/configuration-snippet]: has no meaning here",
+        "[vipwire.io/no-such-thing]: is not supported; it is ignored",
+        "[nginx.ingress.kubernetes.io/configuration-snippet]: is not supported",
     ):
         assert told in here.problems
     assert "kubectl" not in here.problems

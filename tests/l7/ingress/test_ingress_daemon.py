@@ -306,7 +306,7 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
         (("--cookie-key-file", "/dev/null"), "--cookie-key-file /dev/null: is empty"),
         (("--cookie-key-file", "/nowhere"), "--cookie-key-file /nowhere: cannot be read"),
         (("--lease", "x"), "--lease: 'x' is no NAMESPACE/NAME"),
-        (("--publish-service", "a/b", "--publish-address", "192.0.2.1"), "only one of them"),
+        (("--publish-service", "a/b", "--publish-address", "192.0.2.1"), "give one of them"),
     ],
 )
 def test_bad_flags_are_told_of(flags: tuple[str, ...], told: str) -> None:

@@ -299,8 +299,8 @@ async def test_users_may_be_a_secrets_keys_and_a_password_without_users_closes(h
     assert (await here.curl("http://a.example.com/", "-u", "anna:secret")).code == 200
     for told in (
         f"{1 + len(COSTLY)} lines are not user:hash (allowed: bcrypt, which htpasswd -B makes",
-        "no users in its key `auth`; the Ingress is closed",
-        "[nginx.ingress.kubernetes.io/auth-type]: asks for a password, but no auth-secret says of whom",
+        "no users in its key `auth`; the Ingress answers 503",
+        "[nginx.ingress.kubernetes.io/auth-type]: asks for a password, but auth-secret is missing",
     ):
         assert told in here.problems
 

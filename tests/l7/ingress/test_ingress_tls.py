@@ -115,7 +115,7 @@ def broken() -> dict[str, dict[str, str]]:
     pairs = {
         "is not the key of the certificate": ("good", "other"),
         "has expired on 2010-12-30": ("old", "old"),
-        "is valid from 2034-12-31 on only": ("early", "early"),
+        "is not valid before 2034-12-31": ("early", "early"),
     }
     made = {
         text: {"tls.crt": halves[crt][0], "tls.key": marker + halves[key][2]} for text, (crt, key) in pairs.items()

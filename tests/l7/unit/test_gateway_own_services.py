@@ -123,7 +123,7 @@ def test_a_service_of_another_is_left_alone() -> None:
     world.gateway("a")
     world.service("a", (80, 20000), whose="other")
     assert world.planned() == ({}, [])
-    assert world.programmed("a") == ("AddressNotAssigned", "the Service ns/a-vipwire is not this Gateway's")
+    assert world.programmed("a") == ("AddressNotAssigned", "the Service ns/a-vipwire belongs to another owner")
 
 
 def test_a_range_that_is_used_up_is_told() -> None:
@@ -162,7 +162,7 @@ def test_a_service_that_goes_is_planned_anew() -> None:
     [
         (("--services", "pods"), "is not NAMESPACE/NAME"),
         (("--services", "a/b", "--address-pool", "192.0.2.0/28"), "comes from one of them"),
-        (("--services", "a/b", "--manifests", "/nowhere"), "not in --manifests"),
+        (("--services", "a/b", "--manifests", "/nowhere"), "--services needs an API server"),
         (("--service-ports", "22000-20000"), "is no range"),
     ],
 )

@@ -44,7 +44,7 @@ def test_what_cannot_be_guarded_is_closed_and_nothing_else() -> None:
     plan = plan_sites(world(ruled("all", *paths), guarded), Setting())
     targets = {route.path: route.target for route in plan.routes}
     assert targets == {"": "default:web:80", "/api": "closed", "/api/x": "closed", "/apix": "default:web:80"}
-    assert "all of /api is closed" in str(plan.problems[-1])
+    assert "all of /api is denied" in str(plan.problems[-1])
     assert not sites_with_guarding_expressions(plan)
     free = replace(costly, annotations=MappingProxyType({"vipwire.io/use-regex": "true"}))
     open_plan = plan_sites(world(ruled("all", *paths), free), Setting())

@@ -176,7 +176,7 @@ def test_a_canary_has_what_its_path_asks_for_and_it_does_not_itself() -> None:
     closed = replace(main, annotations=MappingProxyType({"vipwire.io/deny-source-range": "nonsense"}))
     plan = plan_sites(world(closed, canary), Setting())
     assert (plan.choices, [route.target for route in plan.routes]) == ((), ["closed"])
-    assert "answers 503; so does this part of it" in str(plan.problems[-1])
+    assert "answers 503, so the canary does too" in str(plan.problems[-1])
 
 
 def test_equal_wishes_share_a_pool_and_missing_services_do_not_fall_through() -> None:

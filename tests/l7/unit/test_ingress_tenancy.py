@@ -111,7 +111,7 @@ def test_nobody_has_a_certificate_served_for_anothers_host(hosts: tuple[str, ...
     evil = replace(site(EVIL, host="evil.org"), tls=(Tls(hosts, EVIL, "spec.tls[0]"),))
     plan = planned(site(SHOP), evil, secrets=(certificate(EVIL, "a.org", "evil.org"),))
     assert [each.hosts for each in plan.certificates] == ([] if hosts else [("evil.org",)])
-    assert "a.org is another namespace's" in said(plan)
+    assert "a.org belongs to a namespace that does not share it" in said(plan)
     shared = planned(site(SHOP, share_with="evil"), evil, secrets=(certificate(EVIL, "a.org", "evil.org"),))
     assert [each.hosts for each in shared.certificates] == [hosts]
     assert not said(shared)

@@ -58,18 +58,16 @@ def _parent(route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: 
         return Parent(ref, no("NoMatchingParent", "no listener has this name and port"))
     allowed = [each for each in named if route.kind in each.kinds and _lets_in(each, route, world)]
     if not allowed:
-        return Parent(ref, no("NotAllowedByListeners", "no listener takes routes of this kind and namespace"))
+        return Parent(ref, no("NotAllowedByListeners", "no listener allows routes of this kind from this namespace"))
     wanted_hosts = route.spec.hostnames if isinstance(route.spec, wire.NamedRouteSpec) else ()
     hosts = tuple(host for host in wanted_hosts if is_hostname(host))
     strange = ", ".join(f"{host[:80]!r}" for host in wanted_hosts if host not in hosts)[:400]
     if strange and not hosts:
-        return Parent(ref, no("UnsupportedValue", f"{strange}: no hosts"))
+        return Parent(ref, no("UnsupportedValue", f"invalid hostnames: {strange}"))
     attachments = tuple(Attachment(each, found) for each in allowed if (found := intersection(each.host, hosts)))
     if not attachments:
-        return Parent(ref, no("NoMatchingListenerHostname", "no listener has any of these hosts"))
-    return Parent(
-        ref, yes("Accepted", f"left out, since these are no hosts: {strange}" if strange else ""), attachments
-    )
+        return Parent(ref, no("NoMatchingListenerHostname", "no listener matches any of the hostnames"))
+    return Parent(ref, yes("Accepted", f"ignored invalid hostnames: {strange}" if strange else ""), attachments)
 
 
 def _lets_in(listener: Listener, route: RouteObject, world: GatewayWorld) -> bool:

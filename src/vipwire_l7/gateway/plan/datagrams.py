@@ -40,7 +40,10 @@ def _shares(
         found, verdict = targets.resolve(route, ref)
         pool = None
         if found is not None and found[0].external:
-            verdict = no("BackendNotFound", f"the Service {found[0].name} is a name of DNS, which has no port of UDP")
+            verdict = no(
+                "BackendNotFound",
+                f"the Service {found[0].name} has the type ExternalName, which UDPRoutes do not support",
+            )
         elif found is not None:
             service, port = found
             pool = Pool(f"udp:{service.name}:{port.number}", service.name, port, Policy())

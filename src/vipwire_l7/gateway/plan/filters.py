@@ -59,7 +59,7 @@ class Filters:
         else:
             part, whole = 100 if mirror.percent is None else mirror.percent, 100
         if not 0 <= part <= whole or not 0 < whole < 2**31:
-            raise Unsupported(f"{part} of {whole} is no share of the requests")
+            raise Unsupported(f"{part} of {whole} is no fraction of the requests")
         common = math.gcd(part, whole)
         return part // common, whole // common
 
@@ -85,7 +85,7 @@ def read_filters(
         else:
             raise Unsupported(f"the filter {each.type[:40]!r} is not supported, or has no content")
     if policy.answers and (mirrors or policy.mirrors):
-        raise Unsupported("RequestMirror is not possible beside RequestRedirect and DirectResponse: HAProxy answers")
+        raise Unsupported("RequestMirror excludes RequestRedirect and DirectResponse: HAProxy itself answers")
     if policy.location is not None and policy.reply is not None:
         raise Unsupported("RequestRedirect and DirectResponse exclude each other")
     return Filters(policy, tuple(mirrors), auth=auth, body=body, path=path, listener=listener)
@@ -94,14 +94,14 @@ def read_filters(
 def checked_auth(of: rule_wire.ExternalAuthFilter, pool: str) -> ExternalAuth:
     """Read `externalAuth`. `pool` is the pool of the authorization server."""
     if of.protocol not in ("HTTP", "GRPC"):
-        raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported: HTTP and GRPC are")
+        raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported (allowed: HTTP, GRPC)")
     if not _PATH.fullmatch(of.http.path and f"/{of.http.path.strip('/')}"):
         raise Unsupported(f"{of.http.path[:80]!r} is no path")
     names = (*of.http.allowed_headers, *of.http.allowed_response_headers, *of.grpc.allowed_headers)
     if strange := [name for name in names if not _TOKEN.fullmatch(name)]:
         raise Unsupported(f"{strange[0][:80]!r} is no name of a header")
     if not 0 <= of.forward_body.max_size < 65536:
-        raise Unsupported(f"{of.forward_body.max_size} is no length of a body that can be sent (0 to 65535)")
+        raise Unsupported(f"forwardBody.maxSize {of.forward_body.max_size} is out of range (allowed: 0 to 65535)")
     if of.protocol == "GRPC":
         return ExternalAuth(pool, "", of.grpc.allowed_headers, (), of.forward_body.max_size, grpc=True)
     prefix = f"/{stripped}" if (stripped := of.http.path.strip("/")) else ""
@@ -120,7 +120,7 @@ def _header(name: str, value: str = "-") -> tuple[str, str]:
 
 def _bounded(values: Sequence[T]) -> Sequence[T]:
     if len(values) > _MOST_ENTRIES:
-        raise Unsupported(f"{len(values)} entries of one list are more than {_MOST_ENTRIES}")
+        raise Unsupported(f"a list has {len(values)} entries (allowed: {_MOST_ENTRIES})")
     return values
 
 
@@ -166,7 +166,7 @@ def _redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMatch, li
 
 def _replying(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, str]:
     if not 200 <= of.status_code <= 599:
-        raise Unsupported(f"HAProxy cannot answer {of.status_code} (can: 200 to 599)")
+        raise Unsupported(f"HAProxy cannot answer {of.status_code} (allowed: 200 to 599)")
     body = "" if of.status_code in _WITHOUT_BODY else of.body.string
     content = body.encode("utf-8", "replace")
     if len(content) > _LONGEST:
@@ -248,10 +248,12 @@ def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: ru
     if retry is None:
         return policy
     if retry.attempts is not None and not 0 <= retry.attempts <= 100:
-        raise Unsupported(f"{retry.attempts} attempts are not possible (0 to 100)")
+        raise Unsupported(f"{retry.attempts} attempts are not possible (allowed: 0 to 100)")
     codes = tuple(sorted(set(retry.codes)))
     if strange := [code for code in codes if code not in _RETRIED]:
-        raise Unsupported(f"HAProxy cannot retry after {strange[0]} (can: {', '.join(map(str, sorted(_RETRIED)))})")
+        raise Unsupported(
+            f"HAProxy cannot retry after {strange[0]} (allowed: {', '.join(map(str, sorted(_RETRIED)))})"
+        )
     attempts = 1 if retry.attempts is None else retry.attempts
     errors = (*_LOST, *(("response-timeout",) if one < _ENDLESS else ()))
     fitting = whole // one - 1 if one < whole < _ENDLESS else attempts
@@ -262,7 +264,7 @@ def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) ->
     if of is None:
         return policy
     if of.type != "Cookie":
-        raise Unsupported("session persistence is by a cookie")
+        raise Unsupported("session persistence is supported by cookie only")
     name = of.session_name or ""
     if name and not _TOKEN.fullmatch(name):
         raise Unsupported(f"{name[:80]!r} is no name of a cookie")

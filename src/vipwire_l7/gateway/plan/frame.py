@@ -189,11 +189,11 @@ class _Draft:
             name = f"{'udp' if listener.is_udp else 'gateway'}{mark}"
             text = ""
             if name in self._refused:
-                text = f"{place} is taken by another program, or may not be taken"
+                text = f"HAProxy cannot bind {place}: another program uses it, or the kernel does not allow it"
             elif listener.is_udp:
                 self.made.datagrams.setdefault(place, DatagramFrontend(name, bind, port))
             elif self._setting.reserves(bind, port):
-                text = f"{place} is where Ingresses come in (--http, --https)"
+                text = f"{place} is reserved for Ingresses (--http, --https)"
             else:
                 text = self.made.ports.setdefault(place, SharedPort(bind, port, mark)).add(listener)
             if text:
@@ -267,7 +267,11 @@ def _addresses(
     `given` are the addresses from the pool, `assigned` those from `vipwire up`, None if it assigns none.
     """
     if gateway.spec.infrastructure.parameters_ref is not None:
-        return no("InvalidParameters", "infrastructure.parametersRef: this controller has no parameters"), (), ()
+        return (
+            no("InvalidParameters", "infrastructure.parametersRef: this controller does not support parameters"),
+            (),
+            (),
+        )
     for each in gateway.spec.addresses:
         if each.type != "IPAddress":
             return no("UnsupportedAddress", f"{each.type[:80]}: only IPAddress is supported"), (), ()
@@ -276,11 +280,11 @@ def _addresses(
         return yes("Programmed"), (setting.bind,), setting.addresses
     if not values and not given and not assigned:
         flag = "--address-pool" if setting.pool else "vipwire up --load-balancer-range"
-        return no("AddressNotAssigned", f"no address of the pool is left ({flag})"), (), ()
+        return no("AddressNotAssigned", f"the address pool is exhausted ({flag})"), (), ()
     pool = AddressPool(setting.pool)
     usable = setting.usable.union(assigned or ())
     if strange := [value for value in values if value not in usable and value not in pool]:
-        text = f"{strange[0][:80]} is none of this controller's addresses (--address, --address-pool)"
+        text = f"this controller does not have the address {strange[0][:80]} (--address, --address-pool)"
         return no("AddressNotUsable", text), (), ()
     values = values or given or assigned or ()
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values

@@ -174,7 +174,7 @@ def _judged(
         accepted, clients = judged.accepted, judged.check
         resolved = resolved if judged.resolved.holds else judged.resolved
     if strange and supported:
-        text = f"{', '.join(strange)}: no kind of route for {spec.protocol}"
+        text = f"{', '.join(strange)}: not supported by {spec.protocol} listeners"
         resolved = no("InvalidRouteKinds", text)
     return Listener(
         gateway,
@@ -198,7 +198,7 @@ def _accepted(spec: wire.GatewayListener) -> Verdict:
     if spec.hostname and not is_hostname(spec.hostname):
         return no("UnsupportedValue", f"{spec.hostname[:80]!r} is no host")
     if spec.protocol == "HTTPS" and spec.tls is not None and spec.tls.mode == "Passthrough":
-        return no("UnsupportedValue", "HTTPS ends TLS here; for Passthrough the protocol is TLS")
+        return no("UnsupportedValue", "HTTPS listeners terminate TLS; Passthrough needs the protocol TLS")
     return yes("Accepted")
 
 
@@ -237,11 +237,11 @@ def _conflict(listener: Listener, others: _Index) -> Verdict:
         told_apart = {mode, listener.mode} <= TLS_MODES
         rival = next(iter(hosts.get(listener.host, ()) if told_apart else next(iter(hosts.values()))), None)
         if rival is not None:
-            text = f"port {listener.port} is {rival.spec.protocol} for the listener {rival.spec.name}"
+            text = f"the listener {rival.spec.name} uses port {listener.port} with the protocol {rival.spec.protocol}"
             return yes("ProtocolConflict", text)
     for each in there.get(listener.mode, {}).get(listener.host, ()):
         if each is not listener:
-            return yes("HostnameConflict", f"the listener {each.spec.name} has the same port and host")
+            return yes("HostnameConflict", f"the listener {each.spec.name} has the same port and hostname")
     return no("NoConflicts")
 
 

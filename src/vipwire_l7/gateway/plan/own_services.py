@@ -73,19 +73,19 @@ class OwnServices:
         places = dict.fromkeys(each.place for each in listeners if _is_real(each))
         name, found = self.name_of(gateway), self.there(gateway)
         if found is None and self._world.services.get(name) is not None:
-            return Standing(lacks=f"the Service {name} is not this Gateway's")
+            return Standing(lacks=f"the Service {name} belongs to another owner")
         if not places:
             return Standing()
         known = self._known.get(gateway.name, {})
         targets = {place: self._target(known.get(place)) for place in places}
         if not all(targets.values()):
-            return Standing(lacks="no port of nodes is left (--service-ports)")
+            return Standing(lacks="all node ports are in use (--service-ports)")
         more = gateway.spec.infrastructure
         asked = next(iter(named(gateway)), "")
         self.wanted[name] = OwnService(name, gateway.name, targets, more.labels, more.annotations, asked)
         served = {place: target for place, target in targets.items() if known.get(place) == target}
         if found is None or not found.balanced:
-            return Standing((), served, f"the Service {name} has no address yet: the cluster gives it")
+            return Standing((), served, f"the cluster has not assigned an address to the Service {name} yet")
         return Standing(found.balanced, served)
 
     def _target(self, known: int | None) -> int:

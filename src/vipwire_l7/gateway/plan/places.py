@@ -45,12 +45,12 @@ class SharedPort:
     def _objection(self, listener: Listener) -> str:
         modes = {*self.ways, listener.mode}
         if len(modes) > 1 and not modes <= TLS_MODES:
-            return f"port {listener.port} has another protocol for an older Gateway at the same address"
+            return f"an older Gateway uses port {listener.port} of this address with another protocol"
         if self.hosts.get(listener.host, set()) - {listener.mode}:
-            return f"port {listener.port} has another protocol for this host, by an older Gateway at the same address"
+            return f"an older Gateway uses port {listener.port} and this hostname with another protocol"
         first = next(iter(self.ways.get(listener.mode, ())), None)
         if first is not None and first.clients != listener.clients:
-            return f"port {listener.port} asks for other certificates of clients for an older Gateway"
+            return f"an older Gateway validates client certificates differently on port {listener.port}"
         return ""
 
     def mark_of(self, mode: Mode) -> str:

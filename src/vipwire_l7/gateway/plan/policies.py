@@ -139,7 +139,7 @@ def _attach(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
         if kind is not None:
             place = (kind, ObjectName(policy.name.namespace, target.name), target.section)
             if made.by_place.setdefault(place, asked) is not asked:
-                verdict = no("Conflicted", "an older policy is for the same")
+                verdict = no("Conflicted", "an older policy has the same target")
         if verdict.reason != "Conflicted" and verdict.holds and judged.problems:
             verdict = no("Invalid", "; ".join(judged.problems)[:1000])
         judged.targets[target] = verdict
@@ -152,7 +152,7 @@ def _traffic(policy: Item, world: GatewayWorld) -> Asked:
     values, strange = values_of(policy.spec, TRAFFIC)
     annotations = AnnotationValues(values)
     owner = Asker(policy.kind.value, policy.name, "spec.basicAuth")
-    login, problems, locked = login_of(owner, annotations, world.secrets.get, "what the policy is for is closed")
+    login, problems, locked = login_of(owner, annotations, world.secrets.get, "the targets of the policy answer 503")
     texts = (*strange, *(each.message for each in problems))
     return Asked(general_policy(annotations, login), texts, bool(strange) or locked)
 
@@ -179,17 +179,19 @@ class _Here:
         name = ObjectName(policy.name.namespace, target.name)
         if policy.kind is IngressKind.BACKEND_POLICY:
             if (target.group, target.kind) != ("", "Service"):
-                return None, no("Invalid", f"{target.kind[:40]!r}: a BackendPolicy is for Services")
+                return None, no("Invalid", f"{target.kind[:40]!r}: a BackendPolicy targets Services")
             return IngressKind.SERVICE, self._service(self.world.services.get(name), name, target)
         kind = _TRAFFIC_KINDS.get(target.kind)
         if kind is None or target.group != wire.GROUP:
-            text = f"{target.kind[:40]!r}: a TrafficPolicy is for {', '.join(_TRAFFIC_KINDS)}"
+            text = f"{target.kind[:40]!r}: a TrafficPolicy targets {', '.join(_TRAFFIC_KINDS)}"
             return None, no("Invalid", text)
         sections = self._sections(kind, name)
         if sections is None:
             return kind, no("TargetNotFound", f"there is no {kind.value} {name} of this controller")
         if target.section and target.section not in sections:
-            return kind, no("TargetNotFound", f"{kind.value} {name} has no part with the name {target.section[:80]}")
+            return kind, no(
+                "TargetNotFound", f"{kind.value} {name} has no section with the name {target.section[:80]}"
+            )
         return kind, yes("Accepted")
 
     def _service(self, service: BackendService | None, name: ObjectName, target: Target) -> Verdict:

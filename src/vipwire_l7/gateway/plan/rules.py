@@ -92,9 +92,7 @@ def _entries(
             known[key], verdict = _target(route, rule, match.path, attachment, targets)
             read.note(verdict)
         if _may_miss(route, rule, match, attachment, targets):
-            text = (
-                f"{match.path.path[:80]!r} may need too many steps to guard anything; what it could match is closed"
-            )
+            text = f"{match.path.path[:80]!r} is too expensive to enforce access control; all its paths are denied"
             read.failed.setdefault(index, text)
             wide = re.escape(literal_prefix(match.path.path))
             yield Entry(

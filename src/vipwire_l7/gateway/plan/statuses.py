@@ -14,10 +14,10 @@ from vipwire_l7.watch.objects import Declared, IngressKind, Json
 
 _NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
 _SENTENCES: Final = {
-    "Accepted": "it is served",
-    "Programmed": "HAProxy has it",
-    "ResolvedRefs": "all that it names is there",
-    "NoConflicts": "nobody else wants the same",
+    "Accepted": "accepted",
+    "Programmed": "programmed in HAProxy",
+    "ResolvedRefs": "all references resolved",
+    "NoConflicts": "no conflicts",
 }
 _MOST_ANCESTORS: Final = 16
 _LONGEST: Final = 4096
@@ -37,7 +37,7 @@ def condition(kind: str, verdict: Verdict, generation: int) -> Json:
 def class_status(item: Declared[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
     accepted = yes("Accepted")
     if item.spec.parameters_ref is not None:
-        accepted = no("InvalidParameters", "this controller has no parameters")
+        accepted = no("InvalidParameters", "this controller does not support parameters")
     return {
         "conditions": [
             condition("Accepted", accepted, item.generation),
@@ -79,7 +79,7 @@ def tls_conditions(gateway: Gateway, listeners: Iterable[Listener], certificate:
     if certificate is not None:
         made.append(condition("ResolvedRefs", certificate, gateway.generation))
     if any(each.clients is not None and each.clients.optional for each in listeners):
-        text = "clients without a valid certificate are let in"
+        text = "clients without a valid certificate may connect"
         insecure = yes("ConfigurationChanged", text)
         made.append(condition("InsecureFrontendValidationMode", insecure, gateway.generation))
     return made
@@ -91,7 +91,7 @@ def set_status(
     """Write the status of a ListenerSet. `own` are its listeners, `address` is its Gateway's address condition."""
     accepted, programmed = _overall(own)
     if not let_in:
-        accepted = programmed = no("NotAllowed", "the Gateway lets in no ListenerSet of this namespace")
+        accepted = programmed = no("NotAllowed", "the Gateway does not allow ListenerSets from this namespace")
     elif address.reason in _NOT_ACCEPTED:
         accepted, programmed = no("ParentNotAccepted", address.message), no("ParentNotProgrammed", address.message)
     elif not address.holds:
@@ -110,7 +110,7 @@ def set_status(
 def _overall(listeners: Sequence[Listener]) -> tuple[Verdict, Verdict]:
     served = [each for each in listeners if each.serves]
     names = ", ".join(each.spec.name for each in listeners if not each.serves or not each.resolved.holds)
-    text = f"not valid: {names}" if names else ""
+    text = f"invalid listeners: {names}" if names else ""
     if listeners and not served:
         return no("ListenersNotValid", text), no("Invalid", text)
     if names:
@@ -135,7 +135,7 @@ def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], addre
         programmed = no(reason, programmed.message)
     elif programmed.holds and not address.holds:
         programmed = no("Pending", address.message)
-    overlap = yes("OverlappingHostnames", f"hosts are also those of {', '.join(listener.overlaps)}")
+    overlap = yes("OverlappingHostnames", f"hostnames overlap with {', '.join(listener.overlaps)}")
     overlapping = [condition("OverlappingTLSConfig", overlap, generation)] if listener.overlaps else []
     return {
         "name": listener.spec.name,

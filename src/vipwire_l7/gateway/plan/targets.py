@@ -125,7 +125,7 @@ class Targets:
         if ref.filters and within is not None and within.path is not None and within.listener is not None:
             own = read_filters(ref.filters, within.path, within.listener, policy)
             if own.auth is not None or own.policy.reply is not None:
-                raise Unsupported("ExternalAuth and DirectResponse are for rules, not for single backends")
+                raise Unsupported("ExternalAuth and DirectResponse apply to rules, not to single backends")
             mirrored = self._mirrors(route, own, protocol)
             verdict = verdict if mirrored.holds else mirrored
             policy = replace(own.policy, mirrors=(*policy.mirrors, *own.mirrored))
@@ -139,7 +139,7 @@ class Targets:
     ) -> tuple[tuple[BackendService, BackendPort] | None, Verdict]:
         """Return the Service's port that a reference names."""
         if (ref.group, ref.kind) != ("", "Service"):
-            return None, no("InvalidKind", f"{ref.group}/{ref.kind} {ref.name}: backends are Services")
+            return None, no("InvalidKind", f"{ref.group}/{ref.kind} {ref.name}: only Services can be backends")
         name = ObjectName(ref.namespace or route.name.namespace, ref.name)
         if not may_refer(self.world, route, "", "Service", name):
             text = f"Service {name}: no ReferenceGrant of {name.namespace} allows it"
@@ -179,7 +179,7 @@ class Targets:
         """Return the target for a backend that cannot be resolved. CORS lets browsers read the answer."""
         if route.kind in _BROKEN_FOR or policy.cors is None:
             return _BROKEN_FOR.get(route.kind, BROKEN)
-        self.bodies[_NOWHERE.body] = "this route leads nowhere, as its status tells\n"
+        self.bodies[_NOWHERE.body] = "this route has no backend: see its status\n"
         return self._answer(replace(policy, location=None, reply=_NOWHERE))
 
     def _answer(self, policy: Policy) -> str:
@@ -223,7 +223,7 @@ class Targets:
 def weight_of(ref: rule_wire.BackendRef) -> int:
     """Return the weight of a reference. Raise Unsupported."""
     if not 0 <= ref.weight <= _MOST_WEIGHT:
-        raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
+        raise Unsupported(f"the weight {ref.weight} is out of range (allowed: 0 to {_MOST_WEIGHT})")
     return ref.weight
 
 

@@ -47,11 +47,13 @@ class DatagramCounters(Collector):
         self._counted, self._relayed = counted, listeners
 
     def collect(self) -> Iterable[Metric]:
-        sessions = CounterMetricFamily("vipwire_gateway_udp_sessions", "Clients that endpoints got", labels=_LABELS)
+        sessions = CounterMetricFamily(
+            "vipwire_gateway_udp_sessions", "Clients assigned to endpoints", labels=_LABELS
+        )
         failed = CounterMetricFamily("vipwire_gateway_udp_failures", "Clients that endpoints refused", labels=_LABELS)
         sent = CounterMetricFamily("vipwire_gateway_udp_received_bytes", "Bytes from clients", labels=_LABELS)
         received = CounterMetricFamily("vipwire_gateway_udp_sent_bytes", "Bytes to clients", labels=_LABELS)
-        current = GaugeMetricFamily("vipwire_gateway_udp_current_sessions", "Clients that are there", labels=_LABELS)
+        current = GaugeMetricFamily("vipwire_gateway_udp_current_sessions", "Current clients", labels=_LABELS)
         for name, endpoints in self._counted.listeners.items():
             known = self._relayed[name].labels if name in self._relayed else {}
             for each in endpoints:
@@ -91,7 +93,7 @@ class DatagramRelay:
             desired = self._controller.desired
             wanted = relayed(desired.datagrams, desired.servers, ipv6=_IPV6.exists())
             for name, why in (await asyncio.to_thread(self._follow, wanted)).items():
-                log.warning("cannot listen for datagrams", listener=name, error=why)
+                log.warning("cannot listen on a UDP port", listener=name, error=why)
                 self._controller.desired.exclude_frontend(name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY):

@@ -339,7 +339,7 @@ class IngressPlanner:
             hosts = tls.hosts or pair.names
             good, strange = self._tenancy(hosts, noted).certified(hosts, ingress.name.namespace)
             for host in strange:
-                text = f"{host} is another namespace's, which does not share it; it gets no certificate from here"
+                text = f"{host} belongs to a namespace that does not share it; it does not get this certificate"
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))
             if good or not strange:
                 asker = Asker("Ingress", ingress.name, tls.field)

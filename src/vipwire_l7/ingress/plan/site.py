@@ -63,7 +63,7 @@ class SiteResult:
 
 def failure(name: ObjectName, error: Exception) -> Problem:
     """Report an unexpected exception in the planning of an Ingress."""
-    return Problem("Ingress", name, "", f"cannot be planned, which is a defect of vipwire; {unexpected(error)}")
+    return Problem("Ingress", name, "", f"internal error, please report it: {unexpected(error)}")
 
 
 class SiteDraft:
@@ -102,7 +102,7 @@ class SiteDraft:
         """Give a canary its part of a path."""
         main = self._routes.get(key)
         if main is None or wanted.canary is None:
-            self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
+            self._note(wanted.ingress, rule.field, "no other Ingress serves this path; the canary is ignored")
             return
         foreign = main.owner.namespace != wanted.ingress.name.namespace
         if foreign and self._is_strange(wanted, rule, "a canary"):
@@ -110,13 +110,15 @@ class SiteDraft:
         shared = self.pools.get(main.target)
         if shared is None:
             self._note(
-                wanted.ingress, rule.field, f"the path is {main.owner}'s and answers 503; so does this part of it"
+                wanted.ingress,
+                rule.field,
+                f"the path belongs to {main.owner} and answers 503, so the canary does too",
             )
             return
         split = self._splits.get(key) or Split(main.target)
         left = split.left
         if wanted.canary.weight > left:
-            text = f"other canaries of the path leave {left} percent; this one gets no more"
+            text = f"the weights of all canaries exceed 100 percent; this one is reduced to {left} percent"
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
         if text := self._excess(wanted, key[0], _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
             self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
@@ -195,14 +197,14 @@ class SiteDraft:
             return
         guards = key[1] is Match.EXPRESSION and (wanted.closed or bool(wanted.policy.guard))
         if guards and is_costly(rule.path):
-            self._shut_below(wanted, rule, "it may need more steps than there are")
+            self._shut_below(wanted, rule, "it is too expensive to enforce access control")
             return
         if self._tenancy.hosts_apart and self._is_strange(wanted, rule, "a path"):
             return
         holder = self._routes.get(key)
         if holder is not None:
             owner = (
-                "is there twice"
+                "occurs twice"
                 if holder.owner == wanted.ingress.name
                 else f"belongs to {holder.owner}, which is older"
             )
@@ -229,7 +231,7 @@ class SiteDraft:
         below = literal_prefix(rule.path)
         guard = () if wanted.closed else wanted.policy.guard
         self._shut.setdefault(below, set()).add(guard)
-        text = f"{rule.path[:80]} guards, but {why}: all of {below or '/'} is closed"
+        text = f"{rule.path[:80]} has access controls, but {why}: all of {below or '/'} is denied"
         self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
 
     def _target(

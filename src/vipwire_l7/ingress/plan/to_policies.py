@@ -38,7 +38,7 @@ def backend_policies(
             if known.setdefault(service, spec) is spec:
                 fresh.append({"group": "", "kind": "Service", "name": service.name})
             elif known[service] != spec:
-                text = f"an older Ingress uses the Service {service} in another way, which counts for both"
+                text = f"an older Ingress sets other values for the Service {service}, which apply to both"
                 problems.append(Problem("Ingress", ingress.name, "metadata.annotations", text))
         made += _policies("BackendPolicy", ingress, fresh, spec)
     return made, problems

@@ -86,7 +86,7 @@ def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
     annotations = read_annotations(ingress)
     users = users_of(ingress.name.namespace, annotations)
     asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
-    login, problems, locked = login_of(asker, annotations, secrets.get, "the Ingress is closed")
+    login, problems, locked = login_of(asker, annotations, secrets.get, "the Ingress answers 503")
     return Wanted(
         ingress,
         annotations,
@@ -158,7 +158,7 @@ def _resolve(
 def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
     """Yield the invalid weights of a Service."""
     for complaint in read_weights(service.annotations)[1]:
-        yield f"{ref.service} has an annotation vipwire.io/weights that is wrong in part: {complaint}"
+        yield f"{ref.service}: the annotation vipwire.io/weights is invalid in part: {complaint}"
 
 
 def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:

@@ -29,7 +29,7 @@ def checked_expression(text: str) -> str:
     if not text or len(text) > _LONGEST or not _ALLOWED.fullmatch(text):
         raise Unsupported(f"the regular expression {text[:80]!r} is empty, too long or not printable ASCII")
     if _FOREIGN.search(text) or any(_misnames(part[0]) for part in _PARTS.finditer(text)):
-        raise Unsupported(f"the regular expression {text[:80]!r} uses what RE2 does not have")
+        raise Unsupported(f"the regular expression {text[:80]!r} uses syntax that RE2 does not have")
     try:
         with warnings.catch_warnings():
             # Python warns of `[[`, `--` and `&&` in a class, which it may read otherwise one day.
@@ -38,7 +38,7 @@ def checked_expression(text: str) -> str:
     except (re.error, OverflowError, RecursionError) as error:
         raise Unsupported(f"the regular expression {text[:80]!r} cannot be read: {error}") from error
     if _size(text) > _LARGEST:
-        raise Unsupported(f"the regular expression {text[:80]!r} repeats too much")
+        raise Unsupported(f"the regular expression {text[:80]!r} has too many repeats")
     return text
 
 

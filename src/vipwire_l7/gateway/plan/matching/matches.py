@@ -95,7 +95,7 @@ def _named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[
     for each in matches:
         name = each.name.lower() if aspect is Aspect.HEADER else each.name
         if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _plain(name):
-            raise Unsupported(f"{each.name[:80]!r} is no name that HAProxy can look for")
+            raise Unsupported(f"{each.name[:80]!r} is no name that HAProxy can compare")
         if name in seen:  # the first of several counts (HTTPRouteMatch)
             continue
         seen.add(name)

@@ -29,12 +29,12 @@ def authorities_of(
         resolved = resolved if verdict.holds else verdict
     if bundle is not None:
         is_bundle = (bundle.group, bundle.kind) == _BUNDLE
-        strange = no(wrong_kind, f"{bundle.kind[:80]}: clusterTrustBundleRef names a ClusterTrustBundle")
+        strange = no(wrong_kind, f"{bundle.kind[:80]}: clusterTrustBundleRef must name a ClusterTrustBundle")
         pem, verdict = _bundle(bundle.name, world) if is_bundle else ("", strange)
         pems.append(pem)
         resolved = resolved if verdict.holds else verdict
     text = "".join(dict.fromkeys(pems))
-    return text, resolved if text or not resolved.holds else _bad("names no certificate")
+    return text, resolved if text or not resolved.holds else _bad("no reference names a CA certificate")
 
 
 def file_of(text: str) -> str:
@@ -47,7 +47,9 @@ def _authority(ref: rule_wire.ObjectRef, owner: Item, world: GatewayWorld, wrong
     if (ref.group, ref.kind) == _BUNDLE:
         return _bundle(ref.name, world)
     if (ref.group, ref.kind) != ("", "ConfigMap"):
-        return "", no(wrong_kind, f"{ref.kind[:80]} {name}: authorities are in a ConfigMap or a ClusterTrustBundle")
+        return "", no(
+            wrong_kind, f"{ref.kind[:80]} {name}: CA certificates must be in a ConfigMap or a ClusterTrustBundle"
+        )
     if not may_refer(world, owner, "", "ConfigMap", name):
         return "", no("RefNotPermitted", f"ConfigMap {name}: no ReferenceGrant of {name.namespace} allows it")
     text = world.authorities(name).get("ca.crt")
@@ -67,7 +69,7 @@ def _read(text: str, what: str) -> tuple[str, Verdict]:
     try:
         chain = x509.load_pem_x509_certificates(text.encode())
     except ValueError:
-        return "", _bad(f"{what} is no certificate in PEM")
+        return "", _bad(f"{what} has no valid certificate in PEM")
     return b"".join(each.public_bytes(Encoding.PEM) for each in chain).decode("ascii"), yes("ResolvedRefs")
 
 

@@ -54,7 +54,7 @@ def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> Ba
         for key in targets_of(policy):
             conflicts |= made.by_port.setdefault(key, checked) is not checked
         if conflicts:
-            text = "an older policy is for the same Service and port"
+            text = "an older policy has the same Service and port"
             checked = Checked(policy, no("Conflicted", text), checked.resolved, checked.verification)
         made.checked[policy.kind, policy.name] = checked
     return made
@@ -80,7 +80,7 @@ def _checked(
     if not is_hostname(host) or host.startswith("*"):
         return Checked(policy, no("Invalid", f"{host[:80]!r} is no host"), resolved)
     if any((each.type, each.hostname) != ("Hostname", host) for each in validation.subject_alt_names):
-        text = "HAProxy checks certificates for the name that it asks for: subjectAltNames can only be the hostname"
+        text = "HAProxy verifies certificates by the hostname: subjectAltNames must be the hostname"
         return Checked(policy, no("Invalid", text), resolved)
     if validation.well_known is not None:
         accepted = _well_known(validation, has_system=has_system)
@@ -97,8 +97,8 @@ def _well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool
     """Check a policy that names the system's CA certificates."""
     others = validation.ca_certificate_refs or validation.cluster_trust_bundle_ref
     if validation.well_known != _WELL_KNOWN or others:
-        return no("Invalid", "wellKnownCACertificates can only be System, without references")
+        return no("Invalid", "wellKnownCACertificates must be System, without references")
     if not has_system():
-        text = "wellKnownCACertificates: HAProxy finds no authorities on this machine (Debian: ca-certificates)"
+        text = "wellKnownCACertificates: HAProxy finds no CA certificates on this machine (Debian: ca-certificates)"
         return no("Invalid", text)
     return yes("Accepted")

@@ -36,7 +36,7 @@ def pair_of(owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str
     """Read the certificate of a Secret. `bad` is the reason if the reference leads to none."""
     name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
     if (ref.group, ref.kind) != ("", "Secret"):
-        return no(bad, f"{ref.kind[:80]} {name}: a certificate is in a Secret")
+        return no(bad, f"{ref.kind[:80]} {name}: a certificate must be in a Secret")
     if not may_refer(world, owner, "", "Secret", name):
         return no("RefNotPermitted", f"Secret {name}: no ReferenceGrant of {name.namespace} allows it")
     pair, reason = world.pair(name)
