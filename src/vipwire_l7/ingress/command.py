@@ -37,7 +37,10 @@ _LONGEST_DOMAIN: Final = 250
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of `vipwire ingress` and its subcommands, by click's names. Those with a default not all have."""
+    """The flags of `vipwire ingress` and its subcommands, by click's names.
+
+    Not all commands have those with a default.
+    """
 
     run_dir: Path
     ingress_class: str
@@ -75,7 +78,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     lease: str = ""
     metrics_bind_address: str = ""
     bind: str = ""
-    """Where Gateways listen."""
+    """The address of Gateways."""
 
 
 FlagsT = TypeVar("FlagsT", bound=Flags)

@@ -179,7 +179,7 @@ class AnnotationValues:
     nginx_rewrite: bool = False
 
     def __call__(self, name: str, default: ValueT) -> ValueT:
-        """Look up a value, of the type of the default."""
+        """Return a value if it has the type of the default, else the default."""
         found = self.values.get(name)
         return found if isinstance(found, type(default)) else default
 

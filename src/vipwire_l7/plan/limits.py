@@ -1,7 +1,7 @@
-"""Limits what one namespace may have, however little the other namespaces have. Pure.
+"""Limits the objects of one namespace, independent of the other namespaces. Pure.
 
 One process plans for all namespaces, and one HAProxy serves them, so many objects of one namespace cost all. A limit
-counts one namespace alone: no namespace can have an object of another refused. The oldest objects come first:
+counts one namespace alone: no namespace can make vipwire refuse an object of another. The oldest objects come first:
 vipwire never refuses an object for a younger one.
 """
 
@@ -15,7 +15,7 @@ from vipwire_l7.watch.snapshot import ObjectRef
 
 
 class Limited(enum.Enum):
-    """What `--namespace-limit` names."""
+    """The kinds of `--namespace-limit`."""
 
     HOSTS = "hosts"
     PATHS = "paths"
@@ -32,14 +32,14 @@ MOST: Final[Most] = {
     Limited.CERTIFICATES: 10_000,
     Limited.LISTENERS: 1_000,
 }
-"""Twice what one namespace of 5,000 hosts has, with a certificate and a backend for each."""
+"""Twice the needs of a namespace of 5,000 hosts with a certificate and a backend for each."""
 Age: TypeAlias = tuple[str, ObjectName, int]
 Demand: TypeAlias = Mapping[tuple[Limited, Hashable], int]
-"""How much an object asks for: two objects that name the same host, certificate or backend ask for one."""
+"""The counts of an object: two objects with the same host, certificate or backend count once."""
 
 
 def limits_of(texts: Iterable[str]) -> Most:
-    """Read the values of `--namespace-limit`; raise ValueError for one that is none."""
+    """Read the values of `--namespace-limit`; raise ValueError for an invalid one."""
     kinds, made = {each.value: each for each in Limited}, dict(MOST)
     for text in texts:
         kind, _, number = text.partition("=")
@@ -50,20 +50,18 @@ def limits_of(texts: Iterable[str]) -> Most:
 
 
 def each_one(kind: Limited, keys: Iterable[Hashable]) -> dict[tuple[Limited, Hashable], int]:
-    """Write a demand for one of a kind for each key."""
+    """Count one of a kind for each key."""
     return {(kind, key): 1 for key in keys}
 
 
 class _Namespace:
-    """The demands of a namespace's objects."""
-
     def __init__(self) -> None:
         self.objects: dict[ObjectRef, tuple[Age, Demand]] = {}
         self.sums, self._users = Counter[Limited](), Counter[tuple[Limited, Hashable]]()
         self.refused: dict[ObjectRef, str] = {}
 
     def swap(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
-        """Put a demand in place of the object's last one."""
+        """Replace an object's demand."""
         _, before = self.objects.pop(ref, (age, {}))
         for key, number in before.items():
             self._users[key] -= 1
@@ -77,7 +75,7 @@ class _Namespace:
             self.objects[ref] = age, demand
 
     def judge(self, most: Most) -> set[ObjectRef]:
-        """Decide which objects are over a limit; return those of which that is another than before."""
+        """Decide which objects exceed a limit; return those whose answer changed."""
         before, self.refused = self.refused, {}
         if _excess(self.sums, most) is not None:
             had, sums = set[tuple[Limited, Hashable]](), Counter[Limited]()
@@ -95,7 +93,7 @@ class _Namespace:
 
 
 class Limits:
-    """The objects that are over a limit of their namespace. Put all changes, then judge."""
+    """The objects that exceed a limit of their namespace. Call `put` for all changes, then `judge`."""
 
     def __init__(self, most: Most = MOST) -> None:
         self._most = most
@@ -103,12 +101,12 @@ class Limits:
         self._changed = set[str]()
 
     def put(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
-        """Note what an object asks for; nothing if there is no such object any more."""
+        """Record an object's demand; an empty one removes the object."""
         self._namespaces.setdefault(ref[1].namespace, _Namespace()).swap(ref, age, demand)
         self._changed.add(ref[1].namespace)
 
     def judge(self) -> set[ObjectRef]:
-        """Judge the namespaces that have changed; return the objects that are refused now or are no more."""
+        """Check the changed namespaces; return the objects whose answer changed."""
         changed, self._changed = self._changed, set()
         found = {ref for name in changed for ref in self._namespaces[name].judge(self._most)}
         for name in changed:
@@ -117,7 +115,7 @@ class Limits:
         return found
 
     def excess(self, ref: ObjectRef) -> str:
-        """Say which limit an object is over; empty for none."""
+        """Return the limit that an object exceeds; empty for none."""
         found = self._namespaces.get(ref[1].namespace)
         return found.refused.get(ref, "") if found is not None else ""
 

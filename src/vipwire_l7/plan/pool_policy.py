@@ -124,7 +124,7 @@ def login_of(
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
     """Read the users of an object. The last value tells whether to deny the object, for it has no valid users.
 
-    `secret` looks one up; `closed` ends the message, such as "the Ingress is closed".
+    `secret` looks one up; `closed` ends the message, such as "the Ingress answers 503".
     """
     found = users_of(owner.name.namespace, annotations)
     if found is None:

@@ -18,7 +18,7 @@ from vipwire.watched_objects.event import EventOf
 NOTHING: Final = MappingProxyType[str, str]({})
 """The annotations and labels of all objects without any, as one object."""
 Json: TypeAlias = dict[str, Any]
-"""An object of JSON, as an API server has it."""
+"""A JSON object of an API server."""
 
 
 class IngressKind(enum.Enum):

@@ -138,7 +138,7 @@ class _Draft:
         self.made = Frame(backend_tls_of(world, has_system=setting.has_system_authorities))
 
     def judge_limits(self, gateways: Iterable[Gateway]) -> None:
-        """Find the Gateways and ListenerSets that are over limits of their namespaces."""
+        """Find the Gateways and ListenerSets that exceed a limit of their namespaces."""
         for gateway in gateways:
             owners: tuple[ListenerOwner, ...] = (gateway, *self._of_gateway.get(gateway.name, ()))
             for number, each in enumerate(owners):

@@ -119,7 +119,7 @@ def listeners_of(
 ) -> tuple[Listener, ...]:
     """Validate all listeners of a Gateway. `sets` are the ListenerSets that the Gateway allows, the oldest first.
 
-    `excess` names the limit of its namespace that a Gateway or ListenerSet exceeds.
+    `excess` returns the limit of its namespace that a Gateway or ListenerSet exceeds.
     """
     owners: tuple[ListenerOwner, ...] = (gateway, *sets)
     made = [
@@ -141,7 +141,7 @@ def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
 
 
 def demand_of(owner: ListenerOwner) -> Demand:
-    """Count what a Gateway or ListenerSet asks for, as limits of its namespace do."""
+    """Count a Gateway or ListenerSet for the limits of its namespace."""
     refs = (ref for each in owner.spec.listeners if each.tls for ref in each.tls.certificate_refs)
     names = {ObjectName(ref.namespace or owner.name.namespace, ref.name) for ref in refs}
     return {

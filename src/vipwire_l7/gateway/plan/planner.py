@@ -166,7 +166,7 @@ class GatewayPlanner:
             self._put_datagrams(place, self._frame)
 
     def _plan_route(self, ref: ObjectRef, world: GatewayWorld, hosts: set[HostKey], places: set[str]) -> None:
-        """Plan a route again; note the hosts and places of UDP that have to do with it."""
+        """Plan a route again; record the hosts and UDP places concerned."""
         before, route = self._results.pop(ref, None), world.route(*ref)
         now = plan_route(route, self._frame, world) if route is not None else None
         if route is None:

@@ -85,7 +85,7 @@ class RouteResult:
     excess: str = ""
     """Why the route exceeds its namespace's budget."""
     limit: str = ""
-    """Which limit of its namespace the route exceeds."""
+    """The limit of its namespace that the route exceeds."""
 
     def failures(self) -> tuple[str, ...]:
         """Return a message for each part that is left out."""
@@ -95,7 +95,7 @@ class RouteResult:
         return self.read.failures(len(rules))
 
     def demand(self) -> Demand:
-        """Count what the route asks for, as limits of its namespace do."""
+        """Count the route for the limits of its namespace."""
         return {
             **each_one(Limited.HOSTS, ((each.way, each.host) for each in self.brought)),
             (Limited.PATHS, (self.route.kind, self.route.name)): sum(len(each.entries) for each in self.brought),
@@ -103,7 +103,7 @@ class RouteResult:
         }
 
     def leave_out(self, text: str) -> None:
-        """Leave the route out; the paths that it guards are closed, since older paths may lead past the guard."""
+        """Leave the route out, but deny its guarded paths: without the route, older paths could bypass the guard."""
         closed = (each.closed(self.guarded) for each in self.brought)
         self.limit, self.brought = text, tuple(each for each in closed if each.entries)
         self.pools, self.shares, self.files, self.datagrams = {}, {}, {}, {}

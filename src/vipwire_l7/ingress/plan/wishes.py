@@ -102,7 +102,7 @@ def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
 
 
 def demand_of(wanted: Wanted) -> Demand:
-    """Count what an Ingress asks for, as limits of its namespace do."""
+    """Count an Ingress for the limits of its namespace."""
     ingress = wanted.ingress
     refs = {ingress.default_backend, *(rule.backend for rule in ingress.rules)} - {None}
     return {
@@ -114,7 +114,7 @@ def demand_of(wanted: Wanted) -> Demand:
 
 
 def left_out(wanted: Wanted, text: str) -> Wanted:
-    """Leave out an Ingress; the paths that it guards are closed, since older paths may lead past the guard."""
+    """Leave an Ingress out, but deny its guarded paths: without the Ingress, older paths could bypass the guard."""
     guards = not wanted.canary and (wanted.closed or bool(wanted.policy.guard))
     rules, keys = (wanted.ingress.rules, wanted.keys) if guards else ((), ())
     ingress = replace(wanted.ingress, rules=rules, tls=(), default_backend=None)

@@ -57,7 +57,7 @@ SpecT = TypeVar("SpecT")
 
 
 def has_spec(item: Item, of: type[SpecT]) -> TypeGuard[Declared[SpecT]]:
-    """Report whether the `spec` of an object is of a type."""
+    """Report whether an object's `spec` has a type."""
     return isinstance(item.spec, of)
 
 
@@ -145,7 +145,7 @@ class GatewayWorld:
         return found.spec.trust_bundle if found is not None and has_spec(found, wire.TrustBundle) else None
 
     def grants(self, namespace: str) -> Iterable[wire.GrantSpec]:
-        """Return the `spec` of the ReferenceGrants of a namespace."""
+        """Return the specs of the ReferenceGrants of a namespace."""
         self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
         return (each.spec for each in self._snapshot.grants(namespace) if has_spec(each, wire.GrantSpec))
 
@@ -154,7 +154,7 @@ class GatewayWorld:
         return self._snapshot.assigned(gateway.name)
 
     def all(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
-        """Return all objects of a kind, whose `spec` has a type, the oldest first."""
+        """Return all objects of a kind whose `spec` has a type, the oldest first."""
         found = (each for each in self._snapshot.declared(kind).values() if has_spec(each, of))
         return tuple(sorted(found, key=lambda each: each.age))
 

@@ -33,7 +33,7 @@ def certify(
 
 
 def pair_of(owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str) -> Pair | Verdict:
-    """Read the certificate of a Secret. `bad` is the reason if the reference leads to none."""
+    """Read the certificate of a Secret. `bad` is the reason if the reference has none."""
     name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
     if (ref.group, ref.kind) != ("", "Secret"):
         return no(bad, f"{ref.kind[:80]} {name}: a certificate must be in a Secret")
