@@ -138,7 +138,7 @@ async def attack(name: str, port: int) -> None:
 async def pages() -> None:
     """Serve until the input ends; print the port, and after each input line the costs since the last."""
     health = ProxyHealth((Family.IPV4,), ("Service",), sync_period=30.0)
-    health.updated(Family.IPV4, time.time())
+    health.record_update(Family.IPV4, time.time())
     metrics = Metrics("nftables")
     health_pages = health_app(health, metrics, time.time)
     info = ProxyInfo("nftables", "", {}, {}, started=time.time())

@@ -101,7 +101,7 @@ class FileWatch:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(every):
                             await changed.wait()
-                    await _settled(changed, settle)
+                    await _wait_until_quiet(changed, settle)
                     yield
         except OSError as error:
             self._tell_limit(error)
@@ -185,7 +185,7 @@ class FileWatch:
             )
 
 
-async def _settled(changed: asyncio.Event, most: float) -> None:
+async def _wait_until_quiet(changed: asyncio.Event, most: float) -> None:
     """Wait until nothing has changed for a moment, and clear the event."""
     until = time.monotonic() + most
     while changed.is_set() and time.monotonic() < until:

@@ -118,10 +118,10 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
         return [*kept, DrainOrder(wanted, now, until)]
 
     _change(config, add)
-    document = _followed(config, store, wanted)
+    document = _wait_for_kernel(config, store, wanted)
     document |= {"services": [str(name) for name in names], "drained": True, "until": show.shown_time(until)}
     _say(document, wish.output)
-    if wish.wait and not _emptied(config, store, wanted, until, wish.output):
+    if wish.wait and not _wait_until_closed(config, store, wanted, until, wish.output):
         return 1
     return int(document["kernel"] is False)
 
@@ -134,7 +134,7 @@ def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
         drained = ", ".join(str(order.drain) for order in there)
         raise ConfigError(f"{wanted} is not drained; {f'drained: {drained}' if drained else 'no endpoint is'}")
     _change(config, lambda orders: [order for order in orders if order.drain not in fitting])
-    document = _followed(config, store, wanted)
+    document = _wait_for_kernel(config, store, wanted)
     services = [str(name) for name in concerned(planned(config, store), wanted)]
     _say(document | {"services": services, "drained": False, "until": None}, wish.output)
     return int(document["kernel"] is False)
@@ -166,7 +166,7 @@ def _change(config: Config, change: Callable[[tuple[DrainOrder, ...]], list[Drai
         raise ConfigError(f"{path} cannot be written ({error.strerror}); --state-dir names another folder") from error
 
 
-def _followed(config: Config, store: Store, wanted: Drain) -> Document:
+def _wait_for_kernel(config: Config, store: Store, wanted: Drain) -> Document:
     """Wait until the kernel agrees with the plan, at most `_PATIENCE` seconds, and report the result."""
     deadline = time.monotonic() + _PATIENCE
     with opened(config) as kernel:
@@ -193,7 +193,7 @@ def _count(situation: Situation, wanted: Drain) -> dict[str, int] | None:
         return None
 
 
-def _emptied(config: Config, store: Store, wanted: Drain, until: float | None, output: str) -> bool:
+def _wait_until_closed(config: Config, store: Store, wanted: Drain, until: float | None, output: str) -> bool:
     """Follow the connections until none is open; False if the user interrupts or the drain ends first."""
     last: dict[str, int] | None = None
     quiet = False

@@ -42,25 +42,25 @@ class Contact:
         self.health = Health(resource)
         self._due: float | None = None
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """Record a good answer; the row of failures continues."""
         if self.health.error:
             self.health = replace(self.health, error="", since=0.0)
 
-    def synced(self) -> None:
+    def record_list(self) -> None:
         """Record a complete list. Errors of a watch end when a watch lives, not before."""
         self.health = replace(self.health, synced=True, note="")
 
-    def lived(self) -> None:
+    def record_progress(self) -> None:
         """Record progress of a watch: ends the row of failures."""
         self.health = replace(self.health, error="", since=0.0, failures=0)
 
-    def absent(self, reason: str) -> None:
+    def record_missing_kind(self, reason: str) -> None:
         """Record that the server lacks this kind: it counts as a complete, empty list, and is tried later."""
         self.health = Health(self.health.resource, synced=True, total=self.health.total, note=reason)
         self._due = 0.0
 
-    def failed(self, reason: str, now: float, retry_after: float = 0.0) -> None:
+    def record_failure(self, reason: str, now: float, retry_after: float = 0.0) -> None:
         """Record a failure; `retry_after` is the server's wish in seconds."""
         health = self.health
         since = health.since if health.error else now

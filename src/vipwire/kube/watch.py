@@ -100,7 +100,7 @@ class ResourceWatch(Generic[K, T]):
     def health(self, now: float) -> Health:
         """Return the health. A watch that has been open for a moment is healthy, even without events."""
         if self._opened is not None and not self.broken and now - self._opened >= BRIEF:
-            self._contact.answered()
+            self._contact.record_answer()
         return self._contact.health
 
     def next_action(self, chance: float) -> Action:
@@ -163,9 +163,9 @@ class ResourceWatch(Generic[K, T]):
         self._known = set(self._found)
         self._restart()
         self._chunked, self._absent, self._just_listed = True, False, True
-        self._contact.synced()
+        self._contact.record_list()
         if reason := self._went_back(version):
-            self._contact.failed(f"list: {reason}", now)
+            self._contact.record_failure(f"list: {reason}", now)
         self._version, self._highest = version, _number(version)
         return event
 
@@ -203,7 +203,7 @@ class ResourceWatch(Generic[K, T]):
         if self.broken:
             return
         if self._opened is not None and now - self._opened >= BRIEF:
-            self._contact.lived()
+            self._contact.record_progress()
             if not self._heard and now - self._opened >= LEAST_WATCH - BRIEF:
                 self._relist()
         else:
@@ -252,7 +252,7 @@ class ResourceWatch(Generic[K, T]):
         events: list[EventOf[K, T]] = [] if self._absent else [Listed(self.resource.kind, ())]
         self._absent = True
         self._relist()
-        self._contact.absent(reason)
+        self._contact.record_missing_kind(reason)
         return events
 
     def _event(self, line: bytes, now: float) -> list[EventOf[K, T]]:
@@ -276,7 +276,7 @@ class ResourceWatch(Generic[K, T]):
             return self._relist_later("watch: an object without a name", now)
         if not self._advance(reading.version, now):
             return []
-        self._contact.answered()
+        self._contact.record_answer()
         if event.type == "DELETED":
             return self._forget(reading.name, ())
         if reading.object is None:
@@ -331,8 +331,8 @@ class ResourceWatch(Generic[K, T]):
 
     def _fail(self, reason: str, now: float, retry_after: float = 0.0) -> None:
         if self._opened is not None and now - self._opened >= BRIEF:
-            self._contact.lived()
-        self._contact.failed(reason, now, retry_after)
+            self._contact.record_progress()
+        self._contact.record_failure(reason, now, retry_after)
         self._opened = None
 
 

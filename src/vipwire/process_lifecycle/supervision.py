@@ -168,7 +168,7 @@ class Guard(Generic[T]):
             with self._steps.of(self.part, thing):
                 yield
         except Exception as error:  # noqa: BLE001  # whatever an object causes: all others go on
-            self.failed(thing, error)
+            self.record_failure(thing, error)
         else:
             self._suspended.pop(thing, None)
 
@@ -176,7 +176,7 @@ class Guard(Generic[T]):
         """Run a block that concerns the whole part; the watch reports a block that does not end."""
         return self._steps.of(self.part)
 
-    def failed(self, thing: T, error: Exception) -> None:
+    def record_failure(self, thing: T, error: Exception) -> None:
         before, said = self._suspended.get(thing), in_short(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)

@@ -100,7 +100,7 @@ class SyncLoop:
 
     def _take(self, event: Event) -> None:
         parts = self._parts
-        parts.history.heard(event, time.time())
+        parts.history.record_event(event, time.time())
         if problems := parts.engine.apply(event):
             parts.reporter.problems(problems)
         kind = kind_of(event.object) if isinstance(event, Upserted) else event.kind
@@ -108,9 +108,9 @@ class SyncLoop:
         if log.enabled(5):
             _report(event, kind)
         if isinstance(event, Listed):
-            parts.health.listed(kind.value)
+            parts.health.record_list(kind.value)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.node is not None):
-            parts.health.node_seen(parts.engine.node)
+            parts.health.record_node(parts.engine.node)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.store.nodes):
             parts.reporter.node_seen(exists=parts.engine.node is not None)
         self._queued()
@@ -212,7 +212,7 @@ class SyncLoop:
     def _queued(self) -> None:
         self._queued_at = now = time.time()
         for line in self._parts.engine.lines:
-            self._parts.health.queued(line.family, now)
+            self._parts.health.record_queued(line.family, now)
         self._wake.set()
 
     async def _settle(self, outcomes: Sequence[Outcome]) -> None:
@@ -220,14 +220,14 @@ class SyncLoop:
         for outcome in outcomes:
             line = self._lines[outcome.family]
             parts.flows.follow(line, outcome)
-            parts.reporter.synced(line, outcome, now)
-            parts.history.synced(line, outcome, now)
+            parts.reporter.report_sync(line, outcome, now)
+            parts.history.record_sync(line, outcome, now)
         behind = False
         for line in self._lines.values():
             pending = line.reconciler.pending
             behind = behind or pending
             if line.synced and not pending:
-                parts.health.updated(line.family, now)
+                parts.health.record_update(line.family, now)
         if outcomes:
             self._started()
         if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
@@ -237,7 +237,7 @@ class SyncLoop:
         parts.ejections.follow(self.observed, now)
         parts.record_soon()
         if not behind and not parts.engine.store.waiting:
-            parts.history.settled()
+            parts.history.record_all_synced()
             self._note_done()
 
     async def _open_ports(self, outcomes: Sequence[Outcome]) -> None:

@@ -81,7 +81,7 @@ class History:
         self._lines = KEPT  # so that an old file is shortened soon
         self._came = asyncio.Event()
 
-    def heard(self, event: Event, now: float) -> None:
+    def record_event(self, event: Event, now: float) -> None:
         if self._path is None:
             return
         changed = event.object if isinstance(event, Upserted) else None
@@ -93,7 +93,7 @@ class History:
             case _:
                 self._heard.setdefault(None, now)
 
-    def synced(self, line: Line, outcome: Outcome, now: float) -> None:
+    def record_sync(self, line: Line, outcome: Outcome, now: float) -> None:
         """Keep the changes of a sync. `now` is seconds since the epoch, at the sync's end."""
         if self._path is None or outcome.error is not None or not outcome.changes:
             return
@@ -117,7 +117,7 @@ class History:
             self._came.set()
             self._unwritten.append(Change(now, family, what, service, int(bool(service)), about=about))
 
-    def settled(self) -> None:
+    def record_all_synced(self) -> None:
         """Record that the kernel holds all received events."""
         self._heard.clear()
 

@@ -41,11 +41,11 @@ class Pacer(Struct):
     def check_due(self, now: float) -> bool:
         return not self._blocked and now >= self._check_at
 
-    def checked(self, now: float, took: float) -> None:
+    def record_check(self, now: float, took: float) -> None:
         """Record a check that ended now and took `took` seconds."""
         self._check_at = now + max(self.period, 20 * took)
 
-    def succeeded(self, now: float) -> None:
+    def record_success(self, now: float) -> None:
         """Record a complete sync."""
         self._ended = now
         self._retry_at = None
@@ -55,7 +55,7 @@ class Pacer(Struct):
     def retry_due(self, now: float) -> bool:
         return self._retry_at is not None and now >= self._retry_at
 
-    def failed(self, now: float, *, blocked: bool) -> None:
+    def record_failure(self, now: float, *, blocked: bool) -> None:
         """Record an incomplete sync; `blocked`: nothing was committed, so new work waits too."""
         self._ended = now
         self._blocked = blocked

@@ -113,7 +113,7 @@ class Proxy(Listened):
     def __init__(self, process: subprocess.Popen[Any]) -> None:
         super().__init__("vipwire proxy", process)
 
-    def synced(self, since: int, families: Sequence[str] = FAMILIES) -> list[Sync]:
+    def wait_until_synced(self, since: int, families: Sequence[str] = FAMILIES) -> list[Sync]:
         """Wait until every family has been synced after the mark; return the syncs in the families' order."""
 
         def found(lines: Sequence[str]) -> dict[str, Sync]:
@@ -193,7 +193,7 @@ class Stage:
             start_new_session=True,
         )
         self.proxy = Proxy(process)
-        return self.proxy.synced(0)
+        return self.proxy.wait_until_synced(0)
 
     def change(self, name: str, objects: Iterable[Manifest], families: Sequence[str] = FAMILIES) -> list[Sync]:
         """Write a file and wait until the kernel has been changed."""
@@ -201,7 +201,7 @@ class Stage:
             raise LabError("no proxy runs that could read a changed file")
         mark = self.proxy.mark()
         self.write(name, objects)
-        return self.proxy.synced(mark, families)
+        return self.proxy.wait_until_synced(mark, families)
 
     def cleanup(self) -> str:
         done = self.lab.run(NODE, _vipwire("cleanup"))

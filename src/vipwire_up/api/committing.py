@@ -74,7 +74,7 @@ class Commits:
         """Make a change of an object; repeat from the newest state if another API server's write came first."""
         for left in reversed(range(_ATTEMPTS if self._store.shared else 1)):
             if key is not None:
-                await self._store.settled(key)
+                await self._store.wait_until_decided(key)
             try:
                 return await attempt()
             except ConflictError as error:
@@ -91,8 +91,8 @@ class Commits:
         """Wait until the other server's write is visible. If that takes long, return: the next attempt reports it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP_SECONDS):
-                await self._store.settled(error.key)
-                await self._store.until(error.seen)
+                await self._store.wait_until_decided(error.key)
+                await self._store.wait_for_revision(error.seen)
 
 
 def _refusal(error: ConflictError) -> Exception:

@@ -88,7 +88,7 @@ async def wait_for_revision(store: Store, revision: int) -> None:
     """Wait until the store has a revision, up to `_PATIENCE` seconds; raise ApiError 504 after that."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            await store.until(revision)
+            await store.wait_for_revision(revision)
     except TimeoutError:
         message = f"Too large resource version: {revision}, current: {store.revision}"
         causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
@@ -99,7 +99,7 @@ async def wait_for_newest(store: Store, resource: Resource, verb: str) -> None:
     """Wait until all acknowledged writes are visible; raise ApiError 500 if the store cannot tell."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            await store.newest()
+            await store.wait_for_newest()
     except (StoreError, TimeoutError) as error:
         raise server_timeout(resource.id, verb, str(error) or "the store does not answer") from error
 

@@ -70,7 +70,7 @@ class NamedSecrets:
 
     async def _change(self, since: int) -> None:
         while self.changed() <= since:
-            await self._store.until(self._seen + 1)
+            await self._store.wait_for_revision(self._seen + 1)
 
     def _look(self) -> None:
         until = self._store.revision

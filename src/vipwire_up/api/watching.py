@@ -80,7 +80,7 @@ async def follow(
             with contextlib.suppress(TimeoutError):
                 # A future revision; with several servers, one that another server has just written.
                 async with asyncio.timeout(min(request.seconds, _LAG_SECONDS) if store.shared else request.seconds):
-                    await store.until(since)
+                    await store.wait_for_revision(since)
         since = since or store.revision
         if request.initial:
             since = store.revision
@@ -113,7 +113,7 @@ async def _onwards(
         since = max(since, store.revision)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(bookmark_every, end - now)):
-                await store.moved(request.resource.id)
+                await store.wait_for_change(request.resource.id)
             continue
         if request.bookmarks and not store.changes(request.resource.id, since):
             since = max(since, store.revision)

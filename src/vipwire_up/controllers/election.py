@@ -112,7 +112,7 @@ class Election:
                     await self._term(lead, began)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _LOOK) or _LOOK):
-                        await self._registry.store.moved(LEASES.id)
+                        await self._registry.store.wait_for_change(LEASES.id)
         finally:
             with contextlib.suppress(LeaseHeldError, *_FAILURES):
                 async with asyncio.timeout(_FAREWELL):
@@ -169,5 +169,5 @@ class Election:
         found = store.read(_FENCE)
         write = Write(_FENCE, self._encode, found.revision if found else 0)
         (made,) = await store.write(write)
-        await store.newest()
+        await store.wait_for_newest()
         return Check(_FENCE, made.revision)

@@ -62,7 +62,7 @@ class Server:
             self._tell("another API server had this Node's name just now: waiting for the end of its Lease")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, _LOOK_SECONDS)):
-                    await self._registry.store.moved(LEASES.id)
+                    await self._registry.store.wait_for_change(LEASES.id)
         return frozenset()
 
     def holds(self) -> bool:

@@ -59,7 +59,7 @@ class LocalObjects:
     async def read_newest(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read an object once all acknowledged writes are visible here."""
         try:
-            await self._registry.store.newest()
+            await self._registry.store.wait_for_newest()
         except StoreError as error:
             raise internal(str(error)) from error
         return await self.read(resource, namespace, name)

@@ -73,10 +73,10 @@ class EmbeddedStore(Visible):
             return self.read(key)
         return None if change.deleted else change.record
 
-    async def newest(self) -> None:
+    async def wait_for_newest(self) -> None:
         """Return at once: no other process writes."""
 
-    async def settled(self, key: Key) -> None:
+    async def wait_until_decided(self, key: Key) -> None:
         """Return at once: a new write starts from submitted ones."""
 
     def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":

@@ -60,13 +60,13 @@ class Store(Protocol):
 
     def is_damaged(self, record: Record) -> bool: ...
 
-    async def until(self, revision: int) -> None:
+    async def wait_for_revision(self, revision: int) -> None:
         """Wait until a revision is visible."""
 
-    async def newest(self) -> None:
+    async def wait_for_newest(self) -> None:
         """Wait until all writes are visible that any process acknowledged before this call. Raise StoreError."""
 
-    async def settled(self, key: Key) -> None:
+    async def wait_until_decided(self, key: Key) -> None:
         """Wait until a write of this process to a key is decided, if the next one cannot start from it."""
 
     def changes(self, resource: str, since: int) -> Sequence[RecordChange]:
@@ -75,7 +75,7 @@ class Store(Protocol):
     def watch(self, resource: str, since: int) -> AsyncIterator[Sequence[RecordChange]]:
         """Follow a resource from a revision, in batches, without end. Raise CompactedError when it falls behind."""
 
-    async def moved(self, resource: str) -> None:
+    async def wait_for_change(self, resource: str) -> None:
         """Wait for the next change of a resource."""
 
     def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":

@@ -153,7 +153,7 @@ class Visible:
     def is_damaged(self, record: Record) -> bool:
         return self._damaged.get(record.key) is record
 
-    async def until(self, revision: int) -> None:
+    async def wait_for_revision(self, revision: int) -> None:
         while self.revision < revision:
             await self._moved[""].wait()
 
@@ -173,7 +173,7 @@ class Visible:
                 since = max(since, self.revision)
                 await moved.wait()
 
-    async def moved(self, resource: str) -> None:
+    async def wait_for_change(self, resource: str) -> None:
         await self._moved[resource].wait()
 
     def _publish(self, changes: Sequence[RecordChange], revision: int) -> None:

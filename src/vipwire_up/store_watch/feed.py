@@ -74,7 +74,7 @@ class Feed:
         with contextlib.suppress(CompactedError, FutureRevisionError):  # the next look lists all objects
             while self._seen and not self._since(self._seen):
                 self._seen = self._store.revision
-                await self._store.until(self._seen + 1)
+                await self._store.wait_for_revision(self._seen + 1)
 
     def _since(self, revision: int) -> list[RecordChange]:
         return [change for name in self._resources for change in self._store.changes(name, revision)]

@@ -243,7 +243,7 @@ class Quiet(Nothing):
     def _heard(self, *_: object) -> None:
         pass
 
-    follow = synced = updated = queued = listed = problems = node_seen = _heard
+    follow = report_sync = record_update = record_queued = record_list = problems = node_seen = _heard
 
 
 class NoPorts(Quiet):

@@ -53,7 +53,7 @@ class Told:
 
     def sync(self, now: float = 0.0) -> None:
         for outcome in self.engine.sync(now):
-            self.reporter.synced(self.line, outcome, now)
+            self.reporter.report_sync(self.line, outcome, now)
 
     def read(self) -> list[str]:
         """Read all metrics but those of this process and those that depend on how long something took."""

@@ -35,13 +35,13 @@ def written(path: Path, history: History) -> list[Change]:
 def test_a_change_knows_how_long_it_took_from_its_event_to_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "changes.jsonl"
     history = History(path)
-    history.heard(Deleted(Kind.SERVICE, ObjectName("default", "a")), 100.0)
-    history.heard(Deleted(Kind.SERVICE, ObjectName("default", "a")), 100.5)
-    history.synced(LINE, outcome("a"), 101.0)
+    history.record_event(Deleted(Kind.SERVICE, ObjectName("default", "a")), 100.0)
+    history.record_event(Deleted(Kind.SERVICE, ObjectName("default", "a")), 100.5)
+    history.record_sync(LINE, outcome("a"), 101.0)
     (change,) = written(path, history)
     assert (change.service, change.what, change.waited, change.took) == ("default/a", "added", 1.0, 0.002)
-    history.settled()
-    history.synced(LINE, outcome("a"), 102.0)
+    history.record_all_synced()
+    history.record_sync(LINE, outcome("a"), 102.0)
     assert written(path, history)[-1].waited is None
     assert change_document(change)["secondsToKernel"] == 1.0
 
@@ -63,8 +63,8 @@ def test_the_first_sync_and_a_large_one_are_summed_up(tmp_path: Path, monkeypatc
     monkeypatch.setattr(module, "MOST_OF_A_SYNC", 2)
     path = tmp_path / "changes.jsonl"
     history = History(path)
-    history.synced(LINE, outcome(*"abcdef", first=True), 1.0)
-    history.synced(LINE, outcome(*"abcdef"), 2.0)
+    history.record_sync(LINE, outcome(*"abcdef", first=True), 1.0)
+    history.record_sync(LINE, outcome(*"abcdef"), 2.0)
     assert [(each.service, each.services) for each in written(path, history)] == [
         ("", 6),
         ("default/a", 1),
@@ -79,7 +79,7 @@ def test_the_file_stays_bounded_and_a_cut_line_is_left_out(tmp_path: Path, monke
     path.write_bytes(b"".join(msgspec.json.encode(Change(1.0, "IPv4", "added")) + b"\n" for _ in range(500)))
     history = History(path)
     for number in range(40):
-        history.synced(LINE, outcome(f"n{number}"), float(number))
+        history.record_sync(LINE, outcome(f"n{number}"), float(number))
         history.write()
     assert len(path.read_bytes().splitlines()) <= 20
     assert written(path, history)[-1].service == "default/n39"
@@ -90,7 +90,7 @@ def test_the_file_stays_bounded_and_a_cut_line_is_left_out(tmp_path: Path, monke
 
 def test_where_nothing_can_be_written_the_proxy_goes_on(tmp_path: Path) -> None:
     history = History(tmp_path / "nowhere" / "changes.jsonl")
-    history.synced(LINE, outcome("a"), 1.0)
+    history.record_sync(LINE, outcome("a"), 1.0)
     assert written(tmp_path / "nowhere" / "changes.jsonl", history) == []
 
 

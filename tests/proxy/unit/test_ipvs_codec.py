@@ -22,7 +22,7 @@ from vipwire.linux.netlink.ipvs import (
     family_number,
 )
 from vipwire.model.net import Address, Family
-from vipwire.modes.ipvs.objects.servers import Row, parse_table, settled
+from vipwire.modes.ipvs.objects.servers import Row, parse_table, read_until_stable
 
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 WEB6 = VirtualServer(17, ip("fd00::1"), 53)
@@ -75,9 +75,9 @@ def test_a_list_counts_once_two_in_a_row_name_the_same() -> None:
     )
     counted = memoryview(one[:-1] + b"\7")
     lists = [[memoryview(one), memoryview(two)], [memoryview(one), memoryview(three)], [memoryview(three), counted]]
-    assert settled(iter(lists).__next__) == lists[2]
+    assert read_until_stable(iter(lists).__next__) == lists[2]
     changing = ([memoryview(one)] if number % 2 else [] for number in range(6))
-    assert settled(changing.__next__) == [memoryview(one)], "somebody changes them all the time: the last one, then"
+    assert read_until_stable(changing.__next__) == [memoryview(one)], "a list that never stops changing: the last one"
 
 
 def test_a_dest_reads_back() -> None:

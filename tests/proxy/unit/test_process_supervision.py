@@ -37,7 +37,7 @@ def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_we
     clock = Clock()
     guard, pauses = Guard[str]("any", clock=clock), []
     for _ in range(12):
-        guard.failed("x", ValueError("no"))
+        guard.record_failure("x", ValueError("no"))
         assert not guard.ready("x")
         before = clock.now
         while not guard.ready("x"):

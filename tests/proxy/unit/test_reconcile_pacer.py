@@ -8,8 +8,8 @@ from vipwire.reconcile.pacer import Pacer
 def pacer(minimum: float = 0.0, period: float = 30.0) -> Pacer:
     """Make a pacer that has done its first check at second 0."""
     made = Pacer(minimum, period)
-    made.succeeded(0.0)
-    made.checked(0.0, 0.0)
+    made.record_success(0.0)
+    made.record_check(0.0, 0.0)
     return made
 
 
@@ -27,7 +27,7 @@ def test_without_a_minimum_a_change_is_due_at_once() -> None:
 @pytest.mark.parametrize(("now", "wait"), [(10.0, 1.0), (10.25, 0.75), (11.0, 0.0), (20.0, 0.0)])
 def test_the_minimum_counts_from_the_end_of_a_sync_to_the_start_of_the_next(now: float, wait: float) -> None:
     made = pacer(minimum=1.0, period=100.0)
-    made.succeeded(10.0)
+    made.record_success(10.0)
     assert made.due(now, pending=True) == wait
 
 
@@ -44,7 +44,7 @@ def test_checks_take_at_most_a_twentieth_of_the_time(took: float) -> None:
     for _ in range(50):
         now += made.due(now, pending=False) + took
         spent += took
-        made.checked(now, took)
+        made.record_check(now, took)
     assert spent / now <= 0.05
 
 
@@ -54,14 +54,14 @@ def test_another_pace_counts_at_once_and_never_puts_a_check_off() -> None:
     assert made.due(100.0, pending=False) == 10.0
     made.become(0.5, 3600.0, now=105.0)
     assert made.due(105.0, pending=False) == 5.0
-    made.succeeded(110.0)
+    made.record_success(110.0)
     assert made.due(110.0, pending=True) == 0.5
 
 
 def test_tries_after_failures_are_twice_as_far_apart_each_time_up_to_the_period() -> None:
     made, now, waits = pacer(period=2.0), 0.0, []
     for _ in range(7):
-        made.failed(now, blocked=True)
+        made.record_failure(now, blocked=True)
         waits.append(round(made.due(now, pending=True), 6))
         now += waits[-1]
         assert made.retry_due(now)
@@ -71,7 +71,7 @@ def test_tries_after_failures_are_twice_as_far_apart_each_time_up_to_the_period(
 def test_a_thousand_failures_are_no_overflow() -> None:
     made = pacer(period=2.0)
     for second in range(1000):
-        made.failed(float(second), blocked=False)
+        made.record_failure(float(second), blocked=False)
     assert made.due(999.0, pending=True) == 0
     assert not made.retry_due(1000.9)
     assert made.retry_due(1001.0)
@@ -80,27 +80,27 @@ def test_a_thousand_failures_are_no_overflow() -> None:
 def test_after_a_success_the_first_failure_waits_short_again() -> None:
     made = pacer()
     for second in range(5):
-        made.failed(float(second), blocked=True)
-    made.succeeded(5.0)
+        made.record_failure(float(second), blocked=True)
+    made.record_success(5.0)
     assert not made.retry_due(1000.0)
-    made.failed(6.0, blocked=True)
+    made.record_failure(6.0, blocked=True)
     assert made.due(6.0, pending=True) == pytest.approx(0.1)
 
 
 def test_what_is_blocked_waits_for_the_retry_with_new_work_and_checks() -> None:
     made = pacer(period=1.0)
-    made.checked(0.0, 0.0)
+    made.record_check(0.0, 0.0)
     for _ in range(4):
-        made.failed(10.0, blocked=True)
+        made.record_failure(10.0, blocked=True)
     assert made.due(10.0, pending=True) == pytest.approx(0.8)
     assert not made.check_due(10.0)
-    made.succeeded(10.8)
+    made.record_success(10.8)
     assert made.check_due(10.8)
 
 
 def test_what_is_isolated_does_not_keep_new_work_waiting() -> None:
     made = pacer()
-    made.failed(10.0, blocked=False)
+    made.record_failure(10.0, blocked=False)
     assert made.due(10.0, pending=True) == 0
     assert made.due(10.0, pending=False) == pytest.approx(0.1)
     assert not made.retry_due(10.0)
@@ -109,7 +109,7 @@ def test_what_is_isolated_does_not_keep_new_work_waiting() -> None:
 
 def test_a_retry_respects_the_minimum() -> None:
     made = pacer(minimum=1.0)
-    made.failed(10.0, blocked=True)
+    made.record_failure(10.0, blocked=True)
     assert made.due(10.0, pending=True) == 1.0
 
 
@@ -117,11 +117,11 @@ def test_a_retry_respects_the_minimum() -> None:
 def test_nothing_is_due_at_once_again_after_any_action(minimum: float) -> None:
     made = pacer(minimum)
     now = 30.0
-    made.checked(now, 0.0)
+    made.record_check(now, 0.0)
     assert made.due(now, pending=False) > 0
-    made.failed(now, blocked=True)
+    made.record_failure(now, blocked=True)
     assert made.due(now, pending=True) > 0
-    made.failed(now, blocked=False)
+    made.record_failure(now, blocked=False)
     assert made.due(now, pending=False) > 0
-    made.succeeded(now)
+    made.record_success(now)
     assert made.due(now, pending=False) > 0

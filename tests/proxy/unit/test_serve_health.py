@@ -15,8 +15,8 @@ V4, V6 = Family.IPV4, Family.IPV6
 def _health(*, synced: bool = True) -> ProxyHealth:
     health = ProxyHealth((V4, V6), ("Service", "EndpointSlice"), sync_period=30.0)
     if synced:
-        health.updated(V4, NOW)
-        health.updated(V6, NOW - 5)
+        health.record_update(V4, NOW)
+        health.record_update(V6, NOW - 5)
     return health
 
 
@@ -33,7 +33,7 @@ def test_while_healthy_last_updated_is_now() -> None:
 
 def test_while_unhealthy_last_updated_is_the_newest_familys() -> None:
     health = _health()
-    health.queued(V6, NOW)
+    health.record_queued(V6, NOW)
     answer = health.livez(NOW + 60)
     assert answer.status == 503
     assert answer.body == (
@@ -45,7 +45,7 @@ def test_while_unhealthy_last_updated_is_the_newest_familys() -> None:
 
 def test_before_the_first_sync_the_answer_is_200_without_a_status() -> None:
     health = _health(synced=False)
-    health.queued(V4, NOW)
+    health.record_queued(V4, NOW)
     answer = health.healthz(NOW + 1000)
     assert answer.status == 200
     assert "status" not in json.loads(answer.body)
@@ -67,7 +67,7 @@ def test_before_the_first_sync_the_answer_is_200_without_a_status() -> None:
 def test_the_oldest_waiting_change_decides(steps: list[tuple[str, float]], at: float, *, healthy: bool) -> None:
     health = _health()
     for what, when in steps:
-        (health.queued if what == "queued" else health.updated)(V4, NOW + when)
+        (health.record_queued if what == "queued" else health.record_update)(V4, NOW + when)
     assert health.healthy(NOW + at) is healthy
     assert health.livez(NOW + at).status == (200 if healthy else 503)
 
@@ -84,7 +84,7 @@ def test_the_oldest_waiting_change_decides(steps: list[tuple[str, float]], at: f
 )
 def test_a_node_that_goes_away_fails_healthz_but_not_livez(node: Node | None, *, eligible: bool) -> None:
     health = _health()
-    health.node_seen(node)
+    health.record_node(node)
     answer, body = health.healthz(NOW), json.loads(health.healthz(NOW).body)
     assert (answer.status, body["nodeEligible"], body["healthy"]) == (200 if eligible else 503, eligible, True)
     assert health.livez(NOW).status == 200
@@ -93,7 +93,7 @@ def test_a_node_that_goes_away_fails_healthz_but_not_livez(node: Node | None, *,
 
 def test_an_ineligible_node_before_the_first_sync_shows_gos_zero_time() -> None:
     health = _health(synced=False)
-    health.node_seen(None)
+    health.record_node(None)
     assert json.loads(health.healthz(NOW).body)["lastUpdated"] == "0001-01-01T00:00:00Z"
 
 
@@ -101,20 +101,20 @@ def test_ready_says_what_is_awaited_until_everything_is_in_the_kernel() -> None:
     health = _health(synced=False)
     waiting = '"lists: Service, EndpointSlice", "first sync: IPv4", "first sync: IPv6"'
     assert (health.readyz().status, health.readyz().body) == (503, f'{{"ready": false, "waiting": [{waiting}]}}')
-    health.listed("Service")
-    health.listed("Service")
-    health.updated(V4, NOW)
+    health.record_list("Service")
+    health.record_list("Service")
+    health.record_update(V4, NOW)
     assert health.readyz().body == '{"ready": false, "waiting": ["lists: EndpointSlice", "first sync: IPv6"]}'
-    health.listed("EndpointSlice")
-    health.updated(V6, NOW)
+    health.record_list("EndpointSlice")
+    health.record_update(V6, NOW)
     assert (health.readyz().status, health.readyz().body) == (200, '{"ready": true, "waiting": []}')
-    health.queued(V4, NOW)
+    health.record_queued(V4, NOW)
     assert health.readyz().status == 200
 
 
 def test_a_failing_source_is_told_and_does_not_make_unready_or_unhealthy() -> None:
     health = ProxyHealth((V4,), (), sync_period=30.0)
-    health.updated(V4, NOW)
+    health.record_update(V4, NOW)
     health.source_failed("services", "403 Forbidden", NOW)
     assert json.loads(health.readyz().body)["sourceErrors"] == {
         "services": {"message": "403 Forbidden", "time": "2026-09-21T14:13:20Z"}

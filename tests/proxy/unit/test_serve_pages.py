@@ -60,7 +60,7 @@ def _page(site: Site, path: str, headers: dict[str, str] | None = None) -> Page:
 
 def _health() -> ProxyHealth:
     health = ProxyHealth((Family.IPV4,), ("Service",), sync_period=30.0)
-    health.updated(Family.IPV4, NOW)
+    health.record_update(Family.IPV4, NOW)
     return health
 
 
@@ -83,7 +83,7 @@ def test_health_pages_are_json_and_counted(path: str, body: str) -> None:
         pages = []
         for queued in (False, True):
             if queued:
-                health.queued(Family.IPV4, NOW)
+                health.record_queued(Family.IPV4, NOW)
                 clock[0] += 60
             async with client.get(path) as response:
                 nosniff = response.headers["X-Content-Type-Options"] == "nosniff"

@@ -40,7 +40,7 @@ async def test_a_server_listens_until_it_is_cancelled(text: str) -> None:
     server = HttpServer("test", Pages(), text, BindPolicy())
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(server.run())
-        host, port = await server.bound()
+        host, port = await server.wait_until_listening()
         assert await _code({"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host), port) == 404
         task.cancel()
     with pytest.raises(OSError, match="refused"):
@@ -54,7 +54,7 @@ async def test_a_wildcard_of_ipv4_answers_on_ipv6_too() -> None:
     server = HttpServer("test", Pages(), "0.0.0.0:0", BindPolicy())
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(server.run())
-        _, port = await server.bound()
+        _, port = await server.wait_until_listening()
         assert (await _code("127.0.0.1", port), await _code("::1", port)) == (404, 404)
         task.cancel()
 
@@ -74,7 +74,7 @@ async def test_a_port_that_is_taken_is_told_once_and_tried_again(taken: socket.s
         task = tasks.create_task(server.run())
         await failed.wait()
         taken.close()
-        assert await server.bound() == (host, port)
+        assert await server.wait_until_listening() == (host, port)
         task.cancel()
     assert told == [("metrics server", f"cannot listen on {host}:{port}: Address already in use")]
 

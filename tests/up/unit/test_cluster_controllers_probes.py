@@ -151,7 +151,7 @@ async def until_ready(here: Here, state: str) -> None:
         _, value = await here.send("GET", f"{PODS}/web-1")
         if ready(value) == [state]:
             return
-        await here.store.until(known + 1)
+        await here.store.wait_for_revision(known + 1)
 
 
 def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_p
             await until_ready(here, "False")
             known = here.store.revision
             while not (events := await items(here, "/api/v1/namespaces/default/events")):
-                await here.store.until(known + 1)
+                await here.store.wait_for_revision(known + 1)
                 known = here.store.revision
             assert events[0]["reason"] == "Unhealthy"
             assert "Readiness probe failed: web:" in events[0]["message"]
@@ -186,7 +186,7 @@ def test_commands_are_not_run_unless_allowed(tmp_path: Path) -> None:
                 _, value = await here.send("GET", f"{PODS}/web-1")
                 if NO_COMMANDS in str(value["status"]):
                     break
-                await here.store.until(known + 1)
+                await here.store.wait_for_revision(known + 1)
             assert not mark.exists()
             running.cancel()
 
@@ -206,7 +206,7 @@ async def until_states(api: Here, /, **wanted: str) -> None:
         found = {each["metadata"]["name"]: ready(each)[0] for each in await items(api, PODS)}
         if found == wanted:
             return
-        await api.store.until(known + 1)
+        await api.store.wait_for_revision(known + 1)
 
 
 def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: Path) -> None:

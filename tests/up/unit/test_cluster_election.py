@@ -26,7 +26,7 @@ def lease(registry: Registry) -> Object:
 
 async def until_it_lasts(registry: Registry, holder: str, seconds: int) -> None:
     while (found := lease(registry)).get("holderIdentity") != holder or found["leaseDurationSeconds"] != seconds:
-        await registry.store.moved(LEASES.id)
+        await registry.store.wait_for_change(LEASES.id)
 
 
 def test_a_holder_is_quick_while_it_renews_in_time_and_careful_after_it_was_held_up() -> None:

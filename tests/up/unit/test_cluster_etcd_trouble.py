@@ -88,7 +88,7 @@ def test_a_member_that_is_silent_is_left_for_another_one() -> None:
             etcd.processes[0].send_signal(signal.SIGSTOP)  # the one that is asked first
             (second,) = await store.write(put("a", "two", first.revision))
             assert store.read(key("a")) == second
-            await store.newest()
+            await store.wait_for_newest()
 
     with members(3) as etcd:
         asyncio.run(asyncio.wait_for(scenario(etcd), 60))
@@ -105,7 +105,7 @@ def test_a_full_etcd_refuses_writes_and_goes_on_with_reads_and_deletions() -> No
 
             with pytest.raises(FullError, match=r"etcd: .*database space exceeded"):
                 await fill()
-            await store.newest()
+            await store.wait_for_newest()
             assert store.count("things") == len(made) > 3
             await store.write(remove("n0", made[0].revision))
             assert store.read(key("n0")) is None
@@ -126,7 +126,7 @@ async def test_an_etcd_that_has_gone_back_is_read_again_and_its_watchers_are_tol
         one.start(0)
         async with asyncio.timeout(60):
             while store.read(key("a")) is not None:
-                await store.moved("things")
+                await store.wait_for_change("things")
         with pytest.raises(FutureRevisionError):
             store.changes("things", revision)
         (again,) = await store.write(put("a", "new"))

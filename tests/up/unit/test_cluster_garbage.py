@@ -159,7 +159,7 @@ async def test_it_runs_and_follows(here: Here) -> None:
         running = tasks.create_task(GarbageCollector(here.registry).run())
         await here.send("DELETE", f"{MAPS}/owner")
         while await names(here):
-            await here.store.until(here.store.revision)
+            await here.store.wait_for_revision(here.store.revision)
         running.cancel()
 
 
@@ -226,7 +226,7 @@ def test_who_stops_waiting_for_a_write_does_not_take_it_back(tmp_path: Path) -> 
             await asyncio.sleep(0)  # it begins, and waits for the disk
             assert here.store.head(Key("services", "default", "web"))
             asking.cancel()
-        await here.store.until(written)
+        await here.store.wait_for_revision(written)
         assert (await here.send("GET", f"{SERVICES}/web"))[1]["spec"]["clusterIP"] == "10.0.0.1"
         assert hook.given == ["10.0.0.1"]
 

@@ -173,7 +173,7 @@ def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: E
                 two = tasks.create_task(Election(registries[1], "two").run(lead))
                 one.cancel()
                 await led.wait()  # at once: the first has given the Lease back
-                await first.newest()
+                await first.wait_for_newest()
                 body = {"metadata": {"name": "late"}}
                 for registry, holds in zip(fenced, (False, True), strict=True):
                     with contextlib.nullcontext() if holds else pytest.raises(ApiError, match="modified"):
@@ -307,12 +307,12 @@ def test_servers_that_differ_about_a_slice_do_not_write_as_fast_as_they_can(etcd
             await own.step()
             place = key_of(ENDPOINT_SLICES, "default", "kubernetes-n1")
             await registry.delete(ENDPOINT_SLICES, "default", "kubernetes-n1", options=Options())
-            await store.newest()
+            await store.wait_for_newest()
             assert await own.step()  # it is to look again
             assert store.read(place) is None
             seconds[0] += 1.0
             assert not await own.step()
-            await store.newest()
+            await store.wait_for_newest()
             assert store.read(place) is not None
 
     asyncio.run(scenario())

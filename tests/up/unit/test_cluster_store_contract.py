@@ -90,7 +90,7 @@ def test_what_is_under_way_is_in_the_head_and_not_visible(engine: Engine) -> Non
         with pytest.raises(ConflictError):
             await store.submit([put("a", "two")])
         (made,) = await waiting
-        await store.settled(key("a"))
+        await store.wait_until_decided(key("a"))
         assert store.head(key("a")) == made == store.read(key("a"))
 
     engine.play(scenario)
@@ -189,7 +189,7 @@ def test_many_writes_at_once_are_all_made_and_each_is_told_once(engine: Engine) 
         changes = store.changes("things", since)
         assert len(changes) == 300
         assert sorted(change.revision for change in changes) == [change.revision for change in changes]
-        await store.newest()
+        await store.wait_for_newest()
 
     engine.play(scenario)
 
@@ -219,7 +219,7 @@ def test_a_store_says_whether_it_lets_go_what_has_a_lifetime(engine: Engine) -> 
         assert store.read(key("brief")) == made
         if store.expires:
             while store.read(key("brief")) is not None:
-                await store.moved("things")
+                await store.wait_for_change("things")
             (change,) = store.changes("things", made.revision)
             assert change.deleted
             assert change.revision > made.revision

@@ -241,7 +241,7 @@ def test_a_whole_etcd_that_is_restored_under_another_name_is_taken(tmp_path: Pat
 def test_an_etcd_that_is_restored_under_its_servers_never_uses_a_revision_twice() -> None:
     async def grows(store: EtcdStore, name: str, count: int) -> list[int]:
         made = [(await store.write(put(f"{name}-{number}")))[0].revision for number in range(count)]
-        await store.newest()
+        await store.wait_for_newest()
         return made
 
     def is_void(store: EtcdStore, revision: int) -> bool:
@@ -271,7 +271,7 @@ def test_an_etcd_that_is_restored_under_its_servers_never_uses_a_revision_twice(
             assert min(await grows(one, "new", 90)) > max(known)
             async with etcd_store(settings(etcd, PREFIX)) as three:
                 for store in (one, two, three):
-                    await store.newest()
+                    await store.wait_for_newest()
                     assert store.count("things") == 95
                     assert await has_forgotten(store, known)
 
@@ -291,7 +291,7 @@ def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> None:
                 with pytest.raises((ForeignError, ConflictError)):
                     await store.write(refused)
             with pytest.raises(ForeignError):
-                await store.newest()
+                await store.wait_for_newest()
             with pytest.raises(ForeignError):
                 await store.compact(store.revision)
             assert text_of(store.read(key("one"))) == ""

@@ -51,7 +51,7 @@ class Undone:
     _tries: int = 0
     _at: float = 0.0
 
-    def failed(self, delta: Delta[OurKey, bytes], reason: str, now: float) -> bool:
+    def record_failure(self, delta: Delta[OurKey, bytes], reason: str, now: float) -> bool:
         """Note a failed difference; report whether it or its reason is new."""
         news = not self.objects or reason != self.reason
         self.objects.update(_wanted(delta))
@@ -59,7 +59,7 @@ class Undone:
         self._tries, self.reason = self._tries + 1, reason
         return news
 
-    def done(self, delta: Delta[OurKey, bytes]) -> bool:
+    def record_success(self, delta: Delta[OurKey, bytes]) -> bool:
         """Note a successful difference; report whether it completed the last failed object."""
         if not self.objects:
             return False
@@ -254,7 +254,7 @@ class EbpfBackend:
             self._leave_out(delta, error)
             return
         self._take_in(delta)
-        if self._undone.done(delta):
+        if self._undone.record_success(delta):
             log.info("the programs know all again", ip_family=self.family.value)
 
     def _take_in(self, delta: Delta[OurKey, bytes]) -> None:
@@ -295,7 +295,7 @@ class EbpfBackend:
 
     def _leave_out(self, delta: Delta[OurKey, bytes], error: OSError) -> None:
         """Leave the refused frontends to the rules: remove them from the maps, or detach the programs."""
-        if self._undone.failed(delta, str(error), time.monotonic()):
+        if self._undone.record_failure(delta, str(error), time.monotonic()):
             log.warning(
                 "cannot write what the programs know; nftables' rules serve it until that works",
                 ip_family=self.family.value,
@@ -318,4 +318,4 @@ class EbpfBackend:
         there = [hook for hook in hooks if self.pins.link(hook) is not None]
         self.pins.take_out(there)
         wanted = {(PROGRAMS, hook.encode()): self._program for hook in there}
-        self._undone.failed(Delta(added=wanted), self._undone.reason, time.monotonic())
+        self._undone.record_failure(Delta(added=wanted), self._undone.reason, time.monotonic())

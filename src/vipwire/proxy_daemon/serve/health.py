@@ -56,21 +56,21 @@ class ProxyHealth(Struct):
         self._health = {family: _FamilyHealth() for family in self.families}
         self._awaited = list(self.lists)
 
-    def queued(self, family: Family, now: float) -> None:
+    def record_queued(self, family: Family, now: float) -> None:
         """Record that a change for a family waits for its commit."""
         health = self._health[family]
         if health.oldest_queued is None:
             health.oldest_queued = now
 
-    def updated(self, family: Family, now: float) -> None:
+    def record_update(self, family: Family, now: float) -> None:
         """Record that the kernel holds the complete plan of a family."""
         self._health[family] = _FamilyHealth(updated=now)
 
-    def listed(self, kind: str) -> None:
+    def record_list(self, kind: str) -> None:
         if kind in self._awaited:
             self._awaited.remove(kind)
 
-    def node_seen(self, node: Node | None) -> None:
+    def record_node(self, node: Node | None) -> None:
         """Record the state of this machine's Node object; None: the object does not exist.
 
         Before the first call the node counts as eligible, because without an API server no Node object exists.

@@ -80,7 +80,7 @@ class HttpServer:
     """One site at one address.
 
     `address` is a validated `IP:port`; port 0 lets the kernel choose. `run()` serves until cancelled; with a
-    hard-fail policy it raises UnsupportedError. `bound()` waits for the open port and returns its address.
+    hard-fail policy it raises UnsupportedError. `wait_until_listening()` returns the address.
     """
 
     def __init__(self, name: str, site: Site, address: str, policy: BindPolicy) -> None:
@@ -90,7 +90,7 @@ class HttpServer:
         self._policy = policy
         self._bound: asyncio.Future[tuple[str, int]] | None = None
 
-    async def bound(self) -> tuple[str, int]:
+    async def wait_until_listening(self) -> tuple[str, int]:
         """Wait until the server listens; return IP address and port."""
         return await asyncio.shield(self._promise())
 

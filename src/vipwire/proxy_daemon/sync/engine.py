@@ -139,7 +139,7 @@ class Line:
         try:
             self.reconciler.desire(name, plan)
         except Exception as error:  # noqa: BLE001  # whatever a Service causes: all others go on
-            self._guard.failed(name, error)
+            self._guard.record_failure(name, error)
         else:
             self._guard.forget(name)
 
@@ -181,11 +181,11 @@ class Line:
             outcome.error = CommitError(f"cannot decode the kernel's answer: {error}")
         outcome.seconds = time.perf_counter() - began
         if outcome.error or self.reconciler.isolated:
-            self.pacer.failed(now + outcome.seconds, blocked=outcome.error is not None)
+            self.pacer.record_failure(now + outcome.seconds, blocked=outcome.error is not None)
         else:
-            self.pacer.succeeded(now + outcome.seconds)
+            self.pacer.record_success(now + outcome.seconds)
         if outcome.full:
-            self.pacer.checked(now + outcome.seconds, outcome.seconds)
+            self.pacer.record_check(now + outcome.seconds, outcome.seconds)
         if outcome.error is None:
             outcome.first, self.synced = not self.synced, True
             outcome.changes, self._changes = self._changes, {}
@@ -308,7 +308,7 @@ class Engine:
         outcomes: list[Outcome] = []
         for line in self.lines:
             if line.pacer.check_due(now) and not line.drifted():
-                line.pacer.checked(now, 0.0)
+                line.pacer.record_check(now, 0.0)
             if line.pacer.retry_due(now):
                 line.reconciler.retry()
             line.housekeep()

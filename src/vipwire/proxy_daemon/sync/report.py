@@ -88,9 +88,9 @@ class Reporter:
             )
             self._about(problem.kind, problem.object, "InvalidField", f"{problem.field}: {problem.message}")
 
-    def synced(self, line: Line, outcome: Outcome, now: float) -> None:
+    def report_sync(self, line: Line, outcome: Outcome, now: float) -> None:
         """Report one sync of one family. `now` is seconds since the epoch."""
-        self._measure.synced(line, outcome, now)
+        self._measure.count_sync(line, outcome, now)
         if outcome.error is not None:
             self._failed(line, outcome, now)
             return

@@ -51,7 +51,7 @@ class SyncMetrics:
         self._writers = {each.family: each.backend for each in engine.lines if isinstance(each.backend, RuleWriter)}
         self._uncounted: list[_Sync] = []
         self._begin_at_zero()
-        metrics.before_reading.due = self.settle
+        metrics.before_reading.due = self.count_pending_syncs
 
     def _begin_at_zero(self) -> None:
         """Create the series that alerts use at 0: Prometheus sees no increase in a series' first value."""
@@ -78,14 +78,14 @@ class SyncMetrics:
         metrics.services.set_function(lambda: len(self._engine.store.services))
         metrics.endpoints.set_function(self._endpoints.total)
 
-    def synced(self, line: Line, outcome: Outcome, now: float) -> None:
+    def count_sync(self, line: Line, outcome: Outcome, now: float) -> None:
         """Count one sync of one family. `now` is seconds since the epoch."""
         refused = outcome.error is not None or bool(line.reconciler.isolated)
         self._uncounted.append(_Sync(line, outcome, now, refused, self._triggered(outcome)))
         if refused or len(outcome.changes) > _FEW or len(self._uncounted) >= _MOST:
-            self.settle()
+            self.count_pending_syncs()
 
-    def settle(self) -> None:
+    def count_pending_syncs(self) -> None:
         syncs, self._uncounted = self._uncounted, []
         for line in self._engine.lines:
             ours = [sync for sync in syncs if sync.line is line]

@@ -87,7 +87,7 @@ class EndpointController:
         elif not isinstance(result, ApiError):
             if not isinstance(result, Exception):
                 raise result
-            self._guard.failed(key_of(SERVICES, *name), result)
+            self._guard.record_failure(key_of(SERVICES, *name), result)
         elif result.code not in (403, 404):  # 403: its namespace is being deleted; 404: gone already
             self._dirty[name] = None
 

@@ -3,7 +3,7 @@
     submit ─▶ transaction at etcd, on mod revisions ─▶ watch ─▶ visible: readers, watches, and then the future
 
 A write is acknowledged when a majority of etcd's members has it and this process shows it. It has no revision before:
-so this process starts no second write of a key before the first is decided (`settled`).
+so this process starts no second write of a key before the first is decided (`wait_until_decided`).
 
 At start a process reads the state of some thousand revisions ago, and the changes since: so a client that was
 connected to another API server can resume its watch.
@@ -179,11 +179,11 @@ class EtcdStore(Visible):
             return self.read(key)
         return None if pending[0].deleted else pending[0].record
 
-    async def settled(self, key: Key) -> None:
+    async def wait_until_decided(self, key: Key) -> None:
         while (pending := self._pending.get(key)) is not None:
             await pending[1].wait()
 
-    async def newest(self) -> None:
+    async def wait_for_newest(self) -> None:
         """Wait until all acknowledged writes are visible. Concurrent callers share one request."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
@@ -268,12 +268,12 @@ class EtcdStore(Visible):
         elsewhere = self._client.watched != self._client.server
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ELSEWHERE_SECONDS if elsewhere else _LAG_SECONDS):
-                await self.until(revision)
+                await self.wait_for_revision(revision)
         if self.revision < revision:
             if self._reading is not None:
                 self._reading.cancel()
             async with asyncio.timeout(_SHOWN_SECONDS):
-                await self.until(revision)
+                await self.wait_for_revision(revision)
 
     async def compact(self, floor: int) -> None:
         """Delete history up to a revision, here and in etcd."""

@@ -157,7 +157,7 @@ class IpvsServers:
     def services(self) -> dict[VirtualServer, tuple[Scheduling, TrafficStats]]:
         """Read all virtual servers of the family, of vipwire and others."""
         self._generic.drain()
-        payloads = settled(lambda: list(self._generic.dump(self._number, ipvs.list_services())))
+        payloads = read_until_stable(lambda: list(self._generic.dump(self._number, ipvs.list_services())))
         decoded = [ipvs.decode_service(payload) for payload in payloads]
         return {server: (how, counters) for family, server, how, counters in decoded if family is self._family}
 
@@ -232,7 +232,7 @@ class IpvsServers:
         return f"{what}: {os.strerror(code)}"
 
 
-def settled(read: Callable[[], list[memoryview]]) -> list[memoryview]:
+def read_until_stable(read: Callable[[], list[memoryview]]) -> list[memoryview]:
     """List virtual servers until two lists in a row have the same names; return the last one.
 
     The kernel lists in pieces and resumes by count. A deletion in between makes it skip entries without a sign of
