@@ -64,7 +64,7 @@ async def serve(folder: Path) -> None:
     authority = Authority(folder / "pki", datetime.now(UTC))  # noqa: TID251
     tls = authority.server_context(authority.server(["127.0.0.1", "localhost"]))
     access = Access(load_tokens(folder / "tokens.csv"))
-    server = ApiServer(registry, access.identify, bounds=Bounds().fitting(raise_limit()))
+    server = ApiServer(registry, access.identify, bounds=Bounds().lowered_to_files(raise_limit()))
     watch, loop = Watch(), asyncio.get_running_loop()
     tasks = [loop.create_task(store.run()), loop.create_task(watch.run())]
     await asyncio.sleep(0)

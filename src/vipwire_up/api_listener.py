@@ -84,7 +84,7 @@ async def serve_api(
     """
     keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock, place.life)
     tls = keys.tls
-    bounds, metrics = Bounds().fitting(raise_limit()), CollectorRegistry()
+    bounds, metrics = Bounds().lowered_to_files(raise_limit()), CollectorRegistry()
     metrics.register(PartFailures(supervisor))
     store = registry.store
 

@@ -33,7 +33,7 @@ def _family(side: FamilyView, services: list[Service] | None) -> Document:
         document |= {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
     taker = side.explainer.tool if side.explainer is not None else ""
     objects = [side.mode.describe(key) for keys in (delta.added, delta.changed, delta.removed) for key in keys]
-    removal = side.explainer.removal() if side.explainer is not None and side.remains else ()
+    removal = side.explainer.commands_to_remove_foreign() if side.explainer is not None and side.remains else ()
     lines = [*removal, *script(side, delta)] if delta else []
     return document | {"tool": taker, "script": lines, "objects": objects}
 

@@ -137,7 +137,7 @@ def _nobody(part: str, thing: Hashable, error: Exception, *, again: bool) -> Non
     """Ignore a failure."""
 
 
-class _Suspension(Struct):
+class _Backoff(Struct):
     """An object's number of failures, the time of its next try (monotonic seconds), and its last error."""
 
     times: int
@@ -159,7 +159,7 @@ class Guard(Generic[T]):
         self.part = part
         self._steps = steps or Activities()
         self._witness, self._clock = witness, clock
-        self._suspended: dict[T, _Suspension] = {}
+        self._suspended: dict[T, _Backoff] = {}
 
     @contextlib.contextmanager
     def of(self, thing: T) -> Iterator[None]:
@@ -180,7 +180,7 @@ class Guard(Generic[T]):
         before, said = self._suspended.get(thing), in_short(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
-        self._suspended[thing] = _Suspension(times, self._clock() + pause, said)
+        self._suspended[thing] = _Backoff(times, self._clock() + pause, said)
         again = before is not None and before.said == said
         self._witness(self.part, thing, error, again=again)
         if not again:

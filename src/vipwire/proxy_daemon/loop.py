@@ -229,7 +229,7 @@ class SyncLoop:
             if line.synced and not pending:
                 parts.health.record_update(line.family, now)
         if outcomes:
-            self._started()
+            self._start_garbage_collection()
         if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
             loop = asyncio.get_running_loop()  # later: the objects of the sync are not freed yet
             loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
@@ -249,7 +249,7 @@ class SyncLoop:
         if changed and (problems := await parts.ports.follow(changed)):
             parts.reporter.problems(problems)
 
-    def _started(self) -> None:
+    def _start_garbage_collection(self) -> None:
         """Start garbage collection: the first sync was tried, or its objects do not arrive."""
         if not self._at_work:
             self._at_work = True
@@ -281,7 +281,7 @@ class SyncLoop:
             return
         parts.record_soon()
         if health.error:
-            self._started()
+            self._start_garbage_collection()
             parts.health.source_failed(resource, health.error, time.time())
             if not health.logged:
                 log.warning("cannot read objects; the rules stay", resource=resource, error=health.error)

@@ -169,19 +169,19 @@ class Explainer(Generic[K, V, T]):
         """Write a difference as commands of the mode's tool, one a line."""
         raise NotImplementedError
 
-    def remains(self) -> str:
+    def foreign_objects(self) -> str:
         """Name foreign objects in vipwire's place in the kernel that `observe` skips; "" for none."""
         return ""
 
-    def removal(self) -> Iterable[str]:
-        """Write the commands that remove the objects of `remains`."""
+    def commands_to_remove_foreign(self) -> Iterable[str]:
+        """Write the commands that remove the objects of `foreign_objects`."""
         return ()
 
     def arrange(self, observed: Mapping[K, V], wanted: Mapping[K, V], own: frozenset[Address]) -> T:
-        """Prepare objects for `follow`; `wanted` are the plan's, `own` this node's addresses."""
+        """Prepare objects for `trace`; `wanted` are the plan's, `own` this node's addresses."""
         raise NotImplementedError
 
-    def follow(self, objects: T, packet: Packet) -> Walk:
+    def trace(self, objects: T, packet: Packet) -> Walk:
         raise NotImplementedError
 
     def walk(
@@ -191,4 +191,4 @@ class Explainer(Generic[K, V, T]):
         known = self._arranged
         if known is None or known[0] is not observed or known[1] is not wanted or known[2] != own:
             known = self._arranged = observed, wanted, own, self.arrange(observed, wanted, own)
-        return self.follow(known[3], packet)
+        return self.trace(known[3], packet)

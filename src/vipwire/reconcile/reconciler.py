@@ -151,7 +151,7 @@ NODE = ObjectName("", "")
 """The name for objects that belong to no Service."""
 
 
-class LongerError(VipwireError):
+class NotBriefError(VipwireError):
     """A `brief` sync would have to read the kernel, to split a refused transaction, or to enlarge an object."""
 
 
@@ -226,21 +226,21 @@ class Reconciler(Generic[K, V]):
     def sync(self, *, brief: bool = False) -> Report[K]:
         """Bring the kernel to the desired state, as far as the kernel accepts it.
 
-        Raise CommitError if it refuses the objects of no Service, on which all others depend. Raise LongerError if
+        Raise CommitError if it refuses the objects of no Service, on which all others depend. Raise NotBriefError if
         `brief` is set and the sync would be longer: nothing is lost, and the next sync does the work.
         """
         if brief and not self._trusted:
-            raise LongerError
+            raise NotBriefError
         report: Report[K] = Report()  # not Report[K](): the subscript takes longer than rendering a Service
         names = list(self._pending)
         report.services = len(names)
-        names += self._yielding(names)
+        names += self._yield_objects(names)
         if self._trusted:
             try:
                 self._commit(names, report, brief=brief)
             except CommitError as error:
                 if brief:
-                    raise LongerError from error
+                    raise NotBriefError from error
                 if self._backend.changed():
                     self._trusted = False
                 else:
@@ -259,7 +259,7 @@ class Reconciler(Generic[K, V]):
     def _wanted(self, name: ObjectName) -> Rendered[K, V] | None:
         return self._kept[name] if name in self._isolated else self._desired.get(name)
 
-    def _yielding(self, names: Iterable[ObjectName]) -> list[ObjectName]:
+    def _yield_objects(self, names: Iterable[ObjectName]) -> list[ObjectName]:
         """Remove from isolated Services objects that others of `names` should have; return those isolated Services.
 
         Otherwise two Services would own one object, and one that drops it would remove it from the other.
@@ -286,7 +286,7 @@ class Reconciler(Generic[K, V]):
         self._belief = Belief(unowned=observed)
         report.observed = len(self._belief.unowned)
         names = list(self._desired)
-        self._yielding(names)
+        self._yield_objects(names)
         repairs: list[K] = []
         try:
             repairs += self._commit(names, report, last=True)
@@ -330,7 +330,7 @@ class Reconciler(Generic[K, V]):
         if delta:
             if self._enlarging is not None and self._enlarging.lacks_room(delta):
                 if brief:
-                    raise LongerError
+                    raise NotBriefError
                 report.size += self._enlarging.enlarge(delta, self._belief.objects())
             report.size += self._backend.commit(delta)
             report.added += len(delta.added)

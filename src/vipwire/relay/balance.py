@@ -84,7 +84,7 @@ class ClientMemory:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def identity(self, place: Place) -> bytes | Place:
+    def endpoint_key(self, place: Place) -> bytes | Place:
         return place.address if self.whole else place
 
     def recall(self, client: str, now: float, seconds: float) -> bytes | Place | None:
@@ -94,7 +94,7 @@ class ClientMemory:
 
     def note(self, client: str, place: Place, now: float) -> None:
         self._clients.pop(client, None)
-        self._clients[client] = (self.identity(place), now)
+        self._clients[client] = (self.endpoint_key(place), now)
         if len(self._clients) > MOST_CLIENTS:
             del self._clients[next(iter(self._clients))]
 
@@ -136,7 +136,7 @@ class Pool:
             target.weight = share.weight
             self.targets[share.place] = target
         self.memory, self._beside, self._affinity = memory, beside, float(listener.affinity)
-        self._identities = {memory.identity(place): target for place, target in reversed(self.targets.items())}
+        self._identities = {memory.endpoint_key(place): target for place, target in reversed(self.targets.items())}
         choice = BalancingAlgorithm(listener.algorithm)
         if choice is not self._choice or listener.shares != self._shares:
             self._choice, self._shares = choice, listener.shares
@@ -164,11 +164,11 @@ class Pool:
                 return target
         return None
 
-    def connected(self, target: BalancedEndpoint) -> None:
+    def record_connection(self, target: BalancedEndpoint) -> None:
         target.failures = 0
         target.connections += 1
 
-    def missed(self, target: BalancedEndpoint, now: float) -> bool:
+    def record_failed_dial(self, target: BalancedEndpoint, now: float) -> bool:
         """Record a failed dial; report whether the endpoint now rests."""
         target.failed += 1
         target.failures += 1

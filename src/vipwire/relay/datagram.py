@@ -66,7 +66,7 @@ class Session:
             except BlockingIOError:
                 return
             except OSError as error:
-                owner.lost(self, error.errno or 0)
+                owner.drop_refusing_endpoint(self, error.errno or 0)
                 return
             self.used = owner.loop.now
             self.target.failures = 0
@@ -121,12 +121,12 @@ class DatagramListener(BaseListener):
             if session is not None:
                 self._send(session, size)
 
-    def lost(self, session: Session, code: int) -> None:
+    def drop_refusing_endpoint(self, session: Session, code: int) -> None:
         """Drop a client's endpoint that refuses datagrams; the next datagram goes to another endpoint."""
         target = session.target
         self.end(session)
         self._had.pop(session.client, None)
-        if self.pool.missed(target, self.loop.now):
+        if self.pool.record_failed_dial(target, self.loop.now):
             self.loop.note(
                 f"endpoint {target} does not answer ({errno.errorcode.get(code, code)}); trying it again later"
             )
@@ -174,7 +174,7 @@ class DatagramListener(BaseListener):
             sock.connect(target.reached(asked))
         except OSError:
             sock.close()
-            self.pool.missed(target, self.loop.now)
+            self.pool.record_failed_dial(target, self.loop.now)
             return None
         return self._began(Session(self, client, target, sock, asked))
 
@@ -228,4 +228,4 @@ class DatagramListener(BaseListener):
         except BlockingIOError:
             pass
         except OSError as error:
-            self.lost(session, error.errno or 0)
+            self.drop_refusing_endpoint(session, error.errno or 0)

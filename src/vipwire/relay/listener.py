@@ -120,7 +120,7 @@ class Shared:
         self.origins = Origins()
         self.dialled = Dialled()
         self.dial_timers: list[TimerQueue] = [
-            loop.timer_queue(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
+            loop.timer_queue(seconds, lambda link, step=step: link.redial_if_unanswered(step))  # type: ignore[misc]
             for step, seconds in enumerate(DIAL_TIMEOUTS)
         ]
         self._spare = socket.socket()

@@ -135,7 +135,7 @@ class RelayedConnection:
         if mask & _ERROR and not self.closed:
             self.close()
 
-    def late(self, step: int) -> None:
+    def redial_if_unanswered(self, step: int) -> None:
         """Dial the next endpoint if the one of this step has not answered."""
         if self.step == step and not self.closed:
             self._redial(errno.ETIMEDOUT)
@@ -189,7 +189,7 @@ class RelayedConnection:
     def _connected(self, *, watched: bool) -> None:
         """Start copying. `watched`: both sockets are, or will be, registered for writing as well."""
         self.step = -1
-        self.owner.pool.connected(self.target)
+        self.owner.pool.record_connection(self.target)
         self.up = Direction(self, self.client, self.server, True)  # noqa: FBT003
         self.down = Direction(self, self.server, self.client, False)  # noqa: FBT003
         self.up.watched = self.down.watched = watched
@@ -235,7 +235,7 @@ class RelayedConnection:
         target = self.target
         self.tried = (*self.tried, target)
         owner = self.owner
-        rests = owner.pool.missed(target, owner.loop.now)
+        rests = owner.pool.record_failed_dial(target, owner.loop.now)
         target.open -= 1  # last: an endpoint without open connections may be forgotten
         if rests:
             owner.loop.note(f"endpoint {target} does not answer ({os.strerror(code)}); trying it again later")

@@ -59,12 +59,12 @@ class BgpSpeaker:
         self._listed.clear()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow(follow))
+                tasks.create_task(self._receive_events(follow))
                 tasks.create_task(self._apply_news(bird))
         finally:
             await bird.end()
 
-    async def _follow(self, follow: Follow) -> None:
+    async def _receive_events(self, follow: Follow) -> None:
         await follow(self._take)
 
     async def _apply_news(self, bird: Bird) -> None:

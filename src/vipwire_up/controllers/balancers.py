@@ -76,7 +76,7 @@ class Balancers:
             self._told.pop(name, None)
             return
         value = decoded(record)
-        wanted, problem = self._wanted(value) if is_ours(value) else ([], "")
+        wanted, problem = self._choose_addresses(value) if is_ours(value) else ([], "")
         self._put(name, wanted)
         kept = wanted == status_addresses(value) and has_its_mode(value)
         if not kept and self._pool.networks and not is_foreign(value):  # without a range the status is others'
@@ -93,7 +93,7 @@ class Balancers:
             if self._pool.has(address) and family_of(address) in families and asked in (None, "", address)
         ]
 
-    def _wanted(self, service: Object) -> tuple[list[str], str]:
+    def _choose_addresses(self, service: Object) -> tuple[list[str], str]:
         """Choose a Service's addresses; return them and the text of an Event."""
         if not self._pool.networks:
             return [], "" if status_addresses(service) else _NO_RANGE

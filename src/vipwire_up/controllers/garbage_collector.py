@@ -99,14 +99,14 @@ class GarbageCollector:
             await self._release_all(self._dependents.get(uid, ()))
         self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # until they have no dependents
         for key, value in list(self._going.items()):
-            with self._trying(key) as may:
+            with self._may_try(key) as may:
                 if may:
                     await self._further(key, value)
         await self._expire(self._registry.clock())
         return bool(self._going or self._gone or self._ageing)
 
     @contextlib.contextmanager
-    def _trying(self, key: Key) -> Iterator[bool]:
+    def _may_try(self, key: Key) -> Iterator[bool]:
         """Act on an object unless a retry must wait; conflicts with other writers are no failure."""
         if not self._guard.ready(key):
             yield False
@@ -194,7 +194,7 @@ class GarbageCollector:
                 tasks.create_task(self._delete(key))
 
     async def _delete(self, key: Key) -> None:
-        with self._trying(key) as may:
+        with self._may_try(key) as may:
             if may:
                 await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
 
@@ -218,7 +218,7 @@ class GarbageCollector:
         return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
 
     async def _change(self, key: Key, edit: Any) -> None:
-        with self._trying(key) as may:
+        with self._may_try(key) as may:
             if may:
                 await self._registry.change(BY_ID[key.resource], key.namespace, key.name, edit, _OPTIONS)
 

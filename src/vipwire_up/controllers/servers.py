@@ -125,7 +125,7 @@ class OwnSlices:
         for name in _OWN:
             with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):
                 left = [each for each in self._slices_of(name) if await self._stays(each, now)]
-                await self._write(name, left)
+                await self._write_endpoints(name, left)
 
     def _note(self, change: RecordChange) -> None:
         key = change.record.key
@@ -149,7 +149,7 @@ class OwnSlices:
         await self._registry.delete(ENDPOINT_SLICES, meta["namespace"], meta["name"], options=_OPTIONS)
         return False
 
-    async def _write(self, name: Name, slices: Iterable[Object]) -> None:
+    async def _write_endpoints(self, name: Name, slices: Iterable[Object]) -> None:
         by_ports = defaultdict[tuple[Any, ...], set[str]](set)
         for value in slices:
             ports = tuple((each["name"], each["protocol"], each["port"]) for each in value.get("ports") or ())

@@ -101,7 +101,7 @@ def test_connections_are_kept_whatever_becomes_of_a_pool(pins: NodePins, family:
     expected.update({key + end: number for end, number in zip(ends, HAD, strict=True)})
     assert counted(pins, family) == expected
     tables.grow(whole)
-    tables.settle()
+    tables.collect_outgrown_counts()
     assert counted(pins, family) == expected
     hit(pins, family, key, HAD)
     write(tables, whole, {})
@@ -118,7 +118,7 @@ def test_what_is_counted_before_programs_know_the_larger_maps_is_kept(pins: Node
     with closing(smaller.mapped(write=True)) as view:
         view[first * NUMBER] = 3
     smaller.close()
-    tables.settle()
+    tables.collect_outgrown_counts()
     assert counted(pins, Family.IPV4) == {key + endpoints(Family.IPV4, value)[0]: 3}
 
 

@@ -72,16 +72,16 @@ class Teller(Explainer[str, str, None]):
         yield from (f"set {key} {new}" for key, (_, new) in delta.changed.items())
         yield from (f"set {key} {value}" for key, value in delta.added.items())
 
-    def remains(self) -> str:
+    def foreign_objects(self) -> str:
         return self._remains
 
-    def removal(self) -> Iterable[str]:
+    def commands_to_remove_foreign(self) -> Iterable[str]:
         return ("clear",)
 
     def arrange(self, observed: Mapping[str, str], wanted: Mapping[str, str], own: frozenset[Address]) -> None:
         del observed, wanted, own
 
-    def follow(self, objects: None, packet: Packet) -> Walk:
+    def trace(self, objects: None, packet: Packet) -> Walk:
         del objects, packet
         return self._walk
 

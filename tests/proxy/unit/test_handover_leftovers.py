@@ -13,7 +13,7 @@ from vipwire.modes.ipvs.first_commit import FirstCommit, in_steps
 from vipwire.modes.ipvs.leftovers import IpvsConnection, judge, parse_flows, removable, to_sockets
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.device import parse_sources
-from vipwire.modes.ipvs.objects.names import MarkRule, Object, ObjectKey, SetEntry, SetName, Vip
+from vipwire.modes.ipvs.objects.names import Ipset, MarkRule, Object, ObjectKey, SetEntry, Vip
 from vipwire.modes.ipvs.ownership import GUARDS
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.xtables.ownership import VipwireOnlyOwner, all_of, census, removals
@@ -57,7 +57,7 @@ def objects() -> dict[ObjectKey, Object]:
     others: dict[ObjectKey, Object] = {
         **dict.fromkeys(reals, Forwarding(1)),
         **dict.fromkeys((Vip(WEB), Vip(DNS), MarkRule(7)), None),
-        SetName("KUBE-CLUSTER-IP"): None,
+        Ipset("KUBE-CLUSTER-IP"): None,
         SetEntry("KUBE-CLUSTER-IP", IpsetEntry(protocol=6, address=WEB, port=80)): 0,
     }
     return servers | others
@@ -186,7 +186,7 @@ def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_i
     left = judge(Family.IPV4, objects(), frozenset(), frozenset({WEB, POD}))
     assert left.addresses == {WEB}
     kept = objects().keys() - removable(left).keys()
-    assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, SetName | SetEntry))}
+    assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, Ipset | SetEntry))}
 
 
 def test_sockets_are_read_in_this_machines_order_of_bytes() -> None:

@@ -57,10 +57,10 @@ def test_a_token_is_shown_as_a_cookie_or_a_bearer() -> None:
 
 def test_only_the_right_token_lets_in_by_the_address() -> None:
     gate = AccessControl(token=TOKEN)
-    assert gate.entering(Request("GET", "/", {"token": TOKEN}, {}))
-    assert not gate.entering(Request("GET", "/", {"token": "wrong"}, {}))
-    assert not gate.entering(Request("GET", "/api/diff", {"token": TOKEN}, {}))
-    assert not AccessControl().entering(Request("GET", "/", {"token": ""}, {}))
+    assert gate.has_token_in_query(Request("GET", "/", {"token": TOKEN}, {}))
+    assert not gate.has_token_in_query(Request("GET", "/", {"token": "wrong"}, {}))
+    assert not gate.has_token_in_query(Request("GET", "/api/diff", {"token": TOKEN}, {}))
+    assert not AccessControl().has_token_in_query(Request("GET", "/", {"token": ""}, {}))
 
 
 def test_loopback_is_of_both_families() -> None:

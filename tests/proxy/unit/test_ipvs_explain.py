@@ -12,12 +12,12 @@ from vipwire.modes.ipvs.explain.explainer import IpvsExplainer, find_template
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import (
+    Ipset,
     MarkRule,
     Object,
     ObjectKey,
     Receiver,
     SetEntry,
-    SetName,
     Vip,
     VipRoute,
     set_name,
@@ -95,8 +95,8 @@ def test_commands_of_every_kind_of_object() -> None:
     place = IpsetEntry(ip("10.96.0.1"), 6, 80)
     marked = RealServer(MARKED, ip("10.0.0.1"), 80)
     added: dict[ObjectKey, Object] = {
-        SetName("KUBE-CLUSTER-IP"): set_spec(Which.CLUSTER_IP),
-        SetName("KUBE-NODE-PORT-TCP"): set_spec(Which.NODE_PORT_TCP),
+        Ipset("KUBE-CLUSTER-IP"): set_spec(Which.CLUSTER_IP),
+        Ipset("KUBE-NODE-PORT-TCP"): set_spec(Which.NODE_PORT_TCP),
         SetEntry("KUBE-CLUSTER-IP", place): 0,
         SetEntry("KUBE-LOCAL-POOL", place): 7,
         ChainName("nat", "PREROUTING"): ("-j KUBE-SERVICES",),

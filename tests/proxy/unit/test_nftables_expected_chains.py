@@ -36,7 +36,7 @@ def test_what_remembers_is_known_too(owner: str, local: bool, both: bool) -> Non
         assert written(Family.IPV4, memory.remembered_chain(pool, 10800)) == asking
         assert len(asking.rules) == 1 + both
     assert is_memory(memory.map)
-    assert is_memory(memory.other)
+    assert is_memory(memory.other_policy_map)
 
 
 @pytest.mark.parametrize(

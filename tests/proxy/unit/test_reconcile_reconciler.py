@@ -6,7 +6,7 @@ from tests.fakes.values import ip, ips, named, node_plan, planned
 
 from vipwire.errors import CommitError
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.reconciler import LongerError, Reconciler
+from vipwire.reconcile.reconciler import NotBriefError, Reconciler
 
 A, B, C = "10.96.0.1", "10.96.0.2", "10.96.0.3"
 
@@ -429,12 +429,12 @@ def test_a_sync_that_is_to_be_brief_reads_nothing_and_leaves_what_is_refused_to_
     assert (line.services(), line.kernel.observed) == ({"web": [C], "db": [B]}, 0)
     line.kernel.refused = {obj(A)}
     line.want("web", A)
-    with pytest.raises(LongerError):
+    with pytest.raises(NotBriefError):
         line.reconciler.sync(brief=True)
     assert line.reconciler.pending
     line.kernel.refused = set()
     line.reconciler.distrust()
-    with pytest.raises(LongerError):
+    with pytest.raises(NotBriefError):
         line.reconciler.sync(brief=True)
     assert line.kernel.observed == 0
     line.reconciler.sync()

@@ -117,7 +117,7 @@ def test_a_dial_that_is_repeated_goes_to_others_until_all_were_tried() -> None:
 
 
 def fail(of: Pool, number: int, times: int, now: float = 0.0) -> list[bool]:
-    return [of.missed(of.targets[place(number)], now) for _ in range(times)]
+    return [of.record_failed_dial(of.targets[place(number)], now) for _ in range(times)]
 
 
 def test_who_fails_again_and_again_rests_and_comes_back() -> None:
@@ -130,7 +130,7 @@ def test_who_fails_again_and_again_rests_and_comes_back() -> None:
 def test_who_answers_in_between_does_not_rest() -> None:
     subject = pool(listener(1, 2))
     fail(subject, 1, EJECT_AFTER - 1)
-    subject.connected(subject.targets[place(1)])
+    subject.record_connection(subject.targets[place(1)])
     assert fail(subject, 1, EJECT_AFTER - 1) == [False] * (EJECT_AFTER - 1)
     assert set(choose(subject, 4)) == {1, 2}
 
@@ -213,7 +213,7 @@ def test_who_is_remembered_elsewhere_goes_there_where_it_may_and_otherwise_keeps
 
 def test_counters_outlive_a_change_of_others() -> None:
     subject = pool(listener(1, 2))
-    subject.connected(subject.targets[place(1)])
+    subject.record_connection(subject.targets[place(1)])
     subject.take(listener(1, 3), subject.memory)
     assert subject.targets[place(1)].connections == 1
 

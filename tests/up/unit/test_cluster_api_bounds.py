@@ -152,8 +152,8 @@ def test_the_stranger_that_waited_longest_at_the_address_with_most_makes_room() 
 
 
 def test_the_limit_of_files_bounds_connections() -> None:
-    assert Bounds().fitting(1 << 20) == Bounds()
-    low = Bounds().fitting(1024)
+    assert Bounds().lowered_to_files(1 << 20) == Bounds()
+    low = Bounds().lowered_to_files(1024)
     assert (low.connections, low.strangers <= low.connections // 2) == (768, True)
     assert low.one_address < low.connections
 

@@ -23,11 +23,11 @@ from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.ipvs.objects.names import (
     DEVICE,
     PORT_PROTOCOLS,
+    Ipset,
     Object,
     ObjectKey,
     Set,
     SetEntry,
-    SetName,
     owning_entries,
     set_name,
 )
@@ -86,7 +86,7 @@ def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
             for item in local
             if item.interface != DEVICE and not item.is_loopback
         ),
-        sets=tuple(sorted(key.set for key in entries if isinstance(key, SetName))),
+        sets=tuple(sorted(key.set for key in entries if isinstance(key, Ipset))),
         chains=_count_chains(),
         sysctls=read_sysctls(SYSCTLS, proc),
         timeouts=timeouts,

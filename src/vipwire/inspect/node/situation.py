@@ -180,7 +180,7 @@ def observed(
     )
     try:
         seen = mode.observe()
-        remains = explainer.remains() if explainer is not None and not seen else ""
+        remains = explainer.foreign_objects() if explainer is not None and not seen else ""
     except (VipwireError, OSError) as error:
         refused = isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES)
         reason = "run as root, or with the capability CAP_NET_ADMIN" if refused else error

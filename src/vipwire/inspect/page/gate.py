@@ -45,7 +45,7 @@ class AccessControl:
             return refusal(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Bearer realm="vipwire view"'})
         return None
 
-    def entering(self, request: Request) -> bool:
+    def has_token_in_query(self, request: Request) -> bool:
         """Report whether the request has the right token in its query, to be kept as a cookie."""
         return bool(self.token) and request.path == "/" and self._is(request.query.get("token", ""))
 

@@ -46,7 +46,7 @@ class PageSite:
         refused = self._gate.refusal(request)
         if refused is not None:
             return self._turned_away(request, refused)
-        if self._gate.entering(request):
+        if self._gate.has_token_in_query(request):
             return self._entered()
         if request.path == "/api/events":
             return self._stream()
@@ -57,7 +57,7 @@ class PageSite:
     def _turned_away(self, request: Request, refused: Reply) -> Reply:
         """Answer a refused request. Without the token: accept one in the query, or send the page that asks for it."""
         lacks_token = refused.status == HTTPStatus.UNAUTHORIZED
-        if lacks_token and self._gate.entering(request):
+        if lacks_token and self._gate.has_token_in_query(request):
             return self._entered()
         if lacks_token and request.path in _OPEN:
             return self._files[_OPEN[request.path]]

@@ -154,10 +154,10 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
             go("discard"),
             Label("wanted"),
             load_half(_TYPE),
-            if_equal(_host(CT_DELETE), "destroyed"),
-            if_equal(_host(CT_NEW), "", "discard"),
+            if_equal(_as_loaded(CT_DELETE), "destroyed"),
+            if_equal(_as_loaded(CT_NEW), "", "discard"),
             load_half(_FLAGS),
-            if_any_bit(_host(NLM_F_CREATE), "new", "discard"),
+            if_any_bit(_as_loaded(NLM_F_CREATE), "new", "discard"),
             Label("destroyed"),
             *find(_ATTRIBUTES, _STATUS, missing="discard"),
             load_word_of_attribute(),
@@ -196,7 +196,7 @@ def _to(addresses: Collection[Address]) -> Program:
     ]
 
 
-def _host(number: int) -> int:
+def _as_loaded(number: int) -> int:
     """Convert a number in host order to the value of a load in network order."""
     loaded: int = struct.unpack(">H", struct.pack("=H", number))[0]
     return loaded

@@ -69,19 +69,19 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
             for key in sorted(part):
                 yield f"# {sign} {describe(key)}"
 
-    def remains(self) -> str:
-        return self._rules.remains()
+    def foreign_objects(self) -> str:
+        return self._rules.foreign_objects()
 
-    def removal(self) -> Iterable[str]:
-        return self._rules.removal()
+    def commands_to_remove_foreign(self) -> Iterable[str]:
+        return self._rules.commands_to_remove_foreign()
 
     def arrange(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], own: frozenset[Address]) -> Programs:
         return Programs(observed, wanted, self._rules.arrange(rules_of(observed), rules_of(wanted), own))
 
-    def follow(self, objects: Programs, packet: Packet) -> Walk:
+    def trace(self, objects: Programs, packet: Packet) -> Walk:
         """Describe the programs' action on a socket for this address, then follow the packet through the rules."""
         observed, wanted, rules = objects
-        found = self._rules.follow(rules, packet)
+        found = self._rules.trace(rules, packet)
         steps = (*self._programs(observed, wanted, packet), *found.steps)
         return replace(found, steps=steps, direct=self._direct(observed, wanted, packet))
 

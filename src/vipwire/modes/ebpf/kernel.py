@@ -276,7 +276,7 @@ class EbpfBackend:
         wanted = [key.decode() for space, key in (*delta.added, *delta.changed) if space == PROGRAMS]
         if wanted or grown:
             self.pins.put_in_force(wanted, self.wanted.settings.packed)
-            self.tables.settle()
+            self.tables.collect_outgrown_counts()
         self.pins.take_out([key.decode() for space, key in delta.removed if space == PROGRAMS])
 
     def _write_tables(self, delta: Delta[OurKey, bytes]) -> bool:

@@ -169,7 +169,7 @@ class Tables:
         self._where, self._members, self._of = {}, 0, 0
         self.commit(Delta(added=wanted))
 
-    def settle(self) -> None:
+    def collect_outgrown_counts(self) -> None:
         """Keep the counts of replaced maps, once no program uses them."""
         found, self._outgrown = self._outgrown, None
         if found is not None:
@@ -256,8 +256,8 @@ class Tables:
         return tallies(memory.slots[first * self._each : (first + count) * self._each], hits, self._size)
 
     def _outgrow(self) -> None:
-        """Keep the counts so far; `settle` keeps the rest, which programs count until they use the larger maps."""
-        self.settle()
+        """Keep the counts so far. Programs count until they use the larger maps: see `collect_outgrown_counts`."""
+        self.collect_outgrown_counts()
         if (slots := self._pins.find(self._names["slots"])) is None:
             return
         memory, self._memory = self._held(slots), None

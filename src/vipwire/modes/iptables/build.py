@@ -50,10 +50,10 @@ def unreadable(tool: IptablesTool, settings: RuleSettings) -> str:
     Versions of iptables-nft differ in the nf_tables expressions that they write and understand. vipwire leaves rules
     that read otherwise to the tool. The trial runs in an empty network namespace.
     """
-    return apart(lambda: _tried(tool, settings))
+    return apart(lambda: _try_rules(tool, settings))
 
 
-def _tried(tool: IptablesTool, settings: RuleSettings) -> str:
+def _try_rules(tool: IptablesTool, settings: RuleSettings) -> str:
     ensure_counters((INVALID_COUNTER,))
     with closing(NftAccess(tool.family, ToolAccess(tool, LockWait(), 0), 0)) as access:
         return _shown(tool, access, settings)

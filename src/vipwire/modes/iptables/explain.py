@@ -232,7 +232,7 @@ class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
     ) -> RuleTables:
         return RuleTables(self._backend.family, observed, wanted, own)
 
-    def follow(self, objects: RuleTables, packet: Packet) -> Walk:
+    def trace(self, objects: RuleTables, packet: Packet) -> Walk:
         """Follow a packet, with the affinity that the kernel remembers for its source."""
         recent = Recent()
         return walk(objects, packet, lambda name: recent.seen(name, packet.source))

@@ -279,7 +279,7 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
         notes.append(SetupNote("nfacct", obstacle, "kube-proxy's two metrics of such counters are absent"))
     needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
     try:
-        refused = apart(lambda: _tried(tool, needs))
+        refused = apart(lambda: _try_needs(tool, needs))
     except LockedError as error:
         return settings, [SetupNote(UNTRIED, str(error), "what is missing will show when rules are refused")]
     for need, reason in refused.items():
@@ -295,7 +295,7 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
     return settings, notes
 
 
-def _tried(tool: IptablesTool, needs: Sequence[Need]) -> dict[Need, str]:
+def _try_needs(tool: IptablesTool, needs: Sequence[Need]) -> dict[Need, str]:
     ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))
     refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
     _clean(tool)

@@ -19,13 +19,13 @@ from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.ipvs.kernel import IpvsBackend
 from vipwire.modes.ipvs.objects.device import Device, socket_sources
 from vipwire.modes.ipvs.objects.names import (
+    Ipset,
     MarkRule,
     Object,
     ObjectKey,
     RangeRule,
     Set,
     SetEntry,
-    SetName,
     Vip,
     VipRoute,
     set_name,
@@ -119,7 +119,7 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
     counts = {
         "virtual servers": sum(isinstance(key, VirtualServer) for key in gone),
         "addresses": sum(isinstance(key, Vip) for key in gone),
-        "ipsets": sum(isinstance(key, SetName) for key in gone),
+        "ipsets": sum(isinstance(key, Ipset) for key in gone),
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count), left.in_use or bool(late)
 
@@ -205,7 +205,7 @@ def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
                 return address in left.addresses
             case MarkRule() | VipRoute():
                 return bool(left.busy)
-        return isinstance(key, SetName | SetEntry)
+        return isinstance(key, Ipset | SetEntry)
 
     return {key: value for key, value in left.objects.items() if not stays(key)}
 

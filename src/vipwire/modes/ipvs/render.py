@@ -35,7 +35,13 @@ from vipwire.modes.ipvs.objects.names import (
     describe_object,
     set_name,
 )
-from vipwire.modes.ipvs.objects.ranges import filtering, hairpins, marking, masquerading, segments
+from vipwire.modes.ipvs.objects.ranges import (
+    filter_rules,
+    hairpin_rules,
+    mark_rule,
+    masquerade_rules,
+    segment_size_rule,
+)
 from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.ipvs.termination import keeps_server
@@ -149,18 +155,18 @@ class _Writer:
         action, mark = inside or frontend.action, self._marks.mark(wide.key, MarkScope.INSIDE)
         self._pool(wide, action, mark, method, marked=not own)
         if not (own and isinstance(action, Reject)):
-            self._rules(filtering(wide, own=own, bound=bound))
+            self._rules(filter_rules(wide, own=own, bound=bound))
         if bound:
             self.vip(address)
         elif not own and keeps_server(frontend, action):
             self._route(address, mark)
         if method is not Method.MASQUERADE:
             if wide.key.protocol is Protocol.TCP:
-                self._rules((segments(wide, self._family),))
+                self._rules((segment_size_rule(wide, self._family),))
             self._receive(frontend.action, address, method)
             return
         if isinstance(action, Forward):
-            self._rules(masquerading(wide))
+            self._rules(masquerade_rules(wide))
         if inside is not None or (isinstance(action, Reject) and frontend.kind is not FrontendKind.CLUSTER_IP):
             self._pool(wide, frontend.action, self._marks.mark(wide.key), method, local=True)
 
@@ -191,9 +197,9 @@ class _Writer:
         place = IpsetEntry(wide.key.address, wide.key.protocol, wide.key.first)
         self._entry(Set.RANGES_LOCAL if local else Set.RANGES, place, mark)
         if marked or isinstance(action, Forward):
-            self._rules((marking(wide, mark, local=local),))
+            self._rules((mark_rule(wide, mark, local=local),))
         if isinstance(action, Forward):
-            self._rules(hairpins(wide, action))
+            self._rules(hairpin_rules(wide, action))
             self._hairpins(tuple(each for each in action.pool if not wide.keeps_port(each)), wide.frontend.key)
 
     def _rules(self, rules: Iterable[RangeRule]) -> None:

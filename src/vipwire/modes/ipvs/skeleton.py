@@ -25,7 +25,7 @@ from typing import Final
 from vipwire.model.net import Protocol
 from vipwire.modes.ipvs.marks import routing_mark
 from vipwire.modes.ipvs.objects import ranges
-from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule, Rules, Set, SetName, set_name, set_spec
+from vipwire.modes.ipvs.objects.names import Ipset, Object, ObjectKey, RangeRule, Rules, Set, set_name, set_spec
 from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.words import (
     ANSWERING,
@@ -49,7 +49,7 @@ vipwire removes it and its jump.
 
 
 def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
-    objects: dict[ObjectKey, Object] = {SetName(set_name(node.family, which)): set_spec(which) for which in Set}
+    objects: dict[ObjectKey, Object] = {Ipset(set_name(node.family, which)): set_spec(which) for which in Set}
     objects.update((ChainName(*chain), ()) for chain in ranges.DYNAMIC)
     objects[RangeRule("filter", ranges.MARKS, f"-j {ranges.STRAYS}")] = 1
     rules = _Rules(node)

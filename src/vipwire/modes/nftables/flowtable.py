@@ -70,7 +70,7 @@ class FlowtableDevices:
         self._next = 0.0
 
     def due(self) -> float | None:
-        """Return the seconds until the next `settle`; None without a flowtable."""
+        """Return the seconds until the next `add_missing_devices`; None without a flowtable."""
         if not self._there:
             return None
         wait = self._next - self._clock()
@@ -82,18 +82,18 @@ class FlowtableDevices:
             return _LOOK
         return 0.0
 
-    def settle(self) -> None:
+    def add_missing_devices(self) -> None:
         """Add the missing devices. Raise OSError or CommitError if the kernel refuses."""
         self._next = self._clock() + _LOOK
         for _ in range(_ATTEMPTS):
             with suppress(DumpInterruptedError):
                 found = find_flowtable(self._socket, self._family)
                 missing = self._links.names() - found.devices if found else frozenset[str]()
-                if not missing or self._added(missing):
+                if not missing or self._add_devices(missing):
                     self._stale = False
                     return
 
-    def _added(self, missing: frozenset[str]) -> bool:
+    def _add_devices(self, missing: frozenset[str]) -> bool:
         """Add devices; report whether they and the flowtable still existed."""
         wanted = names.FlowtableSpec()
         operations = add_devices(self._family, TABLE, FASTPATH, wanted.priority, wanted.flags, sorted(missing))

@@ -229,7 +229,7 @@ class NftablesBackend:
 
     def housekeep(self) -> None:
         if self._devices is not None:
-            self._devices.settle()
+            self._devices.add_missing_devices()
 
     def _note_flowtable(self, *, there: bool) -> None:
         if self._devices is not None:

@@ -242,16 +242,16 @@ def _sending() -> Iterator[Send]:
 
 def try_tables(families: Sequence[Family], send: Send) -> None:
     """Try the tables of all families at once; if the kernel refuses, try each alone."""
-    if families and _tried({family: _whole(family) for family in families}, send) is not None:
+    if families and _try_objects({family: _whole(family) for family in families}, send) is not None:
         for family in families:
             try_table(family, send)
 
 
 def try_table(family: Family, send: Send) -> None:
     """Try all parts at once; if the kernel refuses, raise UnsupportedError with the missing parts."""
-    refusal = _tried({family: _whole(family)}, send)
+    refusal = _try_objects({family: _whole(family)}, send)
     if refusal is not None:
-        missing = [each for each in _NEEDED if _tried({family: each.objects(family)}, send)]
+        missing = [each for each in _NEEDED if _try_objects({family: each.objects(family)}, send)]
         raise _unsupported(family, refusal, missing)
 
 
@@ -264,7 +264,7 @@ def _whole(family: Family) -> Mapping[ObjectKey, Object]:
 
 def try_offloading(family: Family, send: Send) -> str:
     """Try a flowtable; return the missing features and the remedy, "" if it works."""
-    refusal = _tried({family: OFFLOADING.objects(family)}, send)
+    refusal = _try_objects({family: OFFLOADING.objects(family)}, send)
     if refusal is None:
         return ""
     return (
@@ -273,7 +273,7 @@ def try_offloading(family: Family, send: Send) -> str:
     )
 
 
-def _tried(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> KernelRefusal | None:
+def _try_objects(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> KernelRefusal | None:
     """Send a table of these objects in each family, with a rollback; return the refusal, None if it works."""
     tried: list[DescribedOperation] = []
     for family, wanted in objects.items():

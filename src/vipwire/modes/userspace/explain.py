@@ -125,7 +125,7 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
     ) -> FrontRules:
         return FrontRules(observed, wanted, own, self._port_of)
 
-    def follow(self, objects: FrontRules, packet: Packet) -> Walk:
+    def trace(self, objects: FrontRules, packet: Packet) -> Walk:
         if not objects.observed:
             return Walk(End.UNTOUCHED, (Step("", "relay", state=ObjectState.MISSING),))
         way = _Way(objects, packet)

@@ -114,7 +114,7 @@ def read_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> 
                 return chains
             end = len(text)
         if text.startswith("-A ", at):
-            at = _passed(chains, known, text, at) or _added(chains, text, at, end)
+            at = _take_expected_rules(chains, known, text, at) or _add_rule(chains, text, at, end)
             continue
         if text.startswith(":", at) and inside:
             chains[text[at + 1 : end].partition(" ")[0]] = _NO_RULES
@@ -129,7 +129,9 @@ def _is_beside(line: str) -> bool:
     return not line or line.startswith(("#", "*")) or line == "COMMIT"
 
 
-def _passed(chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int) -> int:
+def _take_expected_rules(
+    chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int
+) -> int:
     """Take a chain's rules if the expected ones begin here; return the position behind them, or 0."""
     chain = text[at + 3 : text.find(" ", at + 3)]
     rules = known.get(chain)
@@ -142,7 +144,7 @@ def _passed(chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...
     return at + len(lines)
 
 
-def _added(chains: dict[str, Sequence[str]], text: str, at: int, end: int) -> int:
+def _add_rule(chains: dict[str, Sequence[str]], text: str, at: int, end: int) -> int:
     line = text[at:end]
     _, chain, rule = (*line.split(" ", 2), "")[:3]
     if chain not in chains:

@@ -27,7 +27,7 @@ from vipwire.process_lifecycle.supervision import Guard
 from vipwire.proxy_daemon.sync.node_plan import complete_node
 from vipwire.reconcile.backend import Backend, Prompt, ReadsAhead
 from vipwire.reconcile.pacer import Pacer
-from vipwire.reconcile.reconciler import LongerError, Reconciler, Report
+from vipwire.reconcile.reconciler import NotBriefError, Reconciler, Report
 from vipwire.watched_objects.event import Event
 from vipwire.watched_objects.store import Store
 
@@ -166,7 +166,7 @@ class Line:
                 self.reconciler.distrust()
 
     def sync(self, now: float, *, brief: bool = False) -> Outcome:
-        """Bring the kernel to the plan. Raise LongerError if `brief` is set and the sync would take longer."""
+        """Bring the kernel to the plan. Raise NotBriefError if `brief` is set and the sync would take longer."""
         outcome = Outcome(self.family)
         began = time.perf_counter()
         try:
@@ -295,7 +295,7 @@ class Engine:
             if line.reconciler.pending and line.pacer.due(now, pending=True) <= 0:
                 try:
                     outcomes.append(line.sync(now, brief=True))
-                except LongerError:
+                except NotBriefError:
                     continue
                 now += outcomes[-1].seconds
         return outcomes

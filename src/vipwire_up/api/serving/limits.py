@@ -50,7 +50,7 @@ class Bounds(Limits, frozen=True):
     watches: int = 10_000
     one_watcher: int = 1_000
 
-    def fitting(self, files: int) -> "Bounds":
+    def lowered_to_files(self, files: int) -> "Bounds":
         """Lower the number of connections to fit the limit of open files."""
         most = max(files - _RESERVE, 32)
         if most >= self.connections:

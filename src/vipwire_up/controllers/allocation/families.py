@@ -29,7 +29,7 @@ def settle_families(spec: Object, available: Sequence[str], old: Object) -> tupl
         return ()
     if not spec.get("ipFamilyPolicy"):
         spec["ipFamilyPolicy"] = old.get("ipFamilyPolicy") or (REQUIRE if _is_open(spec) else SINGLE)
-    causes = [*_released(spec, old), *_too_many(spec), *_not_here(spec, available)]
+    causes = [*_release_second_family(spec, old), *_too_many(spec), *_not_here(spec, available)]
     if not causes:
         spec["ipFamilies"] = _named(spec)
         causes += [] if _is_open(spec) else _unavailable(spec, available)
@@ -49,7 +49,7 @@ def _keeps_preference(spec: Object, old: Object) -> bool:
     return same and spec.get("ipFamilyPolicy") == old.get("ipFamilyPolicy") == PREFER and bool(old.get("clusterIPs"))
 
 
-def _released(spec: Object, old: Object) -> Iterator[Cause]:
+def _release_second_family(spec: Object, old: Object) -> Iterator[Cause]:
     """Drop the second address and family for SingleStack; refuse a shorter list without that."""
     for name, what in (("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")):
         before, now = old.get(name) or [], spec.get(name) or []

@@ -7,7 +7,7 @@ from typing import Final
 from vipwire.linux.netlink.ipvs import Forwarding, RealServer, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.ipvs.explain.objects import IpvsNode, KernelObjects
-from vipwire.modes.ipvs.explain.walk import follow
+from vipwire.modes.ipvs.explain.walk import trace
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import DEVICE, Object, ObjectKey
 from vipwire.modes.spec import Inspection
@@ -83,12 +83,12 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
         held.reals.update((server, dict(reals)) for server, reals in self._resting().items())
         return IpvsNode(self.family, held, KernelObjects.of(wanted), own)
 
-    def follow(self, objects: IpvsNode, packet: Packet) -> Walk:
+    def trace(self, objects: IpvsNode, packet: Packet) -> Walk:
         """Follow a packet, with the persistence that IPVS remembers for its client."""
         held = objects.held
         if held == KernelObjects():
             return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
-        server, paths = follow(objects, packet)
+        server, paths = trace(objects, packet)
         if server is None:
             planned = all(step.state is ObjectState.PLANNED for step in paths[0].steps)
             refused = paths[0].end is End.REJECTED and not paths[0].uncertain

@@ -8,13 +8,13 @@ from vipwire.linux.netlink.ipset import IpsetEntry, IpsetSpec, SetType
 from vipwire.linux.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.modes.ipvs.objects.names import (
+    Ipset,
     MarkRule,
     Object,
     ObjectKey,
     RangeRule,
     Rules,
     SetEntry,
-    SetName,
     Vip,
     VipRoute,
     describe_element,
@@ -64,7 +64,7 @@ class KernelObjects:
                 if isinstance(element.other, Prefix):
                     place = element.address, element.protocol, element.port
                     self.ranges.setdefault((name, place), []).append(element.other)
-            case SetName(name), IpsetSpec():
+            case Ipset(name), IpsetSpec():
                 self.sets[name] = value
             case _:
                 self._put_place(key, value)

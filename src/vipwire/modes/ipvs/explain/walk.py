@@ -25,7 +25,7 @@ from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, sta
 _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Method.TUNNEL: "in a tunnel"}
 
 
-def follow(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
+def trace(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
     walker = _Walker(node, packet)
     server = walker.pass_hooks()
     if server is None:

@@ -14,13 +14,13 @@ from vipwire.modes.ipvs.objects.names import (
     ROUTE_TABLE,
     RULE_PRIORITY,
     TUNNELS,
+    Ipset,
     Object,
     ObjectKey,
     RangeRule,
     Receiver,
     Rules,
     SetEntry,
-    SetName,
     Vip,
     VipRoute,
     describe_element,
@@ -73,7 +73,7 @@ class _Writer:
         self._ip = "ip -6" if self._six else "ip"
         self._iptables = "ip6tables" if self._six else "iptables"
 
-    def create(self, name: SetName, spec: IpsetSpec) -> str:
+    def create(self, name: Ipset, spec: IpsetSpec) -> str:
         kind = "range 0-65535" if spec.type is SetType.PORT else f"family {'inet6' if self._six else 'inet'}"
         return f"ipset create {name.set} {spec.type.value} {kind}{' skbinfo' if spec.marks else ''}"
 

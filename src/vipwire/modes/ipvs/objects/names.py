@@ -6,7 +6,7 @@
     MarkRule        -> None             a routing rule for packets with a mark
     Route           -> None             a local route in the routing table of marks
     Receiver        -> Method           a Pod that accepts packets to a VIP
-    SetName         -> SetSpec
+    Ipset           -> SetSpec
     Entry           -> mark             an element of a set; 0 without a mark
     ChainName       -> rules            as iptables-save prints them; of a built-in chain only the jumps to vipwire's
     RangeRule       -> how often        a rule of a port range, in a chain without other rules
@@ -61,7 +61,7 @@ class Receiver(NamedTuple):
     vip: Address
 
 
-class SetName(NamedTuple):
+class Ipset(NamedTuple):
     """An ipset."""
 
     set: str
@@ -88,7 +88,7 @@ class RangeRule(NamedTuple):
 
 Rules: TypeAlias = tuple[str, ...]
 ObjectKey: TypeAlias = (
-    VirtualServer | RealServer | Vip | MarkRule | VipRoute | Receiver | SetName | SetEntry | ChainName | RangeRule
+    VirtualServer | RealServer | Vip | MarkRule | VipRoute | Receiver | Ipset | SetEntry | ChainName | RangeRule
 )
 Object: TypeAlias = Scheduling | Forwarding | Method | IpsetSpec | Rules | int | None
 
@@ -189,7 +189,7 @@ def owning_entries(family: Family, keys: Iterable[ObjectKey]) -> Iterator[tuple[
 def describe_object(key: ObjectKey) -> str:
     if isinstance(key, VirtualServer | RealServer):
         return describe_server(key)
-    if isinstance(key, SetName | SetEntry | ChainName | RangeRule):
+    if isinstance(key, Ipset | SetEntry | ChainName | RangeRule):
         return _describe_rules(key)
     match key:
         case Vip(address):
@@ -202,9 +202,9 @@ def describe_object(key: ObjectKey) -> str:
             return f"{format_address(vip)} in the Pod {format_address(pod)}"
 
 
-def _describe_rules(key: SetName | SetEntry | ChainName | RangeRule) -> str:
+def _describe_rules(key: Ipset | SetEntry | ChainName | RangeRule) -> str:
     match key:
-        case SetName(name):
+        case Ipset(name):
             return f"ipset {name}"
         case SetEntry(name, element):
             return f"ipset {name} {describe_element(element)}"

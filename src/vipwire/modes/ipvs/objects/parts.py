@@ -7,6 +7,7 @@ from typing import Any
 from vipwire.linux.netlink.ipset import IpsetSpec
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.modes.ipvs.objects.names import (
+    Ipset,
     MarkRule,
     Object,
     ObjectKey,
@@ -14,7 +15,6 @@ from vipwire.modes.ipvs.objects.names import (
     Receiver,
     Rules,
     SetEntry,
-    SetName,
     Vip,
     VipRoute,
 )
@@ -26,7 +26,7 @@ from vipwire.reconcile.delta import Delta
 class DeltaByKind:
     """One difference for each kind of object."""
 
-    sets: Delta[SetName, IpsetSpec] = field(default_factory=Delta)
+    sets: Delta[Ipset, IpsetSpec] = field(default_factory=Delta)
     entries: Delta[SetEntry, int] = field(default_factory=Delta)
     chains: Delta[ChainName, Rules] = field(default_factory=Delta)
     servers: Delta[VirtualServer, Scheduling] = field(default_factory=Delta)
@@ -41,7 +41,7 @@ class DeltaByKind:
 def partition(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
     parts = DeltaByKind()
     by_type: Mapping[type, Delta[Any, Any]] = {
-        SetName: parts.sets,
+        Ipset: parts.sets,
         SetEntry: parts.entries,
         ChainName: parts.chains,
         VirtualServer: parts.servers,

@@ -54,20 +54,20 @@ def segment(family: Family) -> int:
     return 1440 if family is Family.IPV4 else 1400
 
 
-def marking(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
+def mark_rule(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
     """Mark packets to a range; `local`: only those of clients outside."""
     words = _served(wide)
     return RangeRule("mangle", LOCAL_MARKS if local else MARKS, f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff")
 
 
-def segments(wide: RangeFrontend, family: Family) -> RangeRule:
+def segment_size_rule(wide: RangeFrontend, family: Family) -> RangeRule:
     """Limit the TCP segment size of connections with direct return."""
     key = wide.key
     words = f"-s {host(key.address)} -p tcp -m tcp --sport {ports(key.first, key.last)} --tcp-flags SYN,RST SYN"
     return RangeRule("mangle", SEGMENTS, f"{words} -j TCPMSS --set-mss {segment(family)}")
 
 
-def masquerading(wide: RangeFrontend) -> Iterator[RangeRule]:
+def masquerade_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
     """Mark for masquerading as for the port itself, and stop other translation; see KUBE-SERVICES."""
     frontend, here = wide.frontend, host(wide.key.address)
     if frontend.kind is FrontendKind.CLUSTER_IP:
@@ -81,7 +81,7 @@ def masquerading(wide: RangeFrontend) -> Iterator[RangeRule]:
     yield RangeRule("nat", MARKS, f"{_served(wide)} -j ACCEPT")
 
 
-def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
+def hairpin_rules(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
     """Masquerade endpoints that reach themselves at the port of the endpoint."""
     for each in forward.pool:
         if wide.keeps_port(each):
@@ -95,7 +95,7 @@ def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
             yield RangeRule("nat", HAIRPIN, f"{words} -j MASQUERADE")
 
 
-def filtering(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeRule]:
+def filter_rules(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeRule]:
     """Pass, refuse or drop packets to a range.
 
     `bound`: the address is on kube-ipvs0, where other ports are refused. `own`: the address is the node's, where a

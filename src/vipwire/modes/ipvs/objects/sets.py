@@ -21,7 +21,7 @@ from vipwire.linux.netlink.ipset import (
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.ipvs.objects.names import Object, ObjectKey, Set, SetEntry, SetName, set_name
+from vipwire.modes.ipvs.objects.names import Ipset, Object, ObjectKey, Set, SetEntry, set_name
 
 _REASONS = {
     4100: "the set is in use",  # IPSET_ERR_BUSY
@@ -68,7 +68,7 @@ class Sets:
                 continue
             for part in found:
                 if part.type:
-                    objects[SetName(name)] = _spec(part.type, marks=part.marks)
+                    objects[Ipset(name)] = _spec(part.type, marks=part.marks)
                 objects.update((SetEntry(name, element), mark) for element, mark in part.elements)
         return objects
 

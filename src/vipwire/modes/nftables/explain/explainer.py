@@ -38,14 +38,14 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
     def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
         return (line for command in text.script(self.family, delta) for line in command.splitlines())
 
-    def remains(self) -> str:
+    def foreign_objects(self) -> str:
         """Report a table named `vipwire` that has another layout; "" if none exists."""
         with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
             there = has_table(netlink, self.family)
         name = text.table_name(self.family)
         return f"table {name} was made by another version of vipwire, or by somebody else" if there else ""
 
-    def removal(self) -> Iterable[str]:
+    def commands_to_remove_foreign(self) -> Iterable[str]:
         return (f"delete table {text.table_name(self.family)}",)
 
     def arrange(
@@ -53,7 +53,7 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
     ) -> Table:
         return Table(self.family, observed, wanted, own)
 
-    def follow(self, objects: Table, packet: Packet) -> Walk:
+    def trace(self, objects: Table, packet: Packet) -> Walk:
         """Follow a packet, with the affinity that the kernel remembers for its client."""
         return walk(objects, packet, self._memory(run(objects, packet).asked) if objects.observed else {})
 

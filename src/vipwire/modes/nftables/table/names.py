@@ -137,7 +137,7 @@ class AffinitySet(NamedTuple):
         return f"{_MEMORY_MAP[self.local]}/{self.owner}"
 
     @property
-    def other(self) -> str:
+    def other_policy_map(self) -> str:
         return f"{_MEMORY_MAP[not self.local]}/{self.owner}"
 
     def remember_chain(self, prefix: str, seconds: int) -> str:

@@ -39,7 +39,7 @@ def remembered_chain(family: Family, pool: str, seconds: int, memory: AffinitySe
 
     It returns if the map lacks the client, or this pool the endpoint.
     """
-    maps = (memory.map, memory.other) if memory.both else (memory.map,)
+    maps = (memory.map, memory.other_policy_map) if memory.both else (memory.map,)
     there = memory.remember_chain(pool, seconds)
     return Chain(tuple(f"meta priority set {Words(family).ip} saddr map @{each} jump {there}" for each in maps))
 

@@ -183,7 +183,7 @@ class _Writer:
         shared, family = self._shared, self._family
         shared[CHAIN, remember.encode()] = remember_chain(family, kind.space, pool, seconds, memory)
         shared[CHAIN, remembered.encode()] = remembered_chain(family, pool, seconds, memory)
-        for name in (memory.map, memory.other) if memory.both else (memory.map,):
+        for name in (memory.map, memory.other_policy_map) if memory.both else (memory.map,):
             shared[SET, name.encode()] = memory_set(family, name)
 
 
