@@ -25,7 +25,7 @@ from bench.report import Figure
 
 from vipwire.model.net import Family
 from vipwire.relay.client import Call, relay_name
-from vipwire.relay.messages import Hello, Listener, Opened, Place, Put, RelaySettings, Retire, Share, Welcome
+from vipwire.relay.messages import Hello, Listener, Opened, Put, RelaySettings, Retire, Share, SocketAddress, Welcome
 
 TITLE = "connections relayed by a process, beside HAProxy's"
 TURNS = 5
@@ -231,7 +231,7 @@ def _pour(sock: socket.socket) -> None:
 def _relay(port: int) -> Iterator[Proxy]:
     call = Call.start(f"{relay_name(Family.IPV4)}-bench", RelaySettings())
     try:
-        place, share = Place(_LOOPBACK, 0), Share(Place(_LOOPBACK, port))
+        place, share = SocketAddress(_LOOPBACK, 0), Share(SocketAddress(_LOOPBACK, port))
         opened = call.ask(Put({"one": Listener("bench", 6, (place,), (share,))}), Opened)
         yield Proxy(call.ask(Hello(), Welcome).pid, opened.ports["one"][0])
     finally:

@@ -47,7 +47,7 @@ class UnknownFieldError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodSurroundings:
     """The surroundings of a Pod.
 
     `volumes` has a folder for each volume, and `account`. `fields` are the values of the Pod's field references,
@@ -87,7 +87,7 @@ def probe(container: Object, kind: str) -> Probe:
     return Probe(ports.get(asked["port"], asked["port"]), asked["path"], asked.get("host", ""))
 
 
-def run_arguments(pod: Object, container: Object, place: Place) -> list[str]:
+def run_arguments(pod: Object, container: Object, place: PodSurroundings) -> list[str]:
     """Return the arguments of `podman run`: capabilities, mounts, environment, image, command.
 
     The caller provides the network: the node's for `hostNetwork`, else the Pod's.
@@ -154,7 +154,7 @@ def _mounts(pod: Object, container: Object, folder: Path) -> Iterator[str]:
         yield ":".join((f"--volume={source}", path, *([",".join(options)] if options else [])))
 
 
-def _environ(container: Object, place: Place) -> dict[str, str]:
+def _environ(container: Object, place: PodSurroundings) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in container.get("env", ()):
         source = each.get("valueFrom", {})

@@ -39,7 +39,7 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ApiListenerSettings:
     """The address of the API server; `names` are further names in its certificate, `node` this machine's Node.
 
     `own` are the Node's addresses. `life` is the validity of certificates of servers and machines.
@@ -70,7 +70,7 @@ class Served:
 
 
 async def serve_api(
-    place: Place,
+    place: ApiListenerSettings,
     registry: Registry,
     services: OwnServices,
     clock: Callable[[], datetime],
@@ -120,7 +120,9 @@ async def serve_api(
 class _ApiEndpoint:
     """Points Service `kubernetes` to the API server; `listen` opens a socket for this machine at an address."""
 
-    def __init__(self, place: Place, services: OwnServices, port: int, listen: Callable[[str], bool]) -> None:
+    def __init__(
+        self, place: ApiListenerSettings, services: OwnServices, port: int, listen: Callable[[str], bool]
+    ) -> None:
         self._place, self._services, self._port, self._listen = place, services, port, listen
         self._inner = set[str]()
 
@@ -136,7 +138,11 @@ class _ApiEndpoint:
 
 
 async def serve_names(
-    settings: DnsSettings, registry: Registry, services: OwnServices, place: Place, begun: Callable[[], None]
+    settings: DnsSettings,
+    registry: Registry,
+    services: OwnServices,
+    place: ApiListenerSettings,
+    begun: Callable[[], None],
 ) -> None:
     """Answer DNS until cancelled, and point Service `kube-dns` to it. Raise UnsupportedError.
 
@@ -175,7 +181,7 @@ def _listen_within(server: ApiServer, serving: Serving, address: str, port: int,
     return True
 
 
-def _names(place: Place, service: str) -> Iterable[str]:
+def _names(place: ApiListenerSettings, service: str) -> Iterable[str]:
     """Yield all names and addresses of the server's certificate."""
     found = (*_NAMES, *_NAMES_BELOW, place.address, socket.gethostname().lower(), *place.names, *place.own, service)
     return (name for name in found if name and name not in _WILDCARDS)

@@ -33,7 +33,7 @@ from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import FencedRegistry, Registry
-from vipwire_up.api_listener import Place, serve_api, serve_names
+from vipwire_up.api_listener import ApiListenerSettings, serve_api, serve_names
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
@@ -57,7 +57,7 @@ from vipwire_up.failure_events import Complaints
 from vipwire_up.joining.tokens import delete_ended_tokens
 from vipwire_up.nodes.heartbeat import SECONDS as NODE_SECONDS
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
-from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
+from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
 from vipwire_up.open_store import open_store
@@ -145,7 +145,9 @@ class _Cluster:
         self._name = name = NameClaim(setting.node, setting.node_seconds, identity)
         self._heartbeat = Heartbeat(objects, setting.node, [], now, claim=name, look=self._own.describe)
         own, life = self._own.own, setting.life
-        self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own, life)
+        self._place = ApiListenerSettings(
+            setting.folder, setting.address, setting.port, setting.names, setting.node, own, life
+        )
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
         self._server: Server | None = None
@@ -290,7 +292,7 @@ async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: H
     await make_first_cidr(registry, setting.ranges)
     try:
         await declare_pool(registry, setting.balancers)
-        with contextlib.suppress(NameAwaitedError):  # the heartbeat decides that
+        with contextlib.suppress(NameStillHeldError):  # the heartbeat decides that
             await heartbeat.beat()
     except ApiError as error:
         raise StoreError(error.message) from error

@@ -13,11 +13,11 @@ from vipwire.relay.messages import (
     EndpointCounters,
     Listener,
     Opened,
-    Place,
     Put,
     RelayCounters,
     Remove,
     Share,
+    SocketAddress,
 )
 from vipwire.relay.relay import Relay
 
@@ -32,10 +32,10 @@ class Relaying:
         self.loop = EventLoop()
         self.relay = Relay(self.loop, limit, 1, lambda: 0.999)
 
-    def listen(self, key: str, *places: Place, protocol: int = 6, **fields: Any) -> int:
+    def listen(self, key: str, *places: SocketAddress, protocol: int = 6, **fields: Any) -> int:
         """Open a listener on loopback; return its port."""
         shares = tuple(Share(place) for place in places)
-        described = Listener(key, protocol, (Place(HERE, 0),), shares, **fields)
+        described = Listener(key, protocol, (SocketAddress(HERE, 0),), shares, **fields)
         answer = self.relay.answer(Put({key: described}))
         assert isinstance(answer, Opened), answer
         return answer.ports[key][0]
@@ -53,7 +53,7 @@ class Relaying:
         assert isinstance(answer, RelayCounters)
         return answer
 
-    def count(self, key: str, place: Place) -> EndpointCounters:
+    def count(self, key: str, place: SocketAddress) -> EndpointCounters:
         return next(each for each in self.counted().listeners[key] if each.place == place)
 
     def said(self) -> str:
@@ -86,7 +86,7 @@ class Peer:
         if kind == socket.SOCK_STREAM:
             self.listening.listen(backlog)
         self.listening.settimeout(0)
-        self.place = Place(HERE, self.listening.getsockname()[1])
+        self.place = SocketAddress(HERE, self.listening.getsockname()[1])
         self.accepted: list[socket.socket] = []
 
     def accept(self) -> socket.socket | None:
@@ -99,7 +99,7 @@ class Peer:
         self.accepted.append(sock)
         return sock
 
-    def refuse(self) -> Place:
+    def refuse(self) -> SocketAddress:
         """Stop serving but keep the port, so that connections to it are refused."""
         kind = self.listening.type
         self.listening.close()

@@ -13,15 +13,15 @@ from vipwire.relay.messages import (
     Hello,
     Listener,
     Observed,
-    Place,
     Put,
     Share,
+    SocketAddress,
     decode_answer,
     decode_request,
     encode,
 )
 
-places = st.builds(Place, st.binary(min_size=4, max_size=16), st.integers(0, 65535))
+places = st.builds(SocketAddress, st.binary(min_size=4, max_size=16), st.integers(0, 65535))
 listeners = st.builds(
     Listener,
     st.text(max_size=20),

@@ -26,7 +26,7 @@ from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.names import ObjectName, ServicePortName
-from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
+from vipwire.model.net import Address, AddressPort, Protocol, format_address, format_endpoint, parse_address
 from vipwire.model.node import Drain
 from vipwire.model.text import port_number
 from vipwire.modes.registry import selected
@@ -242,8 +242,6 @@ def _say(document: Document, output: str) -> None:
 _CLOSING_SECONDS: Final = 120
 """The longest that the kernel keeps a TCP connection that begins or has ended (nf_conntrack_proto_tcp.c)."""
 
-Place = tuple[Address, int]
-
 
 def read_drain(situation: Situation, endpoint: str, service: str) -> Drain:
     """Read `IP`, `IP:port` or `[IPv6]:port`, and a Service's name or "". Raise ConfigError."""
@@ -267,7 +265,7 @@ def _read_place(text: str) -> tuple[Address, int | None]:
     raise ConfigError(f"{text!r} is not an endpoint: write IP, IP:port or [IPv6]:port")
 
 
-def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, Place]]:
+def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, AddressPort]]:
     """Yield every endpoint of every Service that this node serves, with its Service port."""
     for name, service in situation.store.services.items():
         for piece in situation.store.view(name)[1]:
@@ -294,7 +292,7 @@ def require_concerned(situation: Situation, drain: Drain) -> tuple[ServicePortNa
     raise ConfigError(f"there is no endpoint {drain._replace(service=None)}{of}{_similar(drain, there)}")
 
 
-def _similar(drain: Drain, there: Iterable[Place]) -> str:
+def _similar(drain: Drain, there: Iterable[AddressPort]) -> str:
     texts = sorted(format_address(a) if drain.port is None else format_endpoint(a, port) for a, port in there)
     wanted = str(drain._replace(service=None))
     nearest = sorted(set(texts), key=lambda text: -difflib.SequenceMatcher(None, wanted, text).ratio())

@@ -14,17 +14,11 @@ from vipwire import __version__
 from vipwire.http_client.client import reason_of
 from vipwire.http_client.wire import Response
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import (
-    ANSWER_TIMEOUT,
-    TRANSPORT_ERRORS,
-    Connection,
-    Place,
-    Witness,
-    ignored,
-)
+from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, ignored
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
 from vipwire.kube.watch import LONGEST_PAGE, ResourceWatch, Sleep, WatchRequest
+from vipwire.model.net import AddressPort
 from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire.watched_objects.event import EventOf, K, T
 
@@ -52,7 +46,7 @@ class ApiSource(Generic[K, T]):
         chance: Callable[[], float] = any_number,
         answer_timeout: float = ANSWER_TIMEOUT,
         witness: Witness = ignored,
-        places: Callable[[frozenset[Place]], None] | None = None,
+        places: Callable[[frozenset[AddressPort]], None] | None = None,
     ) -> None:
         self._access, self._answer_timeout, self._witness, self._places = access, answer_timeout, witness, places
         self._clock, self._chance = clock, chance

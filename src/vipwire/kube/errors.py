@@ -31,7 +31,7 @@ class UnreachableError(VipwireError):
     """No API server answers."""
 
 
-class FencedError(VipwireError):
+class OtherReplicaElectedError(VipwireError):
     """Another replica is the elected writer: the request was not sent."""
 
 

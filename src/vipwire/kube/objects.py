@@ -12,7 +12,7 @@ import msgspec
 from vipwire.http_client.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
-from vipwire.kube.errors import ApiError, FencedError, UnreachableError
+from vipwire.kube.errors import ApiError, OtherReplicaElectedError, UnreachableError
 from vipwire.kube.resource import BROKEN
 from vipwire.model.text import visible
 
@@ -129,7 +129,7 @@ class ObjectClient:
 
 
 class FencedObjects(ObjectClient):
-    """A client whose writes end with its election: raises FencedError once `holds` returns False."""
+    """A client whose writes end with its election: raises OtherReplicaElectedError once `holds` returns False."""
 
     def __init__(self, access: Access, manager: str, holds: Callable[[], bool], *, timeout: float = 10.0) -> None:
         super().__init__(access, manager, timeout=timeout)
@@ -139,7 +139,7 @@ class FencedObjects(ObjectClient):
         self, method: str, path: str, query: Query = (), payload: Payload | None = None, *, most: int = 0
     ) -> bytes | bytearray:
         if method != "GET" and not self._holds():
-            raise FencedError("another replica is the elected leader")
+            raise OtherReplicaElectedError("another replica is the elected leader")
         return await super()._send(method, path, query, payload, most=most)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from vipwire.kube.access.access import Access
-from vipwire.kube.errors import REQUEST_ERRORS, ApiError, FencedError
+from vipwire.kube.errors import REQUEST_ERRORS, ApiError, OtherReplicaElectedError
 from vipwire.kube.objects import FencedObjects
 from vipwire.logging import log
 
@@ -69,7 +69,7 @@ class WriteLoop(Generic[_Key]):
                     kept = None
                 elif is_due or kept is None or kept[0] is not what or kept[1] != changes:
                     kept = what, changes
-                    with contextlib.suppress(FencedError):  # another replica continues
+                    with contextlib.suppress(OtherReplicaElectedError):  # another replica continues
                         await keep(objects, what)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EVERY):
@@ -79,7 +79,7 @@ class WriteLoop(Generic[_Key]):
     async def write(self, key: _Key, send: Callable[[], Awaitable[object]], failure: str, **fields: object) -> bool:
         """Send a write unless it is too early; report whether the API server took it. `failure` is for the log.
 
-        Raise FencedError if this replica is no longer elected.
+        Raise OtherReplicaElectedError if this replica is no longer elected.
         """
         if self.waits(key):
             return False

@@ -6,13 +6,14 @@ and a cluster may have 100,000 endpoints.
 
 import enum
 import ipaddress
-from typing import Final, NewType, Self
+from typing import Final, NewType, Self, TypeAlias
 
 from vipwire.model.text import whole_number
 from vipwire.model.value import Value
 
 Address = NewType("Address", bytes)
 """An IPv4 or IPv6 address: 4 or 16 bytes in network order."""
+AddressPort: TypeAlias = tuple[Address, int]
 
 
 class Family(enum.Enum):

@@ -24,7 +24,7 @@ from vipwire.kube.events import EventRecorder
 from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import AddressWatch, global_addresses
 from vipwire.logging import log
-from vipwire.model.net import Family, format_address
+from vipwire.model.net import AddressPort, Family, format_address
 from vipwire.modes.registry import driver_of, selected
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
@@ -44,7 +44,7 @@ from vipwire.proxy_daemon.start.modes import mode_here
 from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
 from vipwire.proxy_daemon.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
 from vipwire.proxy_daemon.sync.engine import Engine, Line
-from vipwire.proxy_daemon.sync.node_plan import Known, Place, awaited_facts, health_check_prefixes, planned_node
+from vipwire.proxy_daemon.sync.node_plan import Known, awaited_facts, health_check_prefixes, planned_node
 from vipwire.proxy_daemon.sync.report import Reporter, missing_node, unknown_fact
 from vipwire.proxy_daemon.sync.sync_metrics import CountReader
 from vipwire.proxy_daemon.view import History, changes_file
@@ -92,7 +92,7 @@ class Proxy:
             kernel_counters=driver_of(selected(config)).kernel_counters,
         )
         self.changes_mode = False
-        self._api_servers: frozenset[Place] = frozenset()
+        self._api_servers: frozenset[AddressPort] = frozenset()
         self._replan: Callable[[], None] = lambda: None
         self._view = ViewProcess(lambda: self._config)
         self._handover = Handover(selected(config), modes, self.metrics, self._obstructed)
@@ -252,7 +252,7 @@ class Proxy:
         resources = proxy_resources(self._node_name)
         return ApiSource(access, resources, witness=self._count_request, places=self._connects_to), recorder
 
-    def _connects_to(self, places: frozenset[Place]) -> None:
+    def _connects_to(self, places: frozenset[AddressPort]) -> None:
         """Exempt the API server's addresses from Services, before the proxy connects to them."""
         self._api_servers = places
         self._replan()

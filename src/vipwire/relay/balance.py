@@ -17,7 +17,7 @@ from typing import Final
 
 from vipwire.model.net import Address, format_address
 from vipwire.model.spread import Algorithm, Spread, slots
-from vipwire.relay.messages import NOWHERE, Listener, Place
+from vipwire.relay.messages import NOWHERE, Listener, SocketAddress
 
 EJECT_AFTER: Final = 3
 REST_SECONDS: Final = 10.0
@@ -52,7 +52,7 @@ class BalancedEndpoint:
         "weight",
     )
 
-    def __init__(self, place: Place, weight: int) -> None:
+    def __init__(self, place: SocketAddress, weight: int) -> None:
         self.place, self.weight = place, weight
         self.sockaddr = (format_address(Address(place.address)) if place != NOWHERE else "nowhere", place.port)
         self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
@@ -79,20 +79,20 @@ class ClientMemory:
 
     def __init__(self, *, whole: bool = False) -> None:
         self.whole = whole
-        self._clients: dict[str, tuple[bytes | Place, float]] = {}
+        self._clients: dict[str, tuple[bytes | SocketAddress, float]] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def endpoint_key(self, place: Place) -> bytes | Place:
+    def endpoint_key(self, place: SocketAddress) -> bytes | SocketAddress:
         return place.address if self.whole else place
 
-    def recall(self, client: str, now: float, seconds: float) -> bytes | Place | None:
+    def recall(self, client: str, now: float, seconds: float) -> bytes | SocketAddress | None:
         """Return a client's endpoint, unless its last use is older than `seconds`."""
         found = self._clients.get(client)
         return found[0] if found is not None and now - found[1] < seconds else None
 
-    def note(self, client: str, place: Place, now: float) -> None:
+    def note(self, client: str, place: SocketAddress, now: float) -> None:
         self._clients.pop(client, None)
         self._clients[client] = (self.endpoint_key(place), now)
         if len(self._clients) > MOST_CLIENTS:
@@ -115,10 +115,10 @@ class Pool:
     def __init__(self, chance: Callable[[], float]) -> None:
         self._chance = chance
         self._shares: Sequence[object] = ()
-        self.targets: dict[Place, BalancedEndpoint] = {}
+        self.targets: dict[SocketAddress, BalancedEndpoint] = {}
         self.memory = ClientMemory()
         self._beside: ClientMemory | None = None
-        self._identities: dict[bytes | Place, BalancedEndpoint] = {}
+        self._identities: dict[bytes | SocketAddress, BalancedEndpoint] = {}
         self._order: list[BalancedEndpoint] = []
         self._next = 0
         self._affinity = 0.0

@@ -15,7 +15,7 @@ from typing import Final
 from vipwire.relay.balance import BalancedEndpoint
 from vipwire.relay.header import header
 from vipwire.relay.listener import AT_LIMIT, CIRCLE, FULL, NOBODY, NOT_LED, BaseListener, Shared
-from vipwire.relay.messages import NOWHERE, Listener, Place
+from vipwire.relay.messages import NOWHERE, Listener, SocketAddress
 from vipwire.relay.sockets import ASKED_BYTES, asked_address, tells_asked, told_from
 
 _BATCH: Final = 32
@@ -86,7 +86,7 @@ class DatagramListener(BaseListener):
         super().__init__(shared, key, listener, sockets)
         self._sessions: dict[Client, Session] = {}
         self._had: dict[Client, BalancedEndpoint] = {}
-        self._serving: frozenset[Place] = frozenset()
+        self._serving: frozenset[SocketAddress] = frozenset()
         self._named = max(place.port for place in listener.binds)
         """The port that clients send to, also those that rules lead to another socket; 0 if unknown."""
         self._everywhere = frozenset(fd for fd, sock in self.sockets.items() if tells_asked(sock))

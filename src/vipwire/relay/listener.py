@@ -16,7 +16,7 @@ from vipwire.model.net import Address, Prefix, parse_address
 from vipwire.relay.balance import Pool
 from vipwire.relay.direction import make_reset
 from vipwire.relay.loop import EventLoop, TimerQueue
-from vipwire.relay.messages import Listener, Place
+from vipwire.relay.messages import Listener, SocketAddress
 from vipwire.relay.sockets import Origins
 
 DIAL_TIMEOUTS: Final = (0.25, 0.5, 1.0, 2.0)
@@ -170,7 +170,7 @@ class BaseListener:
         self._sources: tuple[Prefix, ...] | None = None
         self._admitted: dict[str, bool] = {}
 
-    def places(self) -> Iterator[tuple[tuple[int, Place], _socket.socket]]:
+    def places(self) -> Iterator[tuple[tuple[int, SocketAddress], _socket.socket]]:
         for place, sock in zip(self.listener.binds, self.sockets.values(), strict=True):
             yield (self.listener.protocol, place), sock
 

@@ -22,21 +22,21 @@ LARGEST: Final = 64 << 20
 """The most bytes of one message; a batch of listeners has a hundredth."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SocketAddress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An address (4 or 16 bytes) and a port; port 0 for any."""
 
     address: bytes
     port: int
 
 
-NOWHERE: Final = Place(b"", 0)
+NOWHERE: Final = SocketAddress(b"", 0)
 """The target, among a UDP listener's shares, of clients whose datagrams the relay drops and counts."""
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An endpoint and its weight, 1 to 100."""
 
-    place: Place
+    place: SocketAddress
     weight: int = 1
 
 
@@ -56,14 +56,14 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     protocol: int
-    binds: tuple[Place, ...]
+    binds: tuple[SocketAddress, ...]
     shares: tuple[Share, ...]
     algorithm: str = "round-robin"
     affinity: int = 0
     group: str = ""
     sources: tuple[tuple[bytes, int], ...] | None = None
     proxy_protocol: int = 0
-    serving: tuple[Place, ...] = ()
+    serving: tuple[SocketAddress, ...] = ()
     beside: str = ""
     whole: bool = False
     span: tuple[int, int] = (0, 0)
@@ -148,7 +148,7 @@ class Done(msgspec.Struct, tag=True):
 class EndpointCounters(msgspec.Struct, array_like=True):
     """The traffic to one endpoint of a listener. Bytes are payload only."""
 
-    place: Place
+    place: SocketAddress
     connections: int
     open: int
     sent: int

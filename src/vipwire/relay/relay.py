@@ -31,7 +31,6 @@ from vipwire.relay.messages import (
     Observe,
     Observed,
     Opened,
-    Place,
     Put,
     Refused,
     RelayCounters,
@@ -39,6 +38,7 @@ from vipwire.relay.messages import (
     Remove,
     Request,
     Retire,
+    SocketAddress,
     Welcome,
     decode_request,
     encode,
@@ -119,7 +119,7 @@ class Relay:
         return known.protocol == listener.protocol and known.binds == listener.binds
 
     def _sockets(
-        self, listener: Listener, inherited: Mapping[tuple[int, Place], _socket.socket]
+        self, listener: Listener, inherited: Mapping[tuple[int, SocketAddress], _socket.socket]
     ) -> list[_socket.socket]:
         """Open a listener's sockets; duplicate those of closed listeners at the same place, with their queues."""
         first, last = self._settings.ports

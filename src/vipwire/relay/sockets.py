@@ -21,7 +21,7 @@ from vipwire.linux.netlink.conntrack import CT_GET, decode, reply_request
 from vipwire.linux.netlink.message import messages
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
-from vipwire.relay.messages import Place
+from vipwire.relay.messages import SocketAddress
 
 _IP_PKTINFO: Final = 8
 """linux/in.h; Python has this constant since 3.14."""
@@ -128,7 +128,7 @@ class ListenError(OSError):
     """A listening socket cannot be opened; the text has the address and the error."""
 
 
-def open_listener(protocol: int, place: Place, ports: range, chance: Callable[[], float]) -> _socket.socket:
+def open_listener(protocol: int, place: SocketAddress, ports: range, chance: Callable[[], float]) -> _socket.socket:
     """Open a listening socket; if the place has no port, at a free one (of `ports`, unless empty).
 
     Raise ListenError.
@@ -191,7 +191,7 @@ def _prepare_stream(listening: _socket.socket) -> None:
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _why(code: int, protocol: int, place: Place) -> str:
+def _why(code: int, protocol: int, place: SocketAddress) -> str:
     where = f"{format_endpoint(Address(place.address), place.port)}/{Protocol(protocol).label}"
     match code:
         case errno.EADDRINUSE:

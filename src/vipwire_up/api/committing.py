@@ -23,14 +23,14 @@ from vipwire_up.api.objects.errors import (
 )
 from vipwire_up.store.record import (
     FENCES,
+    ChangeTooLargeError,
     Check,
     ConflictError,
-    FullError,
     Key,
     Record,
     StoreError,
-    TooLargeError,
-    UnavailableError,
+    StoreFullError,
+    StoreUnavailableError,
     UnknownOutcomeError,
     Write,
 )
@@ -58,14 +58,14 @@ class Commits:
                 done = self._store.submit((write, *admitted.also, *self._fence))
             done.add_done_callback(lambda future: admitted.take_back() if future.exception() else None)
             return (await asyncio.shield(done))[0]
-        except UnavailableError as error:
+        except StoreUnavailableError as error:
             verb = "delete" if write.deletes else "update" if write.expected else "create"
             raise server_timeout(write.key.resource, verb, str(error)) from error
-        except TooLargeError as error:
+        except ChangeTooLargeError as error:
             raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: {error}") from error
         except UnknownOutcomeError as error:
             raise unknown_outcome(str(error)) from error
-        except FullError as error:
+        except StoreFullError as error:
             raise no_space(str(error)) from error
         except StoreError as error:
             raise internal(str(error)) from error

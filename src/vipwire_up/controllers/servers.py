@@ -26,7 +26,7 @@ from vipwire_up.controllers.election import LEASE_MANAGER, NAMESPACE, LocalLease
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
-from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
+from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError
 from vipwire_up.nodes.node import SERVERS
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.store.record import Key, Record, RecordChange
@@ -88,7 +88,7 @@ class Server:
         objects, now = LocalObjects(self._registry, LEASE_MANAGER), self._registry.clock()
         try:
             await self._claim.renew(objects, NAMESPACE, self._name, now, metadata={"labels": _IDENTITY})
-        except NameAwaitedError:
+        except NameStillHeldError:
             self._tell("another API server has this Node's name, or had it just now")
         except ApiError:
             pass  # the store reports its own failure

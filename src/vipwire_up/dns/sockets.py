@@ -70,7 +70,7 @@ def open_pairs(hosts: Sequence[str], port: int) -> tuple[Pair, ...]:
             opened = tried.enter_context(contextlib.ExitStack())
             try:
                 pairs = _open_all(hosts, port, opened)
-            except _RefusedError as error:
+            except _CannotListenError as error:
                 if not left or error.number != errno.EADDRINUSE:
                     raise
         opened.pop_all()
@@ -85,7 +85,7 @@ def open_pair(host: str, port: int, opened: contextlib.ExitStack, *, from_here: 
     return Pair(stream, datagrams, exact=host not in ("0.0.0.0", "::"))  # noqa: S104  # a comparison
 
 
-class _RefusedError(UnsupportedError):
+class _CannotListenError(UnsupportedError):
     def __init__(self, host: str, port: int, error: OSError) -> None:
         super().__init__(f"cannot listen on {host} port {port}: {error.strerror}")
         self.number = error.errno
@@ -97,7 +97,7 @@ def _open_all(hosts: Sequence[str], port: int, opened: contextlib.ExitStack) -> 
         try:
             pairs.append(open_pair(host, port, opened))
         except OSError as error:
-            raise _RefusedError(host, port, error) from error
+            raise _CannotListenError(host, port, error) from error
         port = pairs[0].port
     return pairs
 

@@ -23,25 +23,27 @@ _PEM: Final = serialization.Encoding.PEM
 _REFUSED: Final = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
-class UntrustedError(VipwireError):
+class CredentialsUntrustedError(VipwireError):
     """A server has sent a certificate or a key that this machine must not use."""
 
 
 def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
-    """Parse an authority's certificate: one, self-signed, with the pinned hash. Raise UntrustedError."""
+    """Parse an authority's certificate: one, self-signed, with the pinned hash. Raise CredentialsUntrustedError."""
     with _explained(server, "the certificate of its authority"):
         found = read_certificate(text)
         actual = hash_of(found)
         found.verify_directly_issued_by(found)
     if actual != pinned:
-        raise UntrustedError(f"{server}: its authority has the hash {actual}, not {pinned}: it is another one")
+        raise CredentialsUntrustedError(
+            f"{server}: its authority has the hash {actual}, not {pinned}: it is another one"
+        )
     return found
 
 
 def certificate_of(
     text: Any, request: x509.CertificateSigningRequest, authority: x509.Certificate, server: str
 ) -> x509.Certificate:
-    """Parse the certificate of a request: for its key and name, signed by the authority. Raise UntrustedError."""
+    """Parse the certificate for a request's key and name, signed by `authority`. Raise CredentialsUntrustedError."""
     with _explained(server, "the certificate for this machine"):
         found = read_certificate(text)
         if _public(found.public_key()) != _public(request.public_key()):
@@ -53,7 +55,7 @@ def certificate_of(
 
 
 def key_of(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCurvePrivateKey:
-    """Parse the private key of an authority. Raise UntrustedError."""
+    """Parse the private key of an authority. Raise CredentialsUntrustedError."""
     with _explained(server, "the key of its authority"):
         found = serialization.load_pem_private_key(_text(text).encode(), None)
         if not isinstance(found, ec.EllipticCurvePrivateKey) or _public(found.public_key()) != _public(
@@ -104,4 +106,4 @@ def _explained(server: str, part: str) -> Iterator[None]:
         yield
     except _REFUSED as error:
         reason = str(error).partition(". ")[0] or "its signature is wrong"
-        raise UntrustedError(f"{server}: {part} cannot be trusted: {reason}") from error
+        raise CredentialsUntrustedError(f"{server}: {part} cannot be trusted: {reason}") from error

@@ -20,7 +20,7 @@ from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
+from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError
 from vipwire_up.nodes.node import NODE_LEASES, is_lost, new_node, ready_condition, served_node
 from vipwire_up.nodes.objects import Objects
 
@@ -61,7 +61,7 @@ class Heartbeat:
             pause = self._claim.seconds / _PARTS
             try:
                 await self.beat()
-            except (ApiError, UnreachableError, NameAwaitedError) as error:
+            except (ApiError, UnreachableError, NameStillHeldError) as error:
                 pause = min(pause, _AGAIN_SECONDS)
                 if str(error) != self._told:
                     log.warning("cannot renew the Lease of this machine", node=self._node, error=error)
@@ -76,7 +76,7 @@ class Heartbeat:
         return self._claim.holds()
 
     async def beat(self) -> None:
-        """Renew once. Raise ApiError, UnreachableError, NameAwaitedError, NameTakenError."""
+        """Renew once. Raise ApiError, UnreachableError, NameStillHeldError, NameTakenError."""
         self._addresses, self._annotations = self._look()
         found = await self._objects.read(NODES, "", self._node)
         if found is None:
@@ -123,10 +123,10 @@ async def give_back(objects: Objects, claim: NameClaim) -> None:
 
     def released(lease: Object) -> Object:
         if holder_of(lease) != claim.identity:
-            raise NameAwaitedError("another machine has the name")
+            raise NameStillHeldError("another machine has the name")
         return lease | {"spec": lease["spec"] | {"holderIdentity": ""}}
 
-    with contextlib.suppress(ApiError, UnreachableError, NameAwaitedError, TimeoutError):
+    with contextlib.suppress(ApiError, UnreachableError, NameStillHeldError, TimeoutError):
         async with asyncio.timeout(_FAREWELL_SECONDS):
             await objects.edit(LEASES, NODE_LEASES, claim.node, released)
 

@@ -29,7 +29,7 @@ class NameTakenError(VipwireError):
     """Another machine or API server that is alive holds the name."""
 
 
-class NameAwaitedError(VipwireError):
+class NameStillHeldError(VipwireError):
     """Another process held the name, and may still be alive."""
 
 
@@ -103,14 +103,14 @@ class NameClaim:
     ) -> None:
         """Acquire or renew the Lease; create a missing one with this `metadata`. `over` is as in `wait`.
 
-        While the store is full, only read the Lease. Raise ApiError, UnreachableError, NameAwaitedError,
+        While the store is full, only read the Lease. Raise ApiError, UnreachableError, NameStillHeldError,
         NameTakenError.
         """
 
         def renewed(lease: Lease) -> Lease:
             if self.wait(lease, over=over(lease)):
                 why = f"another {self._kind} has been Node {self.node} until now"
-                raise NameAwaitedError(f"{why}: waiting for its end")
+                raise NameStillHeldError(f"{why}: waiting for its end")
             return with_holder(lease, self.identity, self.seconds, now)
 
         began = self._clock()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from vipwire.file_io.files import make_folder, sync
-from vipwire_up.store.record import FullError, Key, Record, RecordChange, StoreError
+from vipwire_up.store.record import Key, Record, RecordChange, StoreError, StoreFullError
 
 FILE_NAME: Final = "store.db"
 FORMAT: Final = 1
@@ -94,7 +94,7 @@ class Database:
         return Contents(tuple(records[revision] for revision in sorted(current)), changes, floor, newest)
 
     def _room(self) -> int:
-        """Return the pages that the file may have beside its log. Raise FullError if both exceed the limit.
+        """Return the pages that the file may have beside its log. Raise StoreFullError if both exceed the limit.
 
         A reader, such as a backup, keeps SQLite from folding the log into the file.
         """
@@ -106,7 +106,7 @@ class Database:
             self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000:g}")
         file, log = self._sizes()
         if log and file + log > self._limit:
-            raise FullError(f"{self.path}: {_FULL} (a reader holds {log} bytes of the log)")
+            raise StoreFullError(f"{self.path}: {_FULL} (a reader holds {log} bytes of the log)")
         return max(1, (self._limit - log) // _PAGE)
 
     def _sizes(self) -> tuple[int, int]:
@@ -186,7 +186,7 @@ def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
             sqlite3.SQLITE_READONLY: "cannot be written",
             sqlite3.SQLITE_CANTOPEN: "cannot be opened",
         }.get(code, f"damaged; {remedy}" if "decode to UTF-8" in str(error) else "SQLite failed")
-        kind = FullError if code == sqlite3.SQLITE_FULL else StoreError
+        kind = StoreFullError if code == sqlite3.SQLITE_FULL else StoreError
         raise kind(f"{path}: {text} ({error})") from error
 
 

@@ -21,12 +21,12 @@ from vipwire_up.store.database import Database
 from vipwire_up.store.record import (
     Check,
     ConflictError,
-    FullError,
     Key,
     Record,
     RecordChange,
     Step,
     StoreError,
+    StoreFullError,
     is_object,
 )
 from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible
@@ -148,7 +148,7 @@ class EmbeddedStore(Visible):
         Deletions must work on a full disk, although they also write first. Watches go on from memory; after a restart
         clients list again.
         """
-        with contextlib.suppress(FullError):
+        with contextlib.suppress(StoreFullError):
             self._database.append(changes)
             return
         if visible != self._forgotten:

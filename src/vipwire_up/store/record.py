@@ -99,19 +99,19 @@ class StoreError(VipwireError):
     """The store cannot work: its disk is full or fails, or its file is damaged. The text names the file."""
 
 
-class FullError(StoreError):
+class StoreFullError(StoreError):
     """The store has no space for a change."""
 
 
-class TooLargeError(StoreError):
+class ChangeTooLargeError(StoreError):
     """A change is larger than the store accepts at once."""
 
 
-class UnavailableError(StoreError):
+class StoreUnavailableError(StoreError):
     """The store does not answer now. The change was not made."""
 
 
-class ForeignError(UnavailableError):
+class ForeignStoreError(StoreUnavailableError):
     """The store's content is not this cluster's: its objects are gone, or another cluster has replaced them."""
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
-from vipwire.relay.messages import NOWHERE, Place
+from vipwire.relay.messages import NOWHERE, SocketAddress
 from vipwire_l7.gateway.run.relayed import relayed
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import DatagramFrontend, Pool, Server
@@ -26,7 +26,7 @@ def server(last: int, weight: int = 16, use: Usability = Usability.READY) -> Ser
     return Server(BackendEndpoint(Address(bytes((10, 0, 0, last))), use), 5353, weight)
 
 
-def weights(found: Mapping[str, tuple[Server, ...]], shares: Mapping[str, int]) -> dict[Place, int]:
+def weights(found: Mapping[str, tuple[Server, ...]], shares: Mapping[str, int]) -> dict[SocketAddress, int]:
     frontend = DatagramFrontend("udp:53", "*", 53, tuple((pool(name), weight) for name, weight in shares.items()))
     made = relayed([frontend], lambda of: found[of.service.name], ipv6=True)["udp:53"]
     return {each.place: each.weight for each in made.listener.shares}
@@ -44,7 +44,7 @@ def test_each_service_gets_its_share_whatever_its_endpoints(services: list[tuple
     assert min(made.values()) >= 1
     for at, (weight, has) in enumerate(services):
         if has:
-            places = {Place(bytes(each.endpoint.address), 5353) for each in found[str(at)]}
+            places = {SocketAddress(bytes(each.endpoint.address), 5353) for each in found[str(at)]}
             share = Fraction(sum(made[place] for place in places), whole)
             wanted = Fraction(weight, sum(each for each, _ in services))
             # Rounding moves each place by one at most.

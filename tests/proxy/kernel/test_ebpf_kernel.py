@@ -31,7 +31,7 @@ from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, Ours, Settings, end
 from vipwire.modes.ebpf.pinned import ORDER, NodePins
 from vipwire.modes.ebpf.probe import probe, why_refused
 from vipwire.modes.ebpf.programs import build
-from vipwire.modes.ebpf.tables import FullError, Tables
+from vipwire.modes.ebpf.tables import SlotsFullError, Tables
 from vipwire.reconcile.delta import Delta, diff, patch
 
 pytestmark = pytest.mark.kernel
@@ -76,7 +76,7 @@ def test_maps_that_have_become_too_small_are_replaced(pins: NodePins, family: Fa
     write(tables, {}, few)
     many = objects(family, 30, protocol=Protocol.UDP)
     delta = diff(few, many)
-    with pytest.raises(FullError):
+    with pytest.raises(SlotsFullError):
         tables.commit(delta)
     tables.grow(patch(few, delta))
     assert tables.observe() == many

@@ -29,7 +29,7 @@ DNS = {"IPv4": "10.96.0.10", "IPv6": "fd00:10:96::a"}
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 PORT, NODE_PORT, POD_PORT = 8000, 30080, 8080
 AT_LIMIT = "refusing clients: too many open files"
-Place = tuple[str, int]
+HostPort = tuple[str, int]
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ async def pods() -> AsyncIterator[None]:
         yield
 
 
-async def answer(place: Place) -> str:
+async def answer(place: HostPort) -> str:
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(*place)
         found = (await reader.read()).decode()
@@ -125,7 +125,7 @@ class _Heard(asyncio.DatagramProtocol):
             self.came.set_result(data)
 
 
-async def echoed(place: Place) -> bytes:
+async def echoed(place: HostPort) -> bytes:
     """Say something until it is answered: the relay forgets whoever has been silent for a quarter of a second."""
     transport, heard = await asyncio.get_running_loop().create_datagram_endpoint(_Heard, remote_addr=place)
     try:
@@ -138,14 +138,14 @@ async def echoed(place: Place) -> bytes:
         transport.close()
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> HostPort:
     """Read `address:port`; an address that means all is reached by loopback."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
     return EVERYWHERE.get(host, host), int(port)
 
 
-def listening(folder: Path, bind: str) -> dict[tuple[str, str, str], list[Place]]:
+def listening(folder: Path, bind: str) -> dict[tuple[str, str, str], list[HostPort]]:
     """Ask `vipwire status` where frontends are reached, by Service, kind and family."""
     document = json.loads(said("status", "-o", "json", *flags(folder, bind)))
     return {
@@ -156,7 +156,7 @@ def listening(folder: Path, bind: str) -> dict[tuple[str, str, str], list[Place]
     }
 
 
-EXPECTED: dict[str, dict[tuple[str, str, str], Place]] = {
+EXPECTED: dict[str, dict[tuple[str, str, str], HostPort]] = {
     "vip": {
         ("web", "cluster IP", "IPv4"): (VIPS["IPv4"], PORT),
         ("web", "cluster IP", "IPv6"): (VIPS["IPv6"], PORT),
@@ -168,7 +168,7 @@ EXPECTED: dict[str, dict[tuple[str, str, str], Place]] = {
 }
 
 
-async def told_again(folder: Path) -> set[tuple[Place, ...]]:
+async def told_again(folder: Path) -> set[tuple[HostPort, ...]]:
     """Start another proxy, which finds the relay as it was left; return where it listens, by the log."""
     async with Daemon(*flags(folder, "none"), within=BARE) as daemon:
         for family in PODS:
@@ -177,7 +177,7 @@ async def told_again(folder: Path) -> set[tuple[Place, ...]]:
         return places_told(daemon)
 
 
-def places_told(daemon: Daemon) -> set[tuple[Place, ...]]:
+def places_told(daemon: Daemon) -> set[tuple[HostPort, ...]]:
     return {tuple(map(place_of, record["at"].split(","))) for record in daemon.said("listening")}
 
 
@@ -265,7 +265,7 @@ def test_at_the_limit_of_open_files_new_clients_are_refused_and_said_and_served_
         asyncio.run(scenario())
 
 
-def flooding(place: Place) -> list[socket.socket]:
+def flooding(place: HostPort) -> list[socket.socket]:
     """Connect 200 times; return those that are answered."""
     flood = [connected(place) for _ in range(200)]
     held = [sock for sock in flood if sock is not None and not was_reset(sock)]
@@ -274,7 +274,7 @@ def flooding(place: Place) -> list[socket.socket]:
     return held
 
 
-def connected(place: Place) -> socket.socket | None:
+def connected(place: HostPort) -> socket.socket | None:
     """Connect; None if that is reset at once."""
     try:
         return socket.create_connection(place, timeout=60)
@@ -290,7 +290,7 @@ def was_reset(sock: socket.socket) -> bool:
         return True
 
 
-async def answered_in_time(place: Place) -> str:
+async def answered_in_time(place: HostPort) -> str:
     """Connect until somebody answers: places become free as the relay hears of it."""
     async with asyncio.timeout(60):
         while True:

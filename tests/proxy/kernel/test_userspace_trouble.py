@@ -15,7 +15,7 @@ from tests.fakes.relaying import Peer, Relaying, client, heard, peers, relaying,
 from vipwire.model.net import Address, parse_address
 from vipwire.relay.balance import EJECT_AFTER
 from vipwire.relay.listener import DIAL_TIMEOUTS
-from vipwire.relay.messages import Place
+from vipwire.relay.messages import SocketAddress
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 _EVERY_PACKET = 3
@@ -37,8 +37,8 @@ def _silence() -> Iterator[None]:
         yield
 
 
-def silent(number: int) -> Place:
-    return Place(parse_address(f"10.244.0.{number}"), 8080)
+def silent(number: int) -> SocketAddress:
+    return SocketAddress(parse_address(f"10.244.0.{number}"), 8080)
 
 
 @contextlib.contextmanager

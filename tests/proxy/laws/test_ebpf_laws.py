@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.modes.ebpf.tables import COOLING_SECONDS, FullError, Stretches
+from vipwire.modes.ebpf.tables import COOLING_SECONDS, SlotsFullError, Stretches
 
 SIZE = 64
 STEPS = st.lists(
@@ -26,7 +26,7 @@ def test_no_two_stretches_overlap_and_none_is_used_again_before_it_has_cooled(st
         elif step == "take":
             try:
                 first = free.take(number, now)
-            except FullError:
+            except SlotsFullError:
                 continue
             taken = range(first, first + number)
             assert taken.stop <= SIZE

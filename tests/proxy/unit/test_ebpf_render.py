@@ -21,7 +21,7 @@ from vipwire.modes.ebpf.layout import (
     split,
 )
 from vipwire.modes.ebpf.render import render
-from vipwire.modes.ebpf.tables import COOLING_SECONDS, FullError, Stretches
+from vipwire.modes.ebpf.tables import COOLING_SECONDS, SlotsFullError, Stretches
 from vipwire.plan.annotations import Wishes
 from vipwire.plan.plan import (
     Action,
@@ -235,7 +235,7 @@ def test_stretches_never_overlap_and_cool_before_they_are_used_again() -> None:
     assert free.take(2, 0.0) == 0
     assert free.take(4, 0.0) == 4
     free.give(4, 4, 0.0)
-    with pytest.raises(FullError):
+    with pytest.raises(SlotsFullError):
         free.take(1, COOLING_SECONDS / 2)
     assert free.take(3, COOLING_SECONDS) == 4
     assert free.take(1, COOLING_SECONDS) == 7

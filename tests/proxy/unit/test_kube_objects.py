@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from vipwire.kube.access.access import Access, load_access
-from vipwire.kube.errors import ApiError, FencedError, UnreachableError
+from vipwire.kube.errors import ApiError, OtherReplicaElectedError, UnreachableError
 from vipwire.kube.objects import FencedObjects, ObjectClient, path_of
 
 PATH = path_of("/api/v1", "configmaps", "default", "web")
@@ -106,7 +106,7 @@ async def test_a_fenced_writer_reads_but_does_not_write_once_its_election_is_los
         before = len(server.asked)
         assert await objects.get(PATH) is not None
         for write in (objects.update(PATH, count), objects.merge(PATH, {}), objects.delete(PATH)):
-            with pytest.raises(FencedError):
+            with pytest.raises(OtherReplicaElectedError):
                 await write
         assert {method for method, _ in server.asked[before:]} == {"GET"}
         assert server.value["data"] == {"count": "1"}

@@ -22,13 +22,13 @@ from vipwire.relay.messages import (
     Observe,
     Observed,
     Opened,
-    Place,
     Put,
     Refused,
     RelaySettings,
     Remove,
     Retire,
     Share,
+    SocketAddress,
     Welcome,
 )
 from vipwire.relay.stream import RelayedConnection
@@ -276,13 +276,13 @@ def test_clients_from_elsewhere_are_sent_away() -> None:
 def test_a_relay_that_is_its_own_endpoint_ends_the_circle(protocol: int) -> None:
     with relaying(limit=256) as at, peers(1) as (peer,):
         port = at.listen("web", peer.place, protocol=protocol)
-        assert at.listen("web", Place(HERE, port), protocol=protocol) == port
+        assert at.listen("web", SocketAddress(HERE, port), protocol=protocol) == port
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM if protocol == 6 else socket.SOCK_DGRAM) as sock:
             sock.connect(("127.0.0.1", port))
             sock.settimeout(0)
             sock.send(b"round and round")
             assert at.until(lambda: at.counted().refused) == {CIRCLE: 1}
-            assert at.count("web", Place(HERE, port)).connections == 4
+            assert at.count("web", SocketAddress(HERE, port)).connections == 4
             if protocol == 6:
                 at.until(lambda: was_reset(sock))
 
@@ -368,7 +368,7 @@ def test_clients_that_send_nothing_cost_only_their_place() -> None:
                 each.close()
 
 
-def datagrams(at: Relaying, key: str, *places: Place, **fields: object) -> int:
+def datagrams(at: Relaying, key: str, *places: SocketAddress, **fields: object) -> int:
     return at.listen(key, *places, protocol=17, **fields)
 
 
@@ -399,7 +399,7 @@ def test_at_all_addresses_an_answer_comes_from_the_one_that_was_asked(address: s
         socket.socket(family, socket.SOCK_DGRAM) as sock,
     ):
         port = free_port()
-        binds = (Place(bytes(4), port), Place(bytes(16), port))
+        binds = (SocketAddress(bytes(4), port), SocketAddress(bytes(16), port))
         answer = at.relay.answer(Put({"dns": Listener("dns", 17, binds, (Share(peer.place),))}))
         assert isinstance(answer, Opened), answer
         sock.connect((address, port))  # takes nothing from other addresses
@@ -458,7 +458,9 @@ def test_a_datagram_client_leaves_an_endpoint_that_goes_and_keeps_one_that_serve
 def test_an_endpoint_is_told_the_node_port_of_a_datagram_that_was_led_past_it() -> None:
     with relaying() as at, peers(1, kind=socket.SOCK_DGRAM) as (peer,):
         named = free_port()
-        described = Listener("dns", 17, (Place(HERE, 0), Place(HERE, named)), (Share(peer.place),), proxy_protocol=2)
+        described = Listener(
+            "dns", 17, (SocketAddress(HERE, 0), SocketAddress(HERE, named)), (Share(peer.place),), proxy_protocol=2
+        )
         answer = at.relay.answer(Put({"dns": described}))
         assert isinstance(answer, Opened)
         assert answer.ports["dns"][1] == named
@@ -490,7 +492,7 @@ def test_an_endpoint_without_a_server_is_left_for_another() -> None:
 def test_a_taken_port_is_refused_as_a_whole_with_its_reason() -> None:
     with relaying() as at, peers(1) as (peer,):
         taken = Listener("default/web node port", 6, (peer.place,), (Share(peer.place),))
-        good = Listener("good", 6, (Place(HERE, 0),), (Share(peer.place),))
+        good = Listener("good", 6, (SocketAddress(HERE, 0),), (Share(peer.place),))
         answer = at.relay.answer(Put({"good": good, "bad": taken}))
         assert isinstance(answer, Refused)
         assert answer.key == "bad"
@@ -501,7 +503,7 @@ def test_a_taken_port_is_refused_as_a_whole_with_its_reason() -> None:
 def test_a_range_that_is_too_small_says_so() -> None:
     with relaying() as at, peers(2) as (one, other):
         at.relay.answer(RelaySettings(ports=(one.place.port, one.place.port)))
-        answer = at.relay.answer(Put({"web": Listener("web", 6, (Place(HERE, 0),), (Share(other.place),))}))
+        answer = at.relay.answer(Put({"web": Listener("web", 6, (SocketAddress(HERE, 0),), (Share(other.place),))}))
         assert isinstance(answer, Refused)
         assert f"every port of {one.place.port}-{one.place.port} is in use: widen --proxy-port-range" in answer.why
 
@@ -527,7 +529,7 @@ def test_one_listener_may_take_the_place_of_another_with_those_who_wait_there() 
         port = at.listen("probe", old.place)
         at.relay.answer(Remove(["probe"]))
         at.loop.round(0)
-        place = Place(HERE, port)
+        place = SocketAddress(HERE, port)
         at.relay.answer(Put({"one": Listener("one", 6, (place,), (Share(old.place),))}))
         with client(port) as waiting:
             answer = at.relay.answer(Put({"two": Listener("two", 6, (place,), (Share(new.place),))}, ["one"]))

@@ -14,16 +14,16 @@ from vipwire.relay.balance import (
     ClientMemory,
     Pool,
 )
-from vipwire.relay.messages import Listener, Place, Share
+from vipwire.relay.messages import Listener, Share, SocketAddress
 
 
-def place(number: int, port: int = 80) -> Place:
-    return Place(bytes((10, 0, 0, number)), port)
+def place(number: int, port: int = 80) -> SocketAddress:
+    return SocketAddress(bytes((10, 0, 0, number)), port)
 
 
 def listener(*shares: Share | int, **fields: object) -> Listener:
     made = tuple(each if isinstance(each, Share) else Share(place(each)) for each in shares)
-    return Listener("web", 6, (Place(bytes(4), 0),), made, **fields)  # type: ignore[arg-type]
+    return Listener("web", 6, (SocketAddress(bytes(4), 0),), made, **fields)  # type: ignore[arg-type]
 
 
 def pool(described: Listener, chance: Callable[[], float] = lambda: 0.0) -> Pool:

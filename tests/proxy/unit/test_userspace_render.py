@@ -20,7 +20,7 @@ from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.relay.messages import Listener, Place
+from vipwire.relay.messages import Listener, SocketAddress
 
 LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")
 RULES = Choices()
@@ -60,7 +60,7 @@ def test_node_ports_are_served_on_loopback_of_both_families_unless_that_is_left_
         plan = plan_service(node, subject, [slice_of("web", endpoint(address), family=family)])
         objects = dict(render(node, Choices(localhost_node_ports=wanted), plan).own)
         (listener,) = (each for name, each in fronts(objects).items() if "node port" in name)
-        assert (Place(ip(loopback), 30080) in listener.binds) is expected
+        assert (SocketAddress(ip(loopback), 30080) in listener.binds) is expected
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(True, ""), (False, "! -d 127.0.0.0/8 ")])
@@ -83,11 +83,18 @@ def test_frontends_of_a_port_share_what_they_remember_and_ask_those_of_the_other
 @pytest.mark.parametrize(
     ("bind", "expected"),
     [
-        (Bind.VIP, {Place(ip("10.96.0.1"), 80), Place(ip("192.168.0.2"), 30080), Place(ip("127.0.0.1"), 30080)}),
-        (Bind.NONE, {Place(bytes(4), 0)}),
+        (
+            Bind.VIP,
+            {
+                SocketAddress(ip("10.96.0.1"), 80),
+                SocketAddress(ip("192.168.0.2"), 30080),
+                SocketAddress(ip("127.0.0.1"), 30080),
+            },
+        ),
+        (Bind.NONE, {SocketAddress(bytes(4), 0)}),
     ],
 )
-def test_without_rules_clients_reach_the_listeners_themselves(bind: Bind, expected: set[Place]) -> None:
+def test_without_rules_clients_reach_the_listeners_themselves(bind: Bind, expected: set[SocketAddress]) -> None:
     subject = service("web", "10.96.0.1", port(80, node_port=30080), external_policy=TrafficPolicy.LOCAL)
     objects = rendered(subject, REMOTE, choices=Choices(bind=bind))
     assert all(isinstance(key, Front) for key in objects)

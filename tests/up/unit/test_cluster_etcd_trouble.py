@@ -21,7 +21,7 @@ from vipwire_up.credentials.ca import Authority, CertificatePair
 from vipwire_up.migrate_store import to_etcd, to_sqlite
 from vipwire_up.store.etcd.client import CertificateError
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
-from vipwire_up.store.record import FullError, FutureRevisionError, Record, StoreError
+from vipwire_up.store.record import FutureRevisionError, Record, StoreError, StoreFullError
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +103,7 @@ def test_a_full_etcd_refuses_writes_and_goes_on_with_reads_and_deletions() -> No
                 for number in range(100):
                     made.extend(await store.write(put(f"n{number}", "x" * 400_000)))
 
-            with pytest.raises(FullError, match=r"etcd: .*database space exceeded"):
+            with pytest.raises(StoreFullError, match=r"etcd: .*database space exceeded"):
                 await fill()
             await store.wait_for_newest()
             assert store.count("things") == len(made) > 3

@@ -9,7 +9,7 @@ from tests.up.unit.controllers_here import SLICES, play_allocating
 
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.nodes.heartbeat import Heartbeat
-from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim, NameTakenError
+from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError, NameTakenError
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
 
@@ -106,10 +106,10 @@ async def test_a_machine_that_is_alive_keeps_its_name_and_another_one_of_it_is_r
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     await first.beat()
-    with pytest.raises(NameAwaitedError, match="another machine has been Node n1"):
+    with pytest.raises(NameStillHeldError, match="another machine has been Node n1"):
         await second.beat()
     clock.now += 7
-    with pytest.raises(NameAwaitedError):
+    with pytest.raises(NameStillHeldError):
         await second.beat()
     here.clock.move(seconds=7)
     await first.beat()
@@ -123,16 +123,16 @@ async def test_a_machine_that_comes_back_after_another_took_its_name_is_refused(
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     await first.beat()
-    with pytest.raises(NameAwaitedError):
+    with pytest.raises(NameStillHeldError):
         await second.beat()
     clock.now += 7.9
     assert first.holds()
-    with pytest.raises(NameAwaitedError):
+    with pytest.raises(NameStillHeldError):
         await second.beat()
     clock.now += 0.1
     assert not first.holds()
     await second.beat()
-    with pytest.raises(NameAwaitedError):
+    with pytest.raises(NameStillHeldError):
         await first.beat()
     assert (first.holds(), second.holds()) == (False, True)
     here.clock.move(seconds=2)
@@ -157,7 +157,7 @@ async def test_a_name_whose_node_is_lost_is_free_at_once_unless_its_machine_was_
     here.clock.move(seconds=9)
     lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
     assert (await here.send("PATCH", lease, {"spec": {"leaseTransitions": 9}}, patch="merge-patch+json"))[0] == 200
-    with pytest.raises(NameAwaitedError):  # the second was heard, and has not declared its Node yet
+    with pytest.raises(NameStillHeldError):  # the second was heard, and has not declared its Node yet
         await first.beat()
 
 

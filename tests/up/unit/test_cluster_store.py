@@ -18,11 +18,11 @@ from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import (
     CompactedError,
     ConflictError,
-    FullError,
     Key,
     Record,
     RecordChange,
     StoreError,
+    StoreFullError,
     Write,
 )
 
@@ -294,7 +294,7 @@ async def test_the_log_shrinks_again_and_counts(tmp_path: Path, limit: int) -> N
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM changes").fetchone()
             for _ in range(400):
-                with contextlib.suppress(FullError):
+                with contextlib.suppress(StoreFullError):
                     (made,) = await store.write(put("one", big, made.revision))
                 largest = max(largest, sum(_on_disk(tmp_path)))
         assert largest <= limit + (1 << 19) if limit else largest > 8 << 20, largest

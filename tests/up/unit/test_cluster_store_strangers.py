@@ -16,7 +16,7 @@ from tests.up.unit.up_here import Up, up
 
 from vipwire_up.store.etcd.identity import MemberAnswer, choose_cluster
 from vipwire_up.store.etcd.store import EtcdStore
-from vipwire_up.store.record import CompactedError, ConflictError, ForeignError
+from vipwire_up.store.record import CompactedError, ConflictError, ForeignStoreError
 
 pytestmark = pytest.mark.slow
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -288,11 +288,11 @@ def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> None:
             await store.compact(made.revision)
             await apart(emptied, etcd)
             for refused in (put("two"), put("two", lifetime=60), put("one", "x", made.revision), remove("one", 1)):
-                with pytest.raises((ForeignError, ConflictError)):
+                with pytest.raises((ForeignStoreError, ConflictError)):
                     await store.write(refused)
-            with pytest.raises(ForeignError):
+            with pytest.raises(ForeignStoreError):
                 await store.wait_for_newest()
-            with pytest.raises(ForeignError):
+            with pytest.raises(ForeignStoreError):
                 await store.compact(store.revision)
             assert text_of(store.read(key("one"))) == ""
             assert "emptied" in store.trouble

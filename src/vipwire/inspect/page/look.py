@@ -71,7 +71,7 @@ class Pace:
         self.late_after = _LATE * (self._calm - began)
 
 
-class NotYetError(VipwireError):
+class FirstReadingPendingError(VipwireError):
     """The first reading is not finished."""
 
 
@@ -94,14 +94,14 @@ class Look:
         threading.Thread(target=self._run, name="look", daemon=True).start()
 
     async def ask(self, question: Callable[[Situation], T]) -> T:
-        """Answer a question from the last Situation. Raise NotYetError before the first; the question's errors."""
+        """Answer a question from the last Situation. Raise FirstReadingPendingError, or the question's errors."""
         loop = self._loop
         if loop is None or self._situation is None:
-            raise NotYetError("vipwire has not read the objects yet")
+            raise FirstReadingPendingError("vipwire has not read the objects yet")
 
         async def answer() -> T:
             if self._situation is None:
-                raise NotYetError("vipwire has not read the objects yet")
+                raise FirstReadingPendingError("vipwire has not read the objects yet")
             return question(self._situation)
 
         asked: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(answer(), loop)

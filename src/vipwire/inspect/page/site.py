@@ -13,7 +13,7 @@ from vipwire.http_server.exchange import Reply, Stream
 from vipwire.http_server.pages import Request, refusal
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import COOKIE, AccessControl
-from vipwire.inspect.page.look import Look, NotYetError
+from vipwire.inspect.page.look import FirstReadingPendingError, Look
 from vipwire.inspect.page.questions import modes, question_of
 
 MOST_READERS: Final = 16
@@ -77,7 +77,7 @@ class PageSite:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 return _json(await self._look.ask(question))
-        except (NotYetError, TimeoutError) as error:
+        except (FirstReadingPendingError, TimeoutError) as error:
             return _trouble(str(error) or "the answer takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
         except ConfigError as error:
             return _trouble(str(error), HTTPStatus.BAD_REQUEST)

@@ -19,7 +19,7 @@ from vipwire.http_client.wire import Response
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential
 from vipwire.kube.access.tls import Material
-from vipwire.model.net import Address, format_address, parse_address
+from vipwire.model.net import Address, AddressPort, format_address, parse_address
 from vipwire.model.value import Value
 
 ANSWER_TIMEOUT = 60.0
@@ -48,8 +48,6 @@ class RequestResult(NamedTuple):
 Witness: TypeAlias = Callable[[RequestResult], None]
 """Receives every request, for metrics."""
 
-Place: TypeAlias = tuple[Address, int]
-
 
 def ignored(_answered: RequestResult) -> None:
     """Do nothing: the default witness."""
@@ -65,11 +63,11 @@ class Connection:
         *,
         answer_timeout: float = ANSWER_TIMEOUT,
         witness: Witness = ignored,
-        places: Callable[[frozenset[Place]], None] | None = None,
+        places: Callable[[frozenset[AddressPort]], None] | None = None,
     ) -> None:
         """`places` receives the addresses of connections before they are made."""
         self._access, self._answer_timeout, self._witness, self._places = access, answer_timeout, witness, places
-        self._known: tuple[Place, ...] = ()
+        self._known: tuple[AddressPort, ...] = ()
         self._url = access.server
         self._headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": user_agent}
         self._client: Client | None = None
@@ -136,7 +134,7 @@ class Connection:
                 raise
             raise VipwireError(self._access.tls.explain(error)) from error
 
-    async def _look_up(self, told: Callable[[frozenset[Place]], None]) -> None:
+    async def _look_up(self, told: Callable[[frozenset[AddressPort]], None]) -> None:
         """Report the next connection's addresses; if the name has none now, use those of the last look-up.
 
         The addresses of the last look-up are reported as well, because connections to them may be open.

@@ -131,13 +131,13 @@ def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozen
     }
 
 
-Place = tuple[int, Address, int]
+ProtocolEndpoint = tuple[int, Address, int]
 
 
 class Unanswered(Value, frozen=True):
     """Selects unanswered flows to these endpoints. `destination_ports` are the frontends'; None for any."""
 
-    endpoints: frozenset[Place]
+    endpoints: frozenset[ProtocolEndpoint]
     destination_ports: frozenset[int] | None = None
 
     def __call__(self, flow: Flow) -> bool:
@@ -163,7 +163,7 @@ class Unanswered(Value, frozen=True):
 
 def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:
     """Collect the ejected endpoints of the changed Services that use ejection."""
-    endpoints: set[Place] = set()
+    endpoints: set[ProtocolEndpoint] = set()
     ports: set[int] = set()
     ranges = False
     for old, new in changes:
@@ -175,11 +175,11 @@ def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:
     return Unanswered(frozenset(endpoints), None if ranges else frozenset(ports))
 
 
-def _used(plan: ServicePlan) -> frozenset[Place]:
+def _used(plan: ServicePlan) -> frozenset[ProtocolEndpoint]:
     return frozenset(_places(plan))
 
 
-def _places(plan: ServicePlan) -> Iterator[Place]:
+def _places(plan: ServicePlan) -> Iterator[ProtocolEndpoint]:
     """Yield the endpoints of new connections from any client."""
     for frontend in (*plan.frontends, *(wide.frontend for wide in plan.ranges)):
         for action in (frontend.action, frontend.short_circuit):

@@ -25,7 +25,7 @@ from vipwire.modes.ebpf.counts import CountedConnections, add_connections
 from vipwire.modes.ebpf.layout import CLIENTS, PROGRAMS, OurKey, Ours, Settings, describe, is_ours, split
 from vipwire.modes.ebpf.pinned import NodePins, remove_gone
 from vipwire.modes.ebpf.render import render
-from vipwire.modes.ebpf.tables import FullError, Tables, takes_nothing
+from vipwire.modes.ebpf.tables import SlotsFullError, Tables, takes_nothing
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -283,7 +283,7 @@ class EbpfBackend:
         """Write frontends and members; report whether larger maps require loading the programs again."""
         try:
             self.tables.commit(delta)
-        except FullError:
+        except SlotsFullError:
             pass
         except OSError as error:
             if not takes_nothing(error):

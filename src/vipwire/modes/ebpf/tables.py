@@ -34,7 +34,7 @@ from vipwire.reconcile.delta import Delta
 COOLING_SECONDS: Final = 1.0
 
 
-class FullError(Exception):
+class SlotsFullError(Exception):
     """The array of slots has no free stretch of this length: a larger one is needed."""
 
 
@@ -55,7 +55,7 @@ class Stretches:
             self.end = max(self.end, first + length)
 
     def take(self, length: int, now: float) -> int:
-        """Take a stretch; return its first slot. Raise FullError if none is free."""
+        """Take a stretch; return its first slot. Raise SlotsFullError if none is free."""
         while self._cooling and self._cooling[0][0] <= now:
             _, first, free = self._cooling.popleft()
             self._free.setdefault(free, []).append(first)
@@ -68,7 +68,7 @@ class Stretches:
             first = self._free[longer].pop()
             self._free.setdefault(longer - length, []).append(first + length)
             return first
-        raise FullError(length)
+        raise SlotsFullError(length)
 
     def give(self, first: int, length: int, now: float) -> None:
         if length:
@@ -140,16 +140,16 @@ class Tables:
         return found
 
     def commit(self, delta: Delta[OurKey, bytes]) -> None:
-        """Write a difference. Raise FullError, before any change, if larger maps are needed."""
+        """Write a difference. Raise SlotsFullError, before any change, if larger maps are needed."""
         frontends, slots, members = (self._pins.held(self._names[name]) for name in _LOOKED_UP)
         if slots.number != self._of:
             self.observe()
         joining, leaving = _of(MEMBERS, delta.added), _of(MEMBERS, delta.removed)
         changed = {**_of(FRONTENDS, delta.added), **{key: new for key, (_, new) in _changes(delta)}}
         if len(self._where) + len(changed) > frontends.shape.max_entries:
-            raise FullError(len(self._where) + len(changed))
+            raise SlotsFullError(len(self._where) + len(changed))
         if self._members + len(joining) > members.shape.max_entries:
-            raise FullError(self._members + len(joining))
+            raise SlotsFullError(self._members + len(joining))
         members.write(list(joining), [b"\1\0\0\0"] * len(joining))
         self._write(frontends, slots, changed)
         self._remove(frontends, _of(FRONTENDS, delta.removed))

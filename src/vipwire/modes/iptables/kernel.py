@@ -33,7 +33,7 @@ from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import guards, node_objects
 from vipwire.modes.iptables.rules.tree import dispatches, expected_chains
 from vipwire.modes.xtables.ownership import removals
-from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.save import read_table
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.modes.xtables.variant import KUBELETS, Variant
@@ -72,7 +72,7 @@ class IptablesBackend:
         self._kubelet = False
         self._ledger = Ledger()
         self._access = writer or ToolAccess(tool, LockWait(), BATCH[tool.variant])
-        self._locked: LockedError | None = None
+        self._locked: XtablesLockedError | None = None
         self._wanted: Iterable[Rendered[Key, Rules]] = ()
 
     @property
@@ -179,7 +179,7 @@ class IptablesBackend:
     def _write(self, run: RestoreInput) -> Written:
         try:
             return self._access.write(run)
-        except LockedError as error:
+        except XtablesLockedError as error:
             self._locked = error
             raise
 

@@ -25,7 +25,7 @@ from vipwire.modes.iptables.rules.choice import hash_match
 from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.legacy import Census, LegacySocket
-from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.tool import IptablesTool, legacy_tables, preferred, versions
 from vipwire.modes.xtables.variant import KUBELETS, Variant
 
@@ -255,7 +255,7 @@ def workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice
         tool = IptablesTool(family, variant, PURPOSE)
         try:
             reason = _refused(tool, ())
-        except LockedError:
+        except XtablesLockedError:
             return choice
         if not reason:
             _clean(tool)
@@ -280,7 +280,7 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
     needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
     try:
         refused = apart(lambda: _try_needs(tool, needs))
-    except LockedError as error:
+    except XtablesLockedError as error:
         return settings, [SetupNote(UNTRIED, str(error), "what is missing will show when rules are refused")]
     for need, reason in refused.items():
         if not reason:
@@ -326,7 +326,7 @@ def _refused(tool: IptablesTool, needs: Iterable[Need]) -> str:
         lines += [f"*{table}", f":{PROBE} - [0:0]", *rules, "COMMIT"]
     try:
         tool.restore("\n".join([*lines, ""]), _WAIT_SECONDS)
-    except LockedError:
+    except XtablesLockedError:
         raise
     except CommitError as error:
         return str(error)

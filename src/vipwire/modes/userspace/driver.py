@@ -14,7 +14,7 @@ from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
 from vipwire.modes.userspace.ownership import UserspaceOwner
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, in_use
 
 _PROBE: Final = (
@@ -43,7 +43,7 @@ def choose(family: Family, *, tried: bool) -> IptablesTool:
             return tool
         try:
             tool.restore(_PROBE)
-        except LockedError:  # the kernel reports missing features when it refuses the rules
+        except XtablesLockedError:  # the kernel reports missing features when it refuses the rules
             return tool
         except CommitError as error:
             errors.append(str(error))

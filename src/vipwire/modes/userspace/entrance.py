@@ -11,7 +11,7 @@ from vipwire.model.net import Address, Protocol
 from vipwire.modes.xtables.words import ports
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, RangeFrontend, ServicePlan, Target
-from vipwire.relay.messages import Place
+from vipwire.relay.messages import SocketAddress
 
 _HERE = " (from this node)"
 
@@ -36,16 +36,16 @@ class Entrance(NamedTuple):
         key = self.wide.key if self.wide is not None else self.frontend.key
         return f"{self.frontend.port_name} {self.frontend.kind.value} {key}{_HERE if here else ''}"
 
-    def place(self, target: Target) -> Place:
+    def place(self, target: Target) -> SocketAddress:
         """Return an endpoint's place; port 0 if the endpoint keeps the client's port."""
         return self._kept(target.address, target.port)
 
-    def serving(self) -> tuple[Place, ...]:
+    def serving(self) -> tuple[SocketAddress, ...]:
         """Return the places from which old UDP flows may still get answers."""
         return tuple(self._kept(*each) for each in sorted(self.frontend.serving))
 
-    def _kept(self, address: Address, port: int) -> Place:
-        return Place(address, 0 if self.wide is not None and port == self.frontend.key.port else port)
+    def _kept(self, address: Address, port: int) -> SocketAddress:
+        return SocketAddress(address, 0 if self.wide is not None and port == self.frontend.key.port else port)
 
 
 def entrances(plan: ServicePlan) -> Iterator[Entrance]:

@@ -27,7 +27,7 @@ from vipwire.reconcile.explainer import (
     merge,
 )
 from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, state_of
-from vipwire.relay.messages import Listener, Place
+from vipwire.relay.messages import Listener, SocketAddress
 
 PortOf = Callable[[str], int]
 """Returns the port of a front; 0 if unknown."""
@@ -207,7 +207,7 @@ def _listening(listener: Listener) -> str:
     return f"listen for {listener.name} at {binds}/{Protocol(listener.protocol).label}, {listener.algorithm}: {to}"
 
 
-def _place(place: Place, any_port: str) -> str:
+def _place(place: SocketAddress, any_port: str) -> str:
     address = Address(place.address)
     return format_endpoint(address, place.port) if place.port else f"{format_address(address)} ({any_port})"
 

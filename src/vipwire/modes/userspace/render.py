@@ -52,7 +52,7 @@ from vipwire.plan.affinity import Memory, memory_of, sticky_actions
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
 from vipwire.reconcile.backend import Rendered
-from vipwire.relay.messages import Listener, Place, Share
+from vipwire.relay.messages import Listener, Share, SocketAddress
 
 _LOOPBACK: Final = {Family.IPV4: Address(b"\x7f\0\0\1"), Family.IPV6: Address(bytes(15) + b"\1")}
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
@@ -145,7 +145,7 @@ class _Writer:
     def _open_node_port(self, side: _NamedForward, entrance: Entrance) -> None:
         """Listen at a node port itself, and accept in the filter packets to the socket or its front."""
         key, note = entrance.frontend.key, str(entrance.frontend.port_name)
-        places = tuple(Place(address, key.port) for address in self._node_port_addresses())
+        places = tuple(SocketAddress(address, key.port) for address in self._node_port_addresses())
         words = f"{served(key.protocol, key.port, note)} {NEW}"
         if places and key.protocol is Protocol.UDP:
             places = (self._own_place(), *places)
@@ -169,13 +169,13 @@ class _Writer:
         if isinstance(forward, Forward):
             self._front(_NamedForward(entrance.front(), forward), entrance, self._direct_places(frontend))
 
-    def _direct_places(self, frontend: Frontend) -> tuple[Place, ...]:
+    def _direct_places(self, frontend: Frontend) -> tuple[SocketAddress, ...]:
         key, family = frontend.key, self._node.family
         if self._choices.bind is Bind.NONE:
-            return (Place(_ANYWHERE[family], 0),)
+            return (SocketAddress(_ANYWHERE[family], 0),)
         if key.address is not None:
-            return (Place(key.address, key.port),)
-        return tuple(Place(address, key.port) for address in self._node_port_addresses())
+            return (SocketAddress(key.address, key.port),)
+        return tuple(SocketAddress(address, key.port) for address in self._node_port_addresses())
 
     def _sides(self, entrance: Entrance) -> tuple[_NamedForward | None, _NamedForward | None]:
         """Return the fronts: of clients in general, and the separate one of clients on this node."""
@@ -184,7 +184,7 @@ class _Writer:
         here = _NamedForward(entrance.front(here=True), circuit) if circuit is not None else None
         return outside, here
 
-    def _front(self, side: _NamedForward, entrance: Entrance, binds: tuple[Place, ...]) -> None:
+    def _front(self, side: _NamedForward, entrance: Entrance, binds: tuple[SocketAddress, ...]) -> None:
         frontend = entrance.frontend
         forward, allowed, plan = side.forward, frontend.allowed_sources, self._plan
         if not binds:
@@ -216,9 +216,9 @@ class _Writer:
         asked = self._plan.wishes.balancing
         return str((asked or Algorithm.ROUND_ROBIN).value)
 
-    def _own_place(self) -> Place:
+    def _own_place(self) -> SocketAddress:
         """Return the address of a front that rules lead to: any port of the node's address."""
-        return Place(self._node.address or _ANYWHERE[self._node.family], 0)
+        return SocketAddress(self._node.address or _ANYWHERE[self._node.family], 0)
 
     def _node_port_addresses(self) -> Iterator[Address]:
         node = self._node

@@ -12,14 +12,13 @@ from typing import Final, NamedTuple, TypeVar
 from vipwire.config.configuration import Config, LocalMode
 from vipwire.config.schema import PRIMARY
 from vipwire.model.names import KUBERNETES
-from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback, parse_address
+from vipwire.model.net import Address, AddressPort, Family, Prefix, family_of, is_loopback, parse_address
 from vipwire.model.node import Drain, Node, ServiceCIDR
 from vipwire.modes.registry import selected
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
 from vipwire.watched_objects.store import Store
 
 T = TypeVar("T")
-Place = tuple[Address, int]
 _EVERYWHERE = {
     Family.IPV4: Prefix(Address(bytes(4)), 0),
     Family.IPV6: Prefix(Address(bytes(16)), 0),
@@ -60,7 +59,7 @@ class Known(NamedTuple):
     """Facts that no current object has: the last known Node, and the API server's addresses."""
 
     node: Node | None = None
-    api_servers: frozenset[Place] = frozenset()
+    api_servers: frozenset[AddressPort] = frozenset()
 
 
 NOTHING_KNOWN: Final = Known()

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from vipwire.model.net import Protocol, format_endpoint, parse_address
-from vipwire.relay.messages import NOWHERE, Listener, Place, Share
+from vipwire.relay.messages import NOWHERE, Listener, Share, SocketAddress
 from vipwire_l7.plan.sites import DatagramFrontend, Pool, Server
 from vipwire_l7.watch.objects import Usability
 
@@ -25,7 +25,7 @@ class Relayed:
     """A listener of the relay, and the labels of its endpoints."""
 
     listener: Listener
-    labels: Mapping[Place, Labels]
+    labels: Mapping[SocketAddress, Labels]
 
 
 def relayed(
@@ -36,9 +36,9 @@ def relayed(
 
 
 def _relayed(frontend: DatagramFrontend, servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool) -> Relayed:
-    weights: dict[Place, Fraction] = {}
-    serving: dict[Place, None] = {}
-    labels: dict[Place, Labels] = {}
+    weights: dict[SocketAddress, Fraction] = {}
+    serving: dict[SocketAddress, None] = {}
+    labels: dict[SocketAddress, Labels] = {}
     for pool, weight in frontend.shares:
         found = tuple(servers(pool)) if pool is not None else ()
         taking = [each for each in found if each.weight and each.endpoint.use is Usability.READY]
@@ -52,12 +52,12 @@ def _relayed(frontend: DatagramFrontend, servers: Callable[[Pool], Iterable[Serv
             weights[NOWHERE] = weights.get(NOWHERE, Fraction()) + weight
     shares = tuple(Share(place, weight) for place, weight in _whole(weights or {NOWHERE: Fraction(1)}))
     old = tuple(place for place in serving if place not in weights)
-    binds = tuple(Place(address, frontend.port) for address in _addresses(frontend.bind, ipv6=ipv6))
+    binds = tuple(SocketAddress(address, frontend.port) for address in _addresses(frontend.bind, ipv6=ipv6))
     return Relayed(Listener(frontend.name, Protocol.UDP, binds, shares, serving=old), labels)
 
 
-def _place(server: Server) -> Place:
-    return Place(bytes(server.endpoint.address), server.port)
+def _place(server: Server) -> SocketAddress:
+    return SocketAddress(bytes(server.endpoint.address), server.port)
 
 
 def _labels(pool: Pool | None, server: Server) -> Labels:
@@ -67,7 +67,7 @@ def _labels(pool: Pool | None, server: Server) -> Labels:
     return pool.service.namespace, pool.service.name, str(pool.port.number), server.endpoint.pod, where
 
 
-def _whole(weights: Mapping[Place, Fraction]) -> Iterable[tuple[Place, int]]:
+def _whole(weights: Mapping[SocketAddress, Fraction]) -> Iterable[tuple[SocketAddress, int]]:
     """Scale fractional weights to whole numbers."""
     scale = _FINEST / max(weights.values())
     if all((weight / min(weights.values())).denominator == 1 for weight in weights.values()):

@@ -32,7 +32,7 @@ _POINTERS: Final = frozenset(
 """Fields whose zero has a meaning."""
 
 
-class _BrokenError(Exception):
+class _MalformedProtobufError(Exception):
     """The bytes are not protobuf, or not of the type."""
 
 
@@ -40,18 +40,18 @@ def decode_body(body: bytes, types: Mapping[str, Type]) -> Any:
     """Decode an object of one of the types, by their kinds. Raise ApiError 400."""
     try:
         return _open(body, types)
-    except (_BrokenError, UnicodeDecodeError, IndexError, OverflowError) as error:
+    except (_MalformedProtobufError, UnicodeDecodeError, IndexError, OverflowError) as error:
         raise bad_request(f"the body of the request cannot be read as protobuf: {error}") from None
 
 
 def _open(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
     if not body.startswith(_MAGIC):
-        raise _BrokenError("does not begin with k8s and a zero")
+        raise _MalformedProtobufError("does not begin with k8s and a zero")
     outer = dict(_fields(body[len(_MAGIC) :]))
     meta = {number: _bytes(part).decode() for number, part in _fields(_bytes(outer.get(1, b"")))}
     kind = meta.get(2, "")
     if kind not in types:
-        raise _BrokenError(f"kind {kind!r} is not served here")
+        raise _MalformedProtobufError(f"kind {kind!r} is not served here")
     return {"apiVersion": meta.get(1, ""), "kind": kind} | _message(_bytes(outer.get(2, b"")), types[kind], 0)
 
 
@@ -73,7 +73,7 @@ def numbered(kind: Type) -> dict[int, Field | dict[int, Field]]:
 
 def _message(body: bytes, kind: Type, depth: int) -> dict[str, Any]:
     if depth > _MOST_DEEP:
-        raise _BrokenError("nested too deeply")
+        raise _MalformedProtobufError("nested too deeply")
     result: dict[str, Any] = {}
     numbers = numbered(kind)
     for number, part in _fields(body):
@@ -129,7 +129,7 @@ def _opaque(body: bytes, name: str) -> Any:
         try:
             return json.loads(_bytes(dict(_fields(body)).get(1, b"{}")))
         except ValueError:
-            raise _BrokenError("fieldsV1 holds no JSON") from None
+            raise _MalformedProtobufError("fieldsV1 holds no JSON") from None
     if body:
         raise ApiError(415, "UnsupportedMediaType", f"field {name} is not read from protobuf here; send JSON")
     return {}
@@ -143,7 +143,7 @@ def _time(body: bytes, *, micro: bool) -> str | None:
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, OSError, ValueError):
-        raise _BrokenError("a time is out of range") from None
+        raise _MalformedProtobufError("a time is out of range") from None
     fraction = f".{nanos // 1000:06d}" if micro else ""
     return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
@@ -160,20 +160,20 @@ def _fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
             case 2:
                 size, at = _varint(body, at)
                 if at + size > len(body):
-                    raise _BrokenError("ends early")
+                    raise _MalformedProtobufError("ends early")
                 yield tag >> 3, body[at : at + size]
                 at += size
             case 1 | 5:
                 at += 8 if tag & 7 == 1 else 4  # no field here is a float
             case kind:
-                raise _BrokenError(f"wire type {kind}")
+                raise _MalformedProtobufError(f"wire type {kind}")
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(body) or shift > 63:
-            raise _BrokenError("ends early")
+            raise _MalformedProtobufError("ends early")
         byte = body[at]
         number |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
@@ -183,13 +183,13 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 def _bytes(part: int | bytes) -> bytes:
     if isinstance(part, int):
-        raise _BrokenError("a number where text is expected")
+        raise _MalformedProtobufError("a number where text is expected")
     return part
 
 
 def _number(part: int | bytes) -> int:
     if isinstance(part, bytes):
-        raise _BrokenError("text where a number is expected")
+        raise _MalformedProtobufError("text where a number is expected")
     return part
 
 

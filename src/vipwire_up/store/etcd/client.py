@@ -27,11 +27,11 @@ from vipwire_up.store.etcd.identity import MemberAnswer, choose_cluster
 from vipwire_up.store.etcd.messages import MESSAGES
 from vipwire_up.store.etcd.settings import EtcdServer, EtcdSettings
 from vipwire_up.store.record import (
+    ChangeTooLargeError,
     CompactedError,
-    FullError,
     StoreError,
-    TooLargeError,
-    UnavailableError,
+    StoreFullError,
+    StoreUnavailableError,
     UnknownOutcomeError,
 )
 
@@ -70,11 +70,11 @@ class LeaseGoneError(StoreError):
     """A lease has ended before it was used."""
 
 
-class StrangerError(UnavailableError):
+class ForeignMemberError(StoreUnavailableError):
     """A member that has answered belongs to another etcd cluster."""
 
 
-class UncertainError(StoreError):
+class UnknownCallOutcomeError(StoreError):
     """The outcome of the only try of a call is unknown; etcd may still carry it out."""
 
 
@@ -145,7 +145,7 @@ class Client:
     async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> EtcdReply:
         """Call a method, such as KV/Txn; raise StoreError or CompactedError without an answer.
 
-        With `once`, never repeat a try that may have been carried out: raise UncertainError instead.
+        With `once`, never repeat a try that may have been carried out: raise UnknownCallOutcomeError instead.
         """
         loop, repeated = asyncio.get_running_loop(), False
         end, failed = loop.time() + patience, 0
@@ -155,7 +155,7 @@ class Client:
                 allowed = _TRIES[failed] if failed < len(_TRIES) else _LAST_TRIES
                 seconds = min(allowed, max(end - loop.time(), 0.1))
                 message = await self._once(server, method, request, seconds)
-            except StrangerError as error:
+            except ForeignMemberError as error:
                 text = str(error)
             except grpc.aio.AioRpcError as error:
                 verdict = self._judged(error, repeated=repeated)
@@ -168,7 +168,7 @@ class Client:
             if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
                 self.elsewhere(server)
             if once and repeated:
-                raise UncertainError(text)
+                raise UnknownCallOutcomeError(text)
             if loop.time() + _PAUSE_SECONDS >= end:
                 raise await self._gave_up(text, uncertain=repeated)
             if failed % len(self._settings.servers) == 0:
@@ -186,7 +186,7 @@ class Client:
         return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
 
     def _check(self, server: EtcdServer, message: Any, least: int = 0) -> None:
-        """Raise StrangerError for an answer of another etcd cluster, or at a revision before `least`.
+        """Raise ForeignMemberError for an answer of another etcd cluster, or at a revision before `least`.
 
         A cluster that grew from one member has the ID that this member alone has. So that member, restored alone from
         a backup, can be detected by its revision only.
@@ -204,13 +204,13 @@ class Client:
         before, self._strangers[server] = self._strangers.get(server), f"etcd at {server.target} {strange}"
         if before != self._strangers[server]:
             log.error("a member of etcd is not used", error=self._strangers[server])
-        raise StrangerError(self._strangers[server])
+        raise ForeignMemberError(self._strangers[server])
 
     async def meet(self, owner: bytes | None = None) -> bool:
         """Ask all members for their etcd cluster, and choose one; report whether the history is another.
 
         This is so for another cluster, or if most members are at a revision before one already seen: a backup was
-        restored. Raise UnavailableError if they disagree. `owner` is the prefix's owner; None to skip that check.
+        restored. Raise StoreUnavailableError if they disagree. `owner` is the prefix's owner; None skips that check.
         """
         servers, before, seen = self._settings.servers, self.cluster, self._seen
         asked = MESSAGES["RangeRequest"](key=f"{self._settings.prefix}/cluster".encode())
@@ -236,9 +236,9 @@ class Client:
         self._seen = reached if is_another else max(reached, self._seen)  # calls may have raised it meanwhile
         if answers and not self.cluster:
             named = ", ".join(f"{server.target}: {each.header.cluster_id:x}" for server, each in answers.items())
-            raise UnavailableError(f"etcd's members are of different clusters ({named}): name those of one")
+            raise StoreUnavailableError(f"etcd's members are of different clusters ({named}): name those of one")
         for server, answer in answers.items():
-            with contextlib.suppress(StrangerError):
+            with contextlib.suppress(ForeignMemberError):
                 self._check(server, answer, min(reached, seen))
         if answers:  # else all members are silent, not some
             await self._note_silent(failed)
@@ -269,8 +269,8 @@ class Client:
         if verdict is ErrorMeaning.COMPACTED:
             raise CompactedError(0, 0) from error
         raised: dict[ErrorMeaning, type[StoreError]] = {
-            ErrorMeaning.FULL: FullError,
-            ErrorMeaning.LARGE: TooLargeError,
+            ErrorMeaning.FULL: StoreFullError,
+            ErrorMeaning.LARGE: ChangeTooLargeError,
             ErrorMeaning.LEASE_GONE: LeaseGoneError,
             ErrorMeaning.REFUSED: StoreError,
         }
@@ -288,7 +288,7 @@ class Client:
         self._failure = f"etcd at {settings}: {why or text}"
         if why:
             return CertificateError(self._failure)
-        return UnknownOutcomeError(self._failure) if uncertain else UnavailableError(self._failure)
+        return UnknownOutcomeError(self._failure) if uncertain else StoreUnavailableError(self._failure)
 
     async def check_certificates(self) -> None:
         """Raise CertificateError if certificates make TLS fail with each member."""
@@ -316,18 +316,18 @@ class Client:
                     self._check(server, answer)
                     self._seen = max([self._seen, *(each.kv.mod_revision for each in answer.events)])
                     yield answer
-        except StrangerError:
+        except ForeignMemberError:
             self.elsewhere(server)
             raise
         except grpc.aio.AioRpcError as error:
             self.elsewhere(server)
             self._judged(error)
-            raise UnavailableError(f"etcd at {server.target}: {error.details()}") from error
+            raise StoreUnavailableError(f"etcd at {server.target}: {error.details()}") from error
         except asyncio.InvalidStateError as error:  # gRPC raises this after the end of the call
             self.elsewhere(server)
-            raise UnavailableError(f"etcd at {server.target}: the watch has ended") from error
+            raise StoreUnavailableError(f"etcd at {server.target}: the watch has ended") from error
         self.elsewhere(server)
-        raise UnavailableError(f"etcd at {server.target}: the watch has ended")
+        raise StoreUnavailableError(f"etcd at {server.target}: the watch has ended")
 
     async def close(self) -> None:
         for channel in (*self._stale, *(each for _, each in self._channels.values())):
@@ -384,7 +384,7 @@ def _has_written(method: str, request: Any, message: Any) -> bool:
     return method == "KV/Put"
 
 
-class CertificateError(UnavailableError):
+class CertificateError(StoreUnavailableError):
     """TLS with etcd fails because of a certificate."""
 
 

@@ -22,13 +22,13 @@ from vipwire_up.store.etcd.transactions import Gathering, Transactions
 from vipwire_up.store.record import (
     CompactedError,
     ConflictError,
-    ForeignError,
+    ForeignStoreError,
     Key,
     Record,
     RecordChange,
     Step,
     StoreError,
-    UnavailableError,
+    StoreUnavailableError,
     UnknownOutcomeError,
     Write,
     is_object,
@@ -96,7 +96,7 @@ class EtcdStore(Visible):
             try:
                 await self._client.meet()
                 await self._load(_REPLAYED)
-            except (CertificateError, UnknownOutcomeError, UnavailableError) as error:
+            except (CertificateError, UnknownOutcomeError, StoreUnavailableError) as error:
                 if isinstance(error, CertificateError) or asyncio.get_running_loop().time() >= end:
                     raise
                 if not told:
@@ -118,10 +118,10 @@ class EtcdStore(Visible):
         self._transactions.owner = owner
 
     async def _newest(self) -> tuple[int, int]:
-        """Ask for the newest revisions. Raise ForeignError, and record it, if the prefix is not this cluster's."""
+        """Ask for the newest revisions. Raise and record ForeignStoreError if the prefix is not this cluster's."""
         try:
             found = await self._transactions.newest()
-        except ForeignError as error:
+        except ForeignStoreError as error:
             self._note_foreign(str(error))
             raise
         self._note_foreign("")
@@ -168,7 +168,7 @@ class EtcdStore(Visible):
         except CompactedError:
             await self._load(0)
         except TimeoutError:
-            raise UnavailableError("etcd: its watch does not tell all changes") from None
+            raise StoreUnavailableError("etcd: its watch does not tell all changes") from None
 
     def _watched(self) -> AsyncGenerator[Any, None]:
         return self._client.watch(*self._layout.everything, self.revision + 1)
@@ -198,7 +198,7 @@ class EtcdStore(Visible):
                 newest, _ = await self._newest()
             await self._shown(newest)
         except TimeoutError:
-            _fail(answer, UnavailableError("etcd: its watch lags behind"))
+            _fail(answer, StoreUnavailableError("etcd: its watch lags behind"))
         except (StoreError, asyncio.CancelledError) as error:
             _fail(answer, error if isinstance(error, StoreError) else StoreError("the store is shutting down"))
         if not answer.done():
@@ -242,7 +242,7 @@ class EtcdStore(Visible):
             _fail(done, UnknownOutcomeError("the store is shutting down"))
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is: who waits is told
-            if isinstance(error, ForeignError):
+            if isinstance(error, ForeignStoreError):
                 self._note_foreign(str(error))
             _fail(done, error)
         else:
@@ -258,7 +258,7 @@ class EtcdStore(Visible):
         """Make a transaction; return its revision, which no earlier transaction had."""
         shown = self.revision
         if self._restored:
-            raise UnavailableError("etcd was restored: its objects are read again")
+            raise StoreUnavailableError("etcd was restored: its objects are read again")
         revision = await self._gathering.commit(steps, values)
         if revision <= shown:
             raise UnknownOutcomeError("etcd was restored while the change was made")
@@ -355,7 +355,7 @@ class EtcdStore(Visible):
         if answer.canceled:
             if answer.compact_revision:
                 raise CompactedError(self.revision, answer.compact_revision)
-            raise UnavailableError(f"etcd: the watch was cancelled: {answer.cancel_reason}")
+            raise StoreUnavailableError(f"etcd: the watch was cancelled: {answer.cancel_reason}")
         if not answer.events:
             return
         self._check_notes(answer.events)
@@ -377,16 +377,15 @@ class EtcdStore(Visible):
             self._history.drop(floor)
 
     def _check_notes(self, events: Iterable[Any]) -> None:
-        """Raise ForeignError if the prefix's owner changes: all objects may disappear with it.
-
-        Raise CompactedError if another server found that etcd was restored.
-        """
+        """Raise ForeignStoreError if the prefix's owner changes, CompactedError if another server found a restore."""
         for event in events:
             if event.kv.key == self._layout.restored:
                 raise CompactedError(self.revision, event.kv.mod_revision)
             if event.kv.key == self._layout.cluster and event.kv.value != self._transactions.owner != b"":
-                self._reread = True
-                raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or is another cluster's")
+                self._reread = True  # all objects may disappear with the owner
+                raise ForeignStoreError(
+                    f"etcd's prefix {self._layout.prefix} has been emptied, or is another cluster's"
+                )
 
     async def _compact_now_and_then(self) -> None:
         """Compact etcd to the revision of one interval ago, as kube-apiserver does; one process at a time does."""

@@ -17,18 +17,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vipwire_up.store.etcd.client import PATIENCE, Client, EtcdReply, LeaseGoneError, UncertainError
+from vipwire_up.store.etcd.client import PATIENCE, Client, EtcdReply, LeaseGoneError, UnknownCallOutcomeError
 from vipwire_up.store.etcd.layout import Layout
 from vipwire_up.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION, VALUE
 from vipwire_up.store.record import (
     Check,
     ConflictError,
-    ForeignError,
-    FullError,
+    ForeignStoreError,
     Key,
     Step,
     StoreError,
-    UnavailableError,
+    StoreFullError,
+    StoreUnavailableError,
     UnknownOutcomeError,
     Write,
 )
@@ -100,7 +100,7 @@ class Transactions:
         except LeaseGoneError:
             self._leases.clear()
             answer = await self._sent(steps, values, mark)
-        except FullError:
+        except StoreFullError:
             if not all(isinstance(step, Check) or step.deletes for step in steps):
                 raise
             answer = await self._sent(steps, values, b"")  # deletions free space
@@ -120,12 +120,12 @@ class Transactions:
                 guard = await self._guard_after(uncertain, patience)
                 request = await self._request(steps, values, mark, guard)
                 answer = await self._client.call("KV/Txn", request, patience=patience, once=True)
-            except UncertainError as error:
+            except UnknownCallOutcomeError as error:
                 uncertain = guard
                 if loop.time() >= end:
                     raise UnknownOutcomeError(f"etcd: {error}") from error
                 continue
-            except UnavailableError as error:
+            except StoreUnavailableError as error:
                 raise (UnknownOutcomeError(str(error)) if uncertain else error) from error
             found = _found(answer.message)[-2] if not answer.message.succeeded else ()
             if answer.message.succeeded or (found and found[0].mod_revision == guard):
@@ -196,11 +196,11 @@ class Transactions:
         return [MESSAGES["Compare"](result=EQUAL, target=VALUE, key=self._layout.cluster, value=self.owner)]
 
     def _check_owner(self, found: Sequence[Any]) -> None:
-        """Raise ForeignError if the found value of the key `cluster` is not this cluster's."""
+        """Raise ForeignStoreError if the found value of the key `cluster` is not this cluster's."""
         if self.owner and not found:
-            raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or etcd is another one")
+            raise ForeignStoreError(f"etcd's prefix {self._layout.prefix} has been emptied, or etcd is another one")
         if self.owner and found[0].value != self.owner:
-            raise ForeignError(f"etcd's prefix {self._layout.prefix} is another cluster's now")
+            raise ForeignStoreError(f"etcd's prefix {self._layout.prefix} is another cluster's now")
 
     async def _operation(self, place: bytes, step: Write, value: bytes) -> Any:
         if step.deletes:
@@ -360,7 +360,7 @@ class Gathering:
         values = [value for each in batch for value in each.values]
         try:
             revision = await self._transactions.commit(steps, values)
-        except (UnavailableError, UnknownOutcomeError) as error:
+        except (StoreUnavailableError, UnknownOutcomeError) as error:
             for each in batch:
                 _fail(each.done, error)
         except (ConflictError, StoreError):

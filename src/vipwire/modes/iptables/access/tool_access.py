@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from vipwire.modes.iptables.rules.names import TABLES, Rules
 from vipwire.modes.iptables.rules.script import RestoreInput
-from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.save import Chains, read_stream
 from vipwire.modes.xtables.tool import WAIT_SECONDS, RuleTool
 
@@ -21,7 +21,7 @@ class LockWait:
     def restore(self, tool: RuleTool, text: Iterable[str]) -> None:
         try:
             tool.restore(text, self.seconds)
-        except LockedError:
+        except XtablesLockedError:
             self.seconds = 1
             raise
         self.seconds = WAIT_SECONDS
