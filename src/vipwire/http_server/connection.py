@@ -190,7 +190,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 await self.send(exchange, answer)
         except ClientGoneError:
             raise
-        except Exception:  # noqa: BLE001  # the client is told, and the server goes on
+        except Exception:  # noqa: BLE001  # an error in one request must not stop the server
             _log.exception("cannot answer a request", extra={"path": exchange.path})
             await self.send(exchange, self._site.refuse(HTTPStatus.INTERNAL_SERVER_ERROR))
         if not exchange.complete and not self._reader.is_last:

@@ -86,7 +86,7 @@ class ObjectReader(Generic[K, T]):
         meta = source.metadata
         try:
             converted, problems = self.resource.convert(source)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this object and no other
+        except Exception as error:  # noqa: BLE001 - an error in one object must not stop the others
             return self._broken(raw, place, "", unexpected(error))
         if meta is None:
             return ReadObject(None, None, problems=problems)

@@ -156,7 +156,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             with self.lock:
                 self.stream.write(f"{line}\n")
                 self.stream.flush()
-        except Exception:  # noqa: BLE001  # told as logging tells it
+        except Exception:  # noqa: BLE001  # logging reports the error
             self.handleError(logging.makeLogRecord({"msg": message, "levelno": level}))
         return True
 

@@ -142,7 +142,7 @@ class Planner:
         """Plan a Service. If planning fails by a bug, the old plan stays, with a problem."""
         try:
             return self._plan(name, service, slices, now)
-        except Exception as error:  # noqa: BLE001  # whatever it is: all others are planned
+        except Exception as error:  # noqa: BLE001  # an error in one Service must not stop the others
             what = f"cannot be planned ({type(error).__name__}: {error}); its rules stay"
             problem = Problem("Service", name, "", what[:400])
             return replace(self._plans.get(name, ServicePlan(name)), problems=(problem,))

@@ -167,7 +167,7 @@ class Guard(Generic[T]):
         try:
             with self._steps.of(self.part, thing):
                 yield
-        except Exception as error:  # noqa: BLE001  # whatever an object causes: all others go on
+        except Exception as error:  # noqa: BLE001  # an error in one object must not stop the others
             self.record_failure(thing, error)
         else:
             self._suspended.pop(thing, None)
@@ -279,7 +279,7 @@ class Supervisor:
             sound = asyncio.get_running_loop().call_later(self._sound_after, part.recover)
             try:
                 await work(part.begin)
-            except Exception as error:  # noqa: BLE001  # whatever it is: all others go on
+            except Exception as error:  # noqa: BLE001  # an error in one part must not stop the others
                 if not part.begun and (refusal := told_plainly(error)) is not None:
                     raise refusal from None
                 self._failed(name, part, error)

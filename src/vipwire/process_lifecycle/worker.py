@@ -97,7 +97,7 @@ class Worker(Generic[T]):
                 return
             try:
                 self._result.append(self._job())
-            except BaseException as error:  # noqa: BLE001  # raised where the job was asked for
+            except BaseException as error:  # noqa: BLE001  # the caller of the job gets the error
                 self._error = error
             self._ended.release()
             if (tell := self._tell) is not None:

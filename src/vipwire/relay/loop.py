@@ -107,7 +107,7 @@ class EventLoop:
             if handler is not None:
                 try:
                     handler.ready(fd, mask)
-                except Exception:  # noqa: BLE001 - a fault in one connection must not end all others
+                except Exception:  # noqa: BLE001 - an error in one connection must not stop the others
                     self._note_fault()
                     self._handlers.pop(fd, None)
                     self._epoll.unregister(fd)

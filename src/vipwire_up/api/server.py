@@ -127,7 +127,7 @@ class ApiServer:
             return status(error)
         except ClientGoneError:
             raise
-        except Exception:  # noqa: BLE001  # a request that fails must not take its connection with it; it is logged
+        except Exception:  # noqa: BLE001  # an error in one request must not end its connection
             if self._failures.due(request.path):
                 _LOG.exception("request failed: %s %s", request.method, request.path)
             return status(internal("the server failed; its log says why"))

@@ -55,7 +55,7 @@ def read_watch(resource: Resource, selector: Selector, form: Representation, que
     if match and not chosen:
         raise bad_request("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     wants_initial = query.flag("sendInitialEvents") if chosen else since == 0
-    spread = random.uniform(_SHORTEST, _LONGEST)  # noqa: S311  # nobody gains by guessing it
+    spread = random.uniform(_SHORTEST, _LONGEST)  # noqa: S311  # an attacker gains nothing by guessing
     bookmarks = query.flag("allowWatchBookmarks")
     return WatchRequest(
         resource,

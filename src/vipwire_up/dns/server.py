@@ -123,7 +123,7 @@ class DnsServer:
             self._turn += 1
             self._statistics.answered("udp", query.type, reply.rcode)
             return render(query, reply, query.limit, turn=self._turn, recursion=self._resolver.forwarder is not None)
-        except Exception as error:  # noqa: BLE001  # whatever a question causes: all others are answered
+        except Exception as error:  # noqa: BLE001  # an error in one question must not stop the others
             self._survive(error)
             return b""
 

@@ -29,7 +29,7 @@ async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = No
             return await _ask(probe, pod, container, who)
     except TimeoutError:
         return f"no answer within {seconds} s"
-    except Exception as error:  # noqa: BLE001  # a probe that cannot be asked is a bad one, and only that
+    except Exception as error:  # noqa: BLE001  # a probe that vipwire cannot run has failed
         file = getattr(error, "filename", None)
         return (f"{reason_of(error)}: {file}" if file else reason_of(error))[:_LONGEST]
 

@@ -224,7 +224,7 @@ class Probes:
     async def _probe(self, name: ObjectName, container: str, probe: Object, watched: _Watched) -> None:
         verdict, period = watched.verdicts[container], number(probe, "periodSeconds", 10)
         # So that after a start not all probes run at once: each waits for a part of its period.
-        first = random.uniform(0, 1)  # noqa: S311  # nobody gains by guessing it
+        first = random.uniform(0, 1)  # noqa: S311  # an attacker gains nothing by guessing
         await asyncio.sleep(number(probe, "initialDelaySeconds", 0) + first)
         while True:
             refused = probe.get("exec") and not self._prober.commands

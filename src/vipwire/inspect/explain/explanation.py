@@ -279,7 +279,7 @@ def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> I
 def seen_source(explanation: Explanation, target: Target) -> Address | None:
     """Return the source address that the endpoint sees; None if the node's address is unknown."""
     packet, outcome = explanation.packet, explanation.outcome
-    assert isinstance(outcome, Answered)  # noqa: S101 - nobody sees what is not answered
+    assert isinstance(outcome, Answered)  # noqa: S101 - an endpoint sees only answered packets
     if explanation.walk is not None and explanation.walk.relayed:
         return explanation.source_towards(target.address) or explanation.side.node.address
     if target.address not in outcome.masqueraded:

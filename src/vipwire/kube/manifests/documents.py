@@ -137,7 +137,7 @@ class ManifestReader(Generic[K, T]):
                         ignored.add(f"{item['kind']} ({item['apiVersion']})")
                     if len(problems) + nameless > _MOST_STRANGE:
                         break
-            except Exception as error:  # noqa: BLE001 - it is about this document and no other
+            except Exception as error:  # noqa: BLE001 - an error in one document must not stop the others
                 problems.append(file_problem(file, f"document {index + 1}", unexpected(error)))
             if len(problems) + nameless > _MOST_STRANGE:
                 raise DecodeError(
@@ -176,7 +176,7 @@ def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ..
         return kind.read(document)
     except BROKEN as error:
         field, message = explain(error)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is about this object and no other
+    except Exception as error:  # noqa: BLE001 - an error in one object must not stop the others
         field, message = "", unexpected(error)
     return (), (Problem(kind.word, document_name(document), field, message),)
 

@@ -240,7 +240,7 @@ class ManifestSource(Generic[K, T]):
             if isinstance(error, FileNotFoundError) and not os.path.islink(name):  # noqa: PTH114 - as above
                 return None
             return _broken(name, known, _UNREAD, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this file and no other
+        except Exception as error:  # noqa: BLE001 - an error in one file must not stop the others
             return _broken(name, known, _signature(status), error)
         if manifest.problems and known is not None:
             manifest = _with_missing(manifest, known.manifest)

@@ -54,7 +54,7 @@ class Handover:
         if not leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
             log.info("not looking for rules of other modes", reason="this needs CAP_NET_ADMIN")
             return
-        while (again := await self._sweep(leftovers)) is not None:  # noqa: ASYNC110  # the kernel tells nobody of idleness
+        while (again := await self._sweep(leftovers)) is not None:  # noqa: ASYNC110  # the kernel does not report idleness
             await asyncio.sleep(again)
         log.info("found no rules of other modes", mode=self._mode.name)
 

@@ -57,7 +57,7 @@ def _processes(proc: Path) -> Iterator[int]:
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 if folder.stat().st_uid not in (0, os.geteuid()):
-                    continue  # without CAP_NET_ADMIN it cannot program the kernel, whatever its name
+                    continue  # without CAP_NET_ADMIN it cannot program the kernel
                 if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() != _NAME:
                     continue
                 if _namespace(folder) in (here, 0):

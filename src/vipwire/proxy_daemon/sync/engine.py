@@ -138,7 +138,7 @@ class Line:
         """Render a Service. If rendering fails, its old objects stay and the other Services continue."""
         try:
             self.reconciler.desire(name, plan)
-        except Exception as error:  # noqa: BLE001  # whatever a Service causes: all others go on
+        except Exception as error:  # noqa: BLE001  # an error in one Service must not stop the others
             self._guard.record_failure(name, error)
         else:
             self._guard.forget(name)

@@ -241,7 +241,7 @@ class EtcdStore(Visible):
         except asyncio.CancelledError:
             _fail(done, UnknownOutcomeError("the store is shutting down"))
             raise
-        except Exception as error:  # noqa: BLE001  # whatever it is: who waits is told
+        except Exception as error:  # noqa: BLE001  # the waiting callers get the error
             if isinstance(error, ForeignStoreError):
                 self._note_foreign(str(error))
             _fail(done, error)
@@ -316,7 +316,7 @@ class EtcdStore(Visible):
                 log.warning("the watch of etcd broke; it is opened again", error=error or "it lagged behind")
                 self._broken = str(error or "")
             await asyncio.sleep(0.1)
-            while not await self._again(self._look_back()):  # noqa: ASYNC110  # of etcd's return nobody is told
+            while not await self._again(self._look_back()):  # noqa: ASYNC110  # etcd does not report its return
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _read(self) -> StoreError | CompactedError | None:

@@ -372,7 +372,7 @@ class Gathering:
     async def _alone(self, waiting: _Waiting) -> None:
         try:
             _succeed(waiting.done, await self._transactions.commit(waiting.steps, waiting.values))
-        except Exception as error:  # noqa: BLE001  # whatever it is: who waits is told
+        except Exception as error:  # noqa: BLE001  # the waiting callers get the error
             _fail(waiting.done, error)
 
 
