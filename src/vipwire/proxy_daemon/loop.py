@@ -242,9 +242,9 @@ class SyncLoop:
 
     async def _open_ports(self, outcomes: Sequence[Outcome]) -> None:
         parts = self._parts
-        if self._moved:
-            self._moved = False
-            parts.reporter.problems(await parts.ports.move())
+        moved, self._moved = self._moved, False
+        if moved and (problems := await parts.ports.move()):
+            parts.reporter.problems(problems)
         changed = dict.fromkeys([name for outcome in outcomes for name in outcome.changes])
         if changed and (problems := await parts.ports.follow(changed)):
             parts.reporter.problems(problems)

@@ -252,6 +252,9 @@ class NoPorts(Quiet):
     async def follow(self, *_: object) -> tuple[()]:  # type: ignore[override]
         return ()
 
+    async def move(self) -> tuple[()]:
+        return ()
+
 
 def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     given, addresses = threading.Event(), NoAddresses()

@@ -21,7 +21,7 @@ from vipwire_up.credentials.ca import Authority, CertificatePair
 from vipwire_up.migrate_store import to_etcd, to_sqlite
 from vipwire_up.store.etcd.client import CertificateError
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
-from vipwire_up.store.record import FutureRevisionError, Record, StoreError, StoreFullError
+from vipwire_up.store.record import CompactedError, Record, StoreError, StoreFullError
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +127,7 @@ async def test_an_etcd_that_has_gone_back_is_read_again_and_its_watchers_are_tol
         async with asyncio.timeout(60):
             while store.read(key("a")) is not None:
                 await store.wait_for_change("things")
-        with pytest.raises(FutureRevisionError):
+        with pytest.raises(CompactedError):
             store.changes("things", revision)
         (again,) = await store.write(put("a", "new"))
         assert text_of(again) == "new"
