@@ -91,7 +91,6 @@ def spare_names(pools: int) -> tuple[str, ...]:
 
 
 def fits_spare(pool: Pool) -> bool:
-    """Report whether a spare backend can serve a pool."""
     return pool.policy == _PLAIN and bool(pool.service.name) and not pool.external
 
 

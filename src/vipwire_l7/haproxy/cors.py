@@ -18,7 +18,6 @@ _ASKED: Final = "{{ req.hdr(access-control-request-method) -m found }}"
 
 
 def cors_requests(cors: Cors) -> Iterator[str]:
-    """Write the rules for requests."""
     yield line("acl preflight method OPTIONS")
     for origin in cors.origins:
         yield _origin(origin)
@@ -38,7 +37,6 @@ def cors_requests(cors: Cors) -> Iterator[str]:
 
 
 def cors_responses(cors: Cors) -> Iterator[str]:
-    """Write the rules for responses."""
     found = f"if {_ALLOWED}"
     yield line(f"http-after-response set-header Access-Control-Allow-Origin %[var(txn.origin)] {found}")
     yield line("http-after-response add-header Vary Origin")

@@ -173,7 +173,6 @@ def _binds(layout: Layout) -> Iterator[str]:
 
 
 def log_lines(layout: Layout) -> Iterator[str]:
-    """Write the directives for the access log, if the operator wants one."""
     if layout.access_log:
         yield from (line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT)))
         yield line(f"http-request set-var(txn.host) {HOST}")

@@ -183,7 +183,6 @@ end, 5)
 
 
 def mirror_lua(layout: Layout) -> str:
-    """Write the Lua file."""
     return (
         (_LUA + auth_grpc.LUA)
         .replace("HEADER", _HEADER)
@@ -198,7 +197,6 @@ def mirror_lua(layout: Layout) -> str:
 
 
 def mirror_lines(policy: Policy) -> Iterator[str]:
-    """Write the filters of a backend that mirrors requests."""
     for each in policy.mirrors:
         yield line("filter lua.vipwire_mirror {} {} {}", plain(each.pool), plain(each.part), plain(each.whole))
 

@@ -232,7 +232,6 @@ def _object_name(flag: str, text: str) -> ObjectName | None:
 
 
 def _cookie_key(flags: Flags) -> str:
-    """Read the key of cookies from its file or from the environment."""
     path = flags.cookie_key_file
     try:
         key = flags.cookie_key if path is None else path.read_text(encoding="ascii").strip()

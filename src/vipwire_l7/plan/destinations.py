@@ -143,7 +143,6 @@ class Destinations:
 
     @property
     def refusals(self) -> dict[ObjectName, Refusal]:
-        """Return the refusals by Service."""
         return {name: each.refusal for name, each in self._reviewed.items() if each.refusal is not None}
 
     @property

@@ -66,7 +66,6 @@ def percent(text: str) -> int:
 
 
 def retries(text: str) -> int:
-    """Read the number of connection retries."""
     return number(text, 0, 100)
 
 
@@ -153,7 +152,6 @@ def url(text: str) -> str:
 
 
 def redirect_code(text: str) -> int:
-    """Read the status code of a redirect."""
     return int(_matched(re.compile("30[12378]"), text, "301, 302, 303, 307, 308"))
 
 

@@ -131,7 +131,6 @@ class Choice:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Return its possible targets."""
         return tuple(dict.fromkeys(step.target for step in self.steps))
 
 
@@ -236,7 +235,6 @@ class SitePlan:
 
     @property
     def all_choices(self) -> tuple[Choice, ...]:
-        """The choices of all frontends."""
         return (*self.choices, *(choice for frontend in self.frontends for choice in frontend.choices))
 
 

@@ -75,7 +75,6 @@ class Desired:
 
     @property
     def datagrams(self) -> Collection[DatagramFrontend]:
-        """The frontends of the UDP relay."""
         return self._planner.kept.datagrams.values()
 
     @property

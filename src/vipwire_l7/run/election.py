@@ -49,7 +49,6 @@ class LeaseKeeper:
         self._told, self._was_leading = "", False
 
     def leading(self) -> bool:
-        """Report whether this replica is the leader."""
         return time.monotonic() - self._renewed < SECONDS * 2 / 3
 
     async def run(self) -> None:

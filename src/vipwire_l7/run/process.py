@@ -56,7 +56,6 @@ class Haproxy:
         self._number = max(self._generations(), default=0)
 
     def next_folder(self) -> Path:
-        """Return the folder for the next configuration."""
         return self.folder / f"gen-{self._number + 1}"
 
     @property
@@ -66,7 +65,6 @@ class Haproxy:
 
     @property
     def running(self) -> bool:
-        """Whether the master runs."""
         if self._child is not None and self._child.poll() is not None:
             self._child, self._pid = None, 0
         return bool(self._pid) and _exists(self._pid)

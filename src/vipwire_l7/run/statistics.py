@@ -106,7 +106,6 @@ def _rows(answer: str) -> Iterator[dict[str, str]]:
 
 
 def _added(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
-    """Add the numbers of two rows."""
     return {
         key: str(int(first[key]) + int(value)) if _is_number(first[key]) and _is_number(value) else first[key]
         for key, value in second.items()

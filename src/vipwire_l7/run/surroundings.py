@@ -90,7 +90,6 @@ class Follower:
         self._watch.close()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
         loop, changes = asyncio.get_running_loop(), self._watch.fileno()
         loop.add_reader(changes, self._refresh)
         try:

@@ -96,7 +96,6 @@ class Listener:
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether HAProxy passes TLS through to the Pods."""
         return self.spec.tls is not None and self.spec.tls.mode == "Passthrough"
 
     @property
@@ -106,7 +105,6 @@ class Listener:
 
     @property
     def programmed(self) -> Verdict:
-        """The condition Programmed."""
         if self.serves and self.waits:
             return no("Pending", self.waits)
         if self.serves and self.resolved.holds:

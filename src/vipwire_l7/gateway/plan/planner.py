@@ -64,7 +64,6 @@ class GatewayPlanner:
 
     @property
     def zone(self) -> str:
-        """This node's zone, if known."""
         return self._setting.zone
 
     def take_told(self) -> set[ObjectRef]:
@@ -86,7 +85,6 @@ class GatewayPlanner:
         return self.kept.sites(frozenset(self._looked_at.looked_at))
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what changed since the last call, and update `kept`."""
         is_first = snapshot is not self._snapshot
         if is_first:
             self._begin(snapshot)
@@ -261,7 +259,6 @@ class GatewayPlanner:
 
     @property
     def statuses(self) -> dict[ObjectRef, Json]:
-        """The statuses of all objects."""
         return {ref: made for ref in self.told() if (made := self.status(ref)) is not None}
 
     def told(self) -> Iterator[ObjectRef]:

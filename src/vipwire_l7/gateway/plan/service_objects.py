@@ -60,7 +60,6 @@ def is_as_wanted(there: BackendService | None, service: OwnService) -> bool:
 
 
 def slice_prefix(service: OwnService) -> str:
-    """Return the prefix of the names of a Service's slices."""
     return f"{service.name.name[:50]}-"
 
 

@@ -32,7 +32,6 @@ _IPV6: Final = Path("/proc/net/if_inet6")
 
 
 def datagram_relay_name(folder: Path) -> str:
-    """Return the name of the relay's socket, for the gateway with this folder."""
     return f"vipwire-gateway-{os.geteuid()}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 

@@ -45,7 +45,6 @@ class ServiceWriter:
         self._written: dict[str, Json] = {}
 
     def wake(self) -> None:
-        """Compare again now."""
         self._loop.wake()
 
     async def run(self, wanted: Callable[[], Mapping[ObjectName, OwnService] | None]) -> None:

@@ -23,7 +23,6 @@ class SharedPlanner:
 
     @property
     def zone(self) -> str:
-        """This node's zone, if known."""
         return self._gateway.zone
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
@@ -32,7 +31,6 @@ class SharedPlanner:
         return self.kept.sites(plans[0].named | plans[1].named, plans[0].admitted)
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what changed since the last call, and update `kept`."""
         both = (self._ingress, self._gateway)
         for each in both:
             each.update(snapshot, now, refused)

@@ -90,7 +90,6 @@ class IngressPlanner:
 
     @property
     def zone(self) -> str:
-        """This node's zone, if known."""
         return self._setting.zone
 
     @property
@@ -123,7 +122,6 @@ class IngressPlanner:
         return self.kept.sites(named, admitted)
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what changed since the last call, and update `kept`."""
         del refused
         is_first = snapshot is not self._snapshot
         if is_first:
@@ -235,7 +233,6 @@ class IngressPlanner:
         return before != self._defaults
 
     def _ordered_defaults(self) -> Defaults:
-        """Return the targets of default backends, the oldest Ingress's first."""
         names = sorted(self._defaults, key=lambda name: self._wanted[name].ingress.age)
         return {name: self._defaults[name].target for name in names}
 
@@ -363,7 +360,6 @@ class IngressPlanner:
 
 
 def plan_sites(world: World, setting: Setting) -> SitePlan:
-    """Plan everything once."""
     planner = IngressPlanner(setting)
     planner.follow(world, None)
     return planner.sites()

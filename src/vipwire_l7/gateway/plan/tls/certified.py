@@ -44,7 +44,6 @@ def pair_of(owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str
 
 
 def distinct(found: Iterable[Certificate]) -> tuple[Certificate, ...]:
-    """Return the distinct certificates."""
     made: dict[str, Certificate] = {}
     for each in found:
         made.setdefault(each.name, replace(each, hosts=()))
