@@ -88,7 +88,7 @@ debian: compiled
 pytest: rewritten
 	@$(PYTEST) $(AGAIN) -n $$(($$(nproc) + 4)) --dist loadscope $(if $(HOUSE),tests/$(HOUSE))
 
-# What docs/security.md says was tried, from outside: by the command line, sockets and packets. SEED also draws the order,
+# What tests/attacks/README.md says was tried, from outside: by the command line, sockets and packets. SEED also draws the order,
 # and more requests for layer 7 than `make test` sends.
 ATTACKS = $(shell grep -rlw 'pytest\.mark\.attack' --include='test_*.py' tests)
 attack: compiled

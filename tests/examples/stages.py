@@ -51,7 +51,6 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
         "python3 -m venv",
         "install -D",
         "mkdir ",
-        ".venv/bin/python -m scripts.images",
     ),
     "docs/gateway.md": ("vipwire ingress convert", "kubectl get service"),
     "docs/lab.md": ("vipwire lab compare", "vipwire lab tour"),
@@ -61,7 +60,6 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
         "kubectl apply -k",
         "kubectl delete -k",
     ),
-    "docs/modes/changing.md": ("scripts/setup",),
     "docs/modes/iptables.md": ("modprobe",),
     "docs/modes/ipvs.md": ("VIPWIRE_CONFORMANCE",),
     "docs/modes/nftables.md": ("nft list set ip vipwire connections", "vipwire proxy --offload"),
@@ -150,7 +148,6 @@ STAGES: Final = (
         ("docs/standalone.md",),
         WITH_SERVERS,
         before={
-            "kubectl get pods": "rm -f w5/healthz",
             "vipwire up --bind-address": f"{STOPPED} && ip address add 10.0.0.1/24 dev eth0",
             "vipwire token create": READY,
             "vipwire store backup": "mkdir backup",
