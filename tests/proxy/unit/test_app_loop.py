@@ -96,6 +96,9 @@ class Nothing:
     def source_failed(self, *_: object) -> None:
         pass
 
+    async def move(self) -> tuple[()]:
+        return ()
+
 
 def loop_of(
     engine: SlowEngine, addresses: NoAddresses, source: object = None, part: object = None, ports: object = None
@@ -250,9 +253,6 @@ class NoPorts(Quiet):
     """No Service asks for a health check port."""
 
     async def follow(self, *_: object) -> tuple[()]:  # type: ignore[override]
-        return ()
-
-    async def move(self) -> tuple[()]:
         return ()
 
 
