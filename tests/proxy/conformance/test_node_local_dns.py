@@ -9,6 +9,7 @@ from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
 from tests.proxy.conformance.others import iptables
 from tests.proxy.conformance.packets import NODE, POD, Caller
+from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import CLUSTER_IP, LabService
 
 from vipwire.model.net import Family, Protocol
@@ -78,9 +79,8 @@ def answers(cluster: Cluster, service: LabService, family: Family, expected: set
     until(is_so, f"{expected} answer")
 
 
+@sentence("S174")
 def test_a_cache_at_the_address_of_the_dns_service_answers_every_client(cluster: Cluster, family: Family) -> None:
-    if cluster.mode.name.startswith("ipvs"):
-        pytest.skip("a virtual server of IPVS takes all packets to its address")
     ports = (Port(53, 80, TCP, "dns-tcp"), Port(53, 80, UDP, "dns"))
     service = cluster.service("node-local-dns", cluster.pods(*PODS), ports)
     answers(cluster, service, family, {*PODS})

@@ -29,7 +29,7 @@ from vipwire.modes.ebpf.tables import SlotsFullError, Tables, takes_nothing
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.backend import Enlarging, Rendered
 from vipwire.reconcile.counts import AdoptsSettings, Counts
 from vipwire.reconcile.delta import Delta, patch
 
@@ -172,6 +172,14 @@ class EbpfBackend:
         if ours:
             self._try(ours)
         return size + sum(len(key) + len(value) for (_, key), value in ours.added.items())
+
+    def lacks_room(self, delta: Delta[Any, Any]) -> bool:
+        """Report whether a set of the rules is too small for a difference; see `Enlarging`."""
+        return isinstance(self.rules, Enlarging) and self.rules.lacks_room(split(delta)[0])
+
+    def enlarge(self, delta: Delta[Any, Any], held: Iterable[Mapping[Any, Any]]) -> int:
+        """Replace sets of the rules by larger ones; see `Enlarging`."""
+        return self.rules.enlarge(split(delta)[0], held) if isinstance(self.rules, Enlarging) else 0
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the next retry, or the rules' next housekeeping."""

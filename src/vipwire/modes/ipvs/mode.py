@@ -56,6 +56,11 @@ MODE: Final = ModeSpec(
             "A Service with an endpoint's address and port as external IP stops other Services' connections there.",
             "What IPVS sends on meets routes and the rules of OUTPUT once more, with the endpoint's address.",
         ),
+        Difference(
+            ("S174",),
+            "A DNS cache of the node at the address of the DNS Service gets no packets.",
+            "IPVS takes all packets to the address and port of a virtual server.",
+        ),
     ),
     tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
     vip_devices=frozenset({"kube-ipvs0"}),
