@@ -123,7 +123,7 @@ def command_of(pid: str) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("probe", "clinet", "10.244.1.11:80"), "no host 'clinet'; there is client"),
+        (("probe", "clinet", "10.244.1.11:80"), "no host 'clinet': did you mean client?"),
         (("probe", "client", "fd00::1:80"), "needs brackets"),
         (("probe", "client", "10.244.1.11:80", "-n", "0"), "count is 0"),
         (("exec", "client", "no-such-command"), "there is no command 'no-such-command'"),

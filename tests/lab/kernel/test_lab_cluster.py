@@ -285,7 +285,7 @@ def test_what_answers_otherwise_is_no_echo_server(lab: Lab) -> None:
 
 
 def test_an_unknown_host_is_refused_with_what_is_near(lab: Lab) -> None:
-    with pytest.raises(LabError, match="no host 'pod1a'; there is pod-1a"):
+    with pytest.raises(LabError, match="no host 'pod1a': did you mean pod-1a"):
         lab.probe("pod1a", "10.244.1.11", 80)
     with pytest.raises(LabError, match="is not a Pod"):
         lab.start("node-1")
