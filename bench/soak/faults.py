@@ -97,7 +97,7 @@ class Harm:
 
     def _repairs(self) -> int:
         text = self._scene.proxy.log.read_text(encoding="utf-8", errors="replace")
-        return text.count("repaired what somebody else changed")
+        return text.count("repaired changes of other programs in the kernel")
 
     async def netlink_fails(self) -> None:
         """Let the proxy's netlink receives overflow (ENOBUFS) or be interrupted (EINTR), and some sends fail."""
