@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.waiting import until
 from tests.up.unit.cluster_process import CLIENTS
 
 from vipwire.config.flags import build_config, parse_flags
@@ -189,7 +190,7 @@ def test_pods_of_an_image_are_the_endpoints(stage: Stage) -> None:
     document = json.loads(done.stdout)
     assert (failed(document), done.returncode) == ({}, 0)
     assert list(kubelet.running) == [f"echo-{NODE}"]
-    assert stage.left() == before
+    until(lambda: stage.left() == before, "the API server has removed the namespace")
     assert stage.up.kubectl("get", "pods", "-A", "-o", "name") == ""
 
 
