@@ -159,25 +159,26 @@ class NftablesBackend:
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
         """Send one transaction; return its size in bytes."""
-        room = self._sizes.measure(delta)
-        planned = steps(self.family, delta, recreate=self._recreate, sizes=room.made)
+        made = self._sizes.made(delta)
+        planned = steps(self.family, delta, recreate=self._recreate, sizes=made)
         size = self._send(planned, lambda: text.script(self.family, delta))
         self._recreate = False
-        self._sizes.note_committed(room)
+        self._sizes.note_sizes(made)
+        self._sizes.note_elements(delta)
         if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
             self._note_flowtable(there=fastpath.KEY in delta.added)
         return size
 
     def lacks_room(self, delta: Delta[ObjectKey, Object]) -> bool:
         """Report whether a set is too small for a transaction; see `Enlarging`."""
-        return bool(self._sizes.measure(delta).outgrown)
+        return bool(self._sizes.outgrown(delta))
 
     def enlarge(self, delta: Delta[ObjectKey, Object], held: Iterable[Mapping[ObjectKey, Object]]) -> int:
         """Replace the sets that lack room by larger ones with the same elements; see `Enlarging`.
 
         In one transaction: each packet finds all elements, in the old set or in the new one.
         """
-        sizes = self._sizes.measure(delta).outgrown
+        sizes = self._sizes.outgrown(delta)
         sets = [spec for spec in self._known.values() if isinstance(spec, SetSpec) and spec.name in sizes]
         elements: dict[ObjectKey, Object] = {}
         chains: dict[str, Chain] = {}
@@ -189,7 +190,7 @@ class NftablesBackend:
         larger = [replace(spec, size=sizes[spec.name]) for spec in sets]
         planned = replacing_sets(self.family, larger, elements, chains)
         size = self._send(planned, lambda: [step.words for step in planned])
-        self._sizes.note_enlarged(sizes)
+        self._sizes.note_sizes(sizes)
         return size
 
     def _send(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]]) -> int:

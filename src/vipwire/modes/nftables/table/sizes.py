@@ -8,7 +8,7 @@ walks the buckets from the first one, so a size far above the number of elements
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from vipwire.modes.nftables.table.names import SET, Chain, Object, ObjectKey
 from vipwire.reconcile.delta import Delta
@@ -44,15 +44,6 @@ def refers_to(chain: Chain, sets: Container[str]) -> bool:
     return any(word.removeprefix("@") in sets for rule in chain.rules for word in rule.split() if word[0] == "@")
 
 
-class NeededRoom(NamedTuple):
-    """The room that one transaction needs. `made` and `outgrown` map sets to their sizes."""
-
-    made: dict[str, int]
-    outgrown: dict[str, int]
-    held: Counter[str]
-    """The number of elements after the transaction."""
-
-
 class SetSizes:
     """The sizes of the kernel's sets, and how many elements each holds."""
 
@@ -65,27 +56,29 @@ class SetSizes:
         self._sizes = dict(sizes)
         self._held = Counter(map(_SET_NAME, keys))
 
-    def measure(self, delta: Delta[ObjectKey, Object]) -> NeededRoom:
-        """Compute the room that a transaction needs.
+    def outgrown(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
+        """Return the sets that lack the room for a transaction, with a size that suffices.
 
         A changed element goes and comes: until the commit ends, the kernel counts both.
         """
-        held = Counter(self._held)
-        held.update(map(_SET_NAME, delta.added))
-        outgrown = {}
-        changed = Counter(map(_SET_NAME, delta.changed))
-        for name, size in self._sizes.items():
-            needed = held[name] + changed[name]
-            if size and needed > size:
-                outgrown[name] = size_for(needed)
-        made = {name: size_for(held[name]) for name in SIZED if (SET, name.encode()) in delta.added}
-        held.subtract(Counter(map(_SET_NAME, delta.removed)))
-        return NeededRoom(made, outgrown, held)
+        if not self._sizes:
+            return {}
+        coming = Counter(map(_SET_NAME, delta.added))
+        coming.update(map(_SET_NAME, delta.changed))
+        needed = {name: self._held[name] + coming[name] for name, size in self._sizes.items() if size}
+        return {name: size_for(count) for name, count in needed.items() if count > self._sizes[name]}
 
-    def note_enlarged(self, sizes: Mapping[str, int]) -> None:
-        """Take the sizes of sets that a transaction has replaced."""
+    def made(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
+        """Choose the sizes of the sets that a transaction makes."""
+        names = [name for name in SIZED if (SET, name.encode()) in delta.added]
+        coming = Counter(map(_SET_NAME, delta.added)) if names else Counter[str]()
+        return {name: size_for(coming[name]) for name in names}
+
+    def note_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Take the sizes of sets that a transaction has made."""
         self._sizes.update(sizes)
 
-    def note_committed(self, room: NeededRoom) -> None:
-        self._sizes.update(room.made)
-        self._held = room.held
+    def note_elements(self, delta: Delta[ObjectKey, Object]) -> None:
+        """Count the elements that a transaction has added and removed."""
+        self._held.update(map(_SET_NAME, delta.added))
+        self._held.subtract(Counter(map(_SET_NAME, delta.removed)))
