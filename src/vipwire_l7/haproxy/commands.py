@@ -54,7 +54,7 @@ def _notes(live: Configuration, now: Configuration, gone: frozenset[str]) -> Ite
 
 
 def _maps(live: Configuration, now: Configuration, before: Maps, placed: Mapping[str, str]) -> Iterator[str]:
-    there = live.shape.asked(now.shape.lookups)
+    there = live.shape.asked
     asked = [each for each in now.maps if each in there and before.get(each, {}) != now.maps[each]]
     for name in asked:
         entries, known, file = now.maps[name], before.get(name, {}), plain(now.layout.map_file(name))
@@ -72,7 +72,7 @@ def _maps(live: Configuration, now: Configuration, before: Maps, placed: Mapping
 def _moves(live: Configuration, now: Configuration, before: Maps) -> Iterator[str]:
     """Move the entries of a pool to its spare backend. Requests already in the old backend finish there."""
     moved = now.placed.keys() & live.slots.keys()
-    for name in sorted(live.shape.asked(live.shape.frontends) & live.maps.keys()) if moved else ():
+    for name in sorted(live.shape.asked & live.maps.keys()) if moved else ():
         entries, known = now.maps.get(name, {}), before.get(name, {})
         for key, to in live.maps[name].items():
             if to in moved and (key not in known or entries.get(key) == to):

@@ -85,10 +85,10 @@ class Shape:
     lookups: Mapping[str, Lookups]
     """The searches of the other frontends, by mark."""
 
-    def asked(self, marks: Iterable[str]) -> frozenset[str]:
-        """Return the maps that the operator's frontend and those of `marks` look up. HAProxy has loaded no others."""
-        others = (self.lookups[mark].asked for mark in marks if mark in self.lookups)
-        return frozenset(maps_of(self.stages)).union(*others)
+    @property
+    def asked(self) -> frozenset[str]:
+        """The maps that any frontend looks up. HAProxy has loaded no others."""
+        return frozenset(maps_of(self.stages)).union(*(each.asked for each in self.lookups.values()))
 
     def frontend_parts(self, mark: str, layout: Layout) -> Iterator[tuple[str, str]]:
         """Write a frontend in parts, each with the name of its choice, or an empty text."""

@@ -41,7 +41,7 @@ def correct(live: Configuration, answers: Sequence[str]) -> list[str]:
 
 
 def _asked(live: Configuration) -> list[str]:
-    return sorted(live.shape.asked(live.shape.frontends) & live.maps.keys())
+    return sorted(live.shape.asked & live.maps.keys())
 
 
 def _entries(answer: str) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from vipwire_l7.haproxy.readings import APART
 from vipwire_l7.haproxy.shares import SHARES, shared_choices
 from vipwire_l7.haproxy.slots import Slots, used
 from vipwire_l7.plan.plan import HostPlan, sites_of
-from vipwire_l7.plan.sites import BROKEN, CLOSED, NOWHERE, REFUSED, UNAVAILABLE, apart_of
+from vipwire_l7.plan.sites import BROKEN, CLOSED, NOWHERE, REFUSED, UNAVAILABLE, Frontend, apart_of
 
 MOST_COMMANDS = 20_000
 _ALWAYS = frozenset({UNAVAILABLE, CLOSED, BROKEN, REFUSED, NOWHERE})
@@ -139,7 +139,7 @@ class _Comparison:
             wanted.shape,
             backends={name: wanted.shape.backends[name] for name in served},
             lists={} if certificates else self._lists(),
-            frontends={mark: each for mark, each in wanted.shape.frontends.items() if mark not in self._closed},
+            frontends=dict(self._frontends(served_before=bool(certificates))),
         )
         now = replace(
             wanted,
@@ -182,6 +182,13 @@ class _Comparison:
         self._reasons += steps
         if not set(old.users.splitlines()).issuperset(new.users.splitlines()):
             self._reasons.append("users change")
+
+    def _frontends(self, *, served_before: bool) -> Iterator[tuple[str, Frontend]]:
+        """Yield the frontends that HAProxy has, with the wanted certificates or those `served_before`."""
+        for mark, each in self._wanted.shape.frontends.items():
+            if mark not in self._closed:
+                before = self._live.shape.frontends[mark].certificates
+                yield mark, replace(each, certificates=before) if served_before else each
 
     def _missing_steps(self) -> Iterator[str]:
         """Yield the steps that the operator's frontend lacks."""

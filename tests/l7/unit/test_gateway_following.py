@@ -288,6 +288,46 @@ def test_what_is_followed_is_what_is_planned_anew(
         assert served[0] == served[1]
 
 
+class Serving:
+    """Objects of a Gateway, and HAProxy as it follows them."""
+
+    def __init__(self, *listeners: str) -> None:
+        self.snapshot = Snapshot(RESOURCES)
+        for kind in RESOURCES:
+            self.snapshot.apply(Listed(cast("Any", kind), ()))
+        for key in VARIANTS:
+            if key[0] in ("GatewayClass", "Secret", "Service"):
+                self.snapshot.apply(event(key, 0))
+        planner = GatewayPlanner(GatewaySetting(addresses=("192.0.2.9",)))
+        self.desired = Desired(self.snapshot, planner, LAYOUT, "PEM")
+        self.haproxy = Followed(self.desired)
+        self.put(("Gateway", "infra", "edge"), gateway(*listeners))
+
+    def put(self, key: Key, text: str, *, waits: bool = False) -> None:
+        self.snapshot.apply(event_of(key, text))
+        self.haproxy.follow(self.desired.update(self.snapshot.take(), NOW.timestamp()), waits=waits)
+
+
+def test_a_reload_for_another_certificate_waits_until_haproxy_reloads() -> None:
+    here = Serving(HTTPS)
+    here.put(("Gateway", "infra", "edge"), gateway(HTTPS.replace("name: pair", "name: shown")), waits=True)
+    for _ in range(2):
+        assert here.haproxy.live is not None
+        change = here.desired.change(here.haproxy.live, here.haproxy.pending)
+        assert (change.commands, bool(change.reasons)) == ((), True)
+        take_in(here.haproxy.live, change)
+
+
+def test_a_map_that_another_frontend_looks_up_gets_the_hosts_of_all() -> None:
+    here = Serving(HTTP, HTTP.replace("name: http, port: 80", "name: more, port: 81"))
+    wildcard = "{parentRefs: [{name: edge, sectionName: http}], hostnames: ['*.a.org'], rules: [{}]}"
+    here.put(("HTTPRoute", "infra", "one"), wildcard)
+    plain = "{parentRefs: [{name: edge, sectionName: more}], hostnames: [a.org], rules: [{}]}"
+    here.put(("HTTPRoute", "infra", "two"), plain)
+    assert here.haproxy.live is not None
+    assert "a.org:81" in here.haproxy.live.maps["sites"]
+
+
 def of_route(number: int, backend: str) -> Any:
     spec = f"{{parentRefs: [{{name: edge}}], hostnames: [h{number}.org], rules: [{{backendRefs: [{backend}]}}]}}"
     return event_of(("HTTPRoute", "infra", f"r{number}"), spec)
