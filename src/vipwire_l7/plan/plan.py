@@ -4,7 +4,7 @@ A planner adds parts and removes them. Equal parts of several objects are stored
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from vipwire.model.names import ObjectName
@@ -33,30 +33,33 @@ class HostPlan:
     shares: tuple[Choice, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PlanChange:
     """The keys of added, changed and removed parts. A key that the plan lacks was removed."""
 
-    hosts: set[str] = field(default_factory=set)
-    pools: set[str] = field(default_factory=set)
-    certificates: set[str] = field(default_factory=set)
-    frontends: set[str] = field(default_factory=set)
-    files: set[str] = field(default_factory=set)
-    datagrams: set[str] = field(default_factory=set)
-    problems: set[ObjectRef] = field(default_factory=set)
-    default: set[str] = field(default_factory=set)
-    """Not empty if the target for requests without a match changed."""
+    hosts: set[str]
+    pools: set[str]
+    certificates: set[str]
+    whole: bool
+    """Whether frontends changed, or the target for requests without a match."""
+    others: bool
+    """Whether files, datagrams or problems changed."""
 
     def __bool__(self) -> bool:
-        return any(getattr(self, each.name) for each in fields(self))
+        return self.whole or self.others or bool(self.hosts or self.pools or self.certificates)
 
 
 class Table(dict[K, V]):
     """Values by key. Records the keys of changed values in `changed`."""
 
-    def __init__(self, changed: set[K]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.changed = changed
+        self.changed = set[K]()
+
+    def take_changed(self) -> set[K]:
+        """Return the changed keys, and forget them."""
+        taken, self.changed = self.changed, set()
+        return taken
 
     def put(self, key: K, value: V | None) -> bool:
         """Set a value, or remove the key for None; report whether it changed."""
@@ -87,8 +90,8 @@ class Table(dict[K, V]):
 class Counted(Table[K, V], Generic[K, V]):
     """Values that several authors set: a value stays until its last author removes it."""
 
-    def __init__(self, changed: set[K]) -> None:
-        super().__init__(changed)
+    def __init__(self) -> None:
+        super().__init__()
         self._counts: dict[K, int] = {}
 
     def swap(self, before: Mapping[K, V], now: Mapping[K, V]) -> None:
@@ -104,30 +107,27 @@ class Counted(Table[K, V], Generic[K, V]):
 
 
 class Plan:
-    """The plan of all hosts. `change` has the parts that changed since the last `take_change`."""
+    """The plan of all hosts. Each table records its changes until `take_change`."""
 
     def __init__(self) -> None:
-        self.change = change = PlanChange()
-        self.hosts: Table[str, HostPlan] = Table(change.hosts)
-        self.pools: Counted[str, Pool] = Counted(change.pools)
-        self.certificates: Table[str, Certificate] = Table(change.certificates)
-        self.frontends: Table[str, Frontend] = Table(change.frontends)
+        self.hosts = Table[str, HostPlan]()
+        self.pools = Counted[str, Pool]()
+        self.certificates = Table[str, Certificate]()
+        self.frontends = Table[str, Frontend]()
         """The frontends beside the operator's own addresses. The choices are those of their hosts."""
-        self.files: Counted[str, str] = Counted(change.files)
+        self.files = Counted[str, str]()
         """Files named by policies: CA certificates in PEM, and bodies of responses."""
-        self.datagrams: Table[str, DatagramFrontend] = Table(change.datagrams)
-        self.problems: Table[ObjectRef, tuple[Problem, ...]] = Table(change.problems)
-        self.default: Table[str, str] = Table(change.default)
+        self.datagrams = Table[str, DatagramFrontend]()
+        self.problems = Table[ObjectRef, tuple[Problem, ...]]()
+        self.default = Table[str, str]()
         """The target for requests without a match, under the empty text, if there is one."""
 
     def take_change(self) -> PlanChange:
         """Return the parts that changed since the last call."""
-        taken, self.change = self.change, PlanChange()
-        self.hosts.changed, self.pools.changed = self.change.hosts, self.change.pools
-        self.certificates.changed, self.files.changed = self.change.certificates, self.change.files
-        self.frontends.changed, self.datagrams.changed = self.change.frontends, self.change.datagrams
-        self.problems.changed, self.default.changed = self.change.problems, self.change.default
-        return taken
+        whole = self.frontends.take_changed() | self.default.take_changed()
+        others = (self.files.take_changed(), self.datagrams.take_changed(), self.problems.take_changed())
+        hosts, pools = self.hosts.take_changed(), self.pools.take_changed()
+        return PlanChange(hosts, pools, self.certificates.take_changed(), bool(whole), any(others))
 
     def sites(self, named: frozenset[ObjectRef], admitted: tuple[ObjectName, ...] = ()) -> SitePlan:
         """Return the whole plan as one value."""

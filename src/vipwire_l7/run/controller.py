@@ -31,7 +31,7 @@ START = "start"
 """The reason of the first configuration, and of that after HAProxy exited."""
 _ATTEMPTS = 50
 _LOOK = 60.0
-"""Seconds between checks for changes without an event: certificates expire, and other processes change HAProxy."""
+"""Seconds between checks for changes without an event: certificates expire, and other programs change HAProxy."""
 _OF_A_RELOAD, _LONGEST_PAUSE, _MANY_WORKERS = 5.0, 30.0, 3
 _FILES = re.compile(r"Cannot raise FD limit to (\d+), limit is (\d+)")
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
@@ -44,7 +44,7 @@ _CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 class Done:
     """The result of a sync and its duration. `reload` is the reason for a reload, `failure` the error.
 
-    `repaired` names the parts of HAProxy that another process had changed.
+    `repaired` names the parts of HAProxy that other programs had changed.
     """
 
     seconds: float
@@ -172,7 +172,7 @@ class Controller:
         return await self._reload_in_time(change.reasons[0], began) if change.reasons else None
 
     async def _look(self) -> None:
-        """Read HAProxy's state; if another process changed it, compare everything."""
+        """Read HAProxy's state; if another program changed it, compare everything."""
         live, began = self._live, time.monotonic()
         if live is None or self._failed:
             return

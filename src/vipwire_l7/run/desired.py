@@ -125,7 +125,7 @@ class Desired:
             stale = {name for kind, name in self.plan.named if kind is IngressKind.SERVICE}
             gone = self.destinations.keep(stale)
         else:
-            named = {kept.pools[each].service for each in kept.change.pools if each in kept.pools}
+            named = {kept.pools[each].service for each in kept.pools.changed if each in kept.pools}
             stale = {name for name in services if name in known} | {name for name in named if name not in known}
         return self.destinations.review(self._snapshot, stale) or gone
 
@@ -146,7 +146,7 @@ class Desired:
             self._shares.subtract(each.name for each in before.shares)
             self._shares.update(each.name for each in after.shares)
             self._hosts[site] = after
-        whole = everything or bool(change.frontends or change.default)
+        whole = everything or change.whole
         delta = Delta(hosts, frozenset(fill_in | change.pools), frozenset(change.certificates), whole)
         return self._forget_refusals(delta) if self._refused else delta
 

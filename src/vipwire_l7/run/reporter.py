@@ -38,7 +38,7 @@ class IngressReporter:
         )
         self._repairs = Counter(
             "vipwire_ingress_drift_repairs_total",
-            "Repairs of changes that other processes made in HAProxy",
+            "Repairs of changes that other programs made in HAProxy",
             registry=self.registry,
         )
         self._old_workers = Gauge(
@@ -71,10 +71,10 @@ class IngressReporter:
     def _repaired(self, names: tuple[str, ...]) -> None:
         self._repairs.inc()
         examples = ", ".join(names[:_EXAMPLES])
-        log.warning("repaired what somebody else changed in HAProxy", entries=len(names), examples=examples)
+        log.warning("repaired changes of other programs in HAProxy", entries=len(names), examples=examples)
         if self._recorder is not None:
             node = socket.gethostname().lower()
-            message = f"another process had changed {len(names)} entries of HAProxy: {examples}"
+            message = f"other programs had changed {len(names)} entries of HAProxy: {examples}"
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
     def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:

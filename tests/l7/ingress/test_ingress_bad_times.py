@@ -76,7 +76,7 @@ def test_what_others_change_in_haproxy_is_repaired_at_the_next_look(
     play(tmp_path, scenario)
 
 
-def test_a_reload_that_somebody_else_asks_for_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reload_of_another_program_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the files of our last reload, without what commands have changed since."""
     monkeypatch.setattr("vipwire_l7.run.controller._LOOK", 0.05)
 

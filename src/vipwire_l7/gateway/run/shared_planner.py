@@ -5,13 +5,17 @@ addresses, Gateways use others (`GatewaySetting.reserved`).
 """
 
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import TypeVar
 
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.plan.plan import Plan
+from vipwire_l7.plan.plan import Plan, Table
 from vipwire_l7.plan.planner import Planner
-from vipwire_l7.plan.sites import SitePlan
+from vipwire_l7.plan.sites import Certificate, SitePlan
 from vipwire_l7.watch.snapshot import Snapshot
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class SharedPlanner:
@@ -31,15 +35,29 @@ class SharedPlanner:
         return self.kept.sites(plans[0].named | plans[1].named, plans[0].admitted)
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        both = (self._ingress, self._gateway)
-        for each in both:
+        for each in (self._ingress, self._gateway):
             each.update(snapshot, now, refused)
-        for change in [each.kept.take_change() for each in both]:
-            for table in (each.name for each in fields(change)):
-                for key in getattr(change, table):
-                    found = [plan[key] for each in both if key in (plan := getattr(each.kept, table))]
-                    getattr(self.kept, table).put(key, found[0] if found else None)
-                    if table == "certificates" and len(found) > 1:
-                        askers = (*found[0].askers, *found[1].askers)
-                        self.kept.certificates.put(key, replace(found[0], askers=askers))
-        self.kept.frontends.arrange(self._gateway.kept.frontends)
+        kept, one, other = self.kept, self._ingress.kept, self._gateway.kept
+        _merge(kept.hosts, one.hosts, other.hosts)
+        _merge(kept.pools, one.pools, other.pools)
+        _merge(kept.files, one.files, other.files)
+        _merge(kept.frontends, one.frontends, other.frontends)
+        _merge(kept.datagrams, one.datagrams, other.datagrams)
+        _merge(kept.problems, one.problems, other.problems)
+        _merge(kept.default, one.default, other.default)
+        _merge_certificates(kept.certificates, one.certificates, other.certificates)
+        kept.frontends.arrange(other.frontends)
+
+
+def _merge(kept: Table[K, V], one: Table[K, V], other: Table[K, V]) -> None:
+    for key in one.take_changed() | other.take_changed():
+        kept.put(key, one.get(key, other.get(key)))
+
+
+def _merge_certificates(
+    kept: Table[str, Certificate], one: Table[str, Certificate], other: Table[str, Certificate]
+) -> None:
+    for key in one.take_changed() | other.take_changed():
+        first, second = one.get(key), other.get(key)
+        both = replace(first, askers=(*first.askers, *second.askers)) if first and second else first or second
+        kept.put(key, both)
