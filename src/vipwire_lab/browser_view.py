@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from vipwire.process_lifecycle.event_loop import run_until_first_ends
 from vipwire.terminal.output import say
 from vipwire_lab.cluster import state
 from vipwire_lab.cluster.cluster import Lab
@@ -64,12 +65,7 @@ async def _connected(namespace: Path, reader: asyncio.StreamReader, writer: asyn
             return
         there, back = await asyncio.open_connection(sock=inner)
         with closing(back):
-            _, pending = await asyncio.wait(
-                {asyncio.ensure_future(_carry(reader, back)), asyncio.ensure_future(_carry(there, writer))},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            for task in pending:
-                task.cancel()
+            await run_until_first_ends(_carry(reader, back), _carry(there, writer))
 
 
 async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

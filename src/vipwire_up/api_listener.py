@@ -4,12 +4,12 @@ import asyncio
 import dataclasses
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -66,7 +66,7 @@ class Served:
     shared: SharedCredentials
     url: str
     kubeconfig: Path
-    move: Callable[[tuple[str, ...]], Awaitable[None]]
+    move: Callable[[tuple[str, ...]], Coroutine[Any, Any, None]]
 
 
 async def serve_api(

@@ -1,4 +1,4 @@
-"""An event loop with short rounds, however many clients send at once.
+"""An event loop with short rounds, however many clients send at once, and a wait for the first of several events.
 
 asyncio handles all ready sockets in one round. With a thousand clients that takes a tenth of a second, in which the
 loop handles no timer, no signal and no other callback.
@@ -28,6 +28,17 @@ class _Selector(selectors.DefaultSelector):
         part = [self._found.popleft() for _ in range(min(_SOCKETS, len(self._found)))]
         known = self.get_map()  # if a key has changed, the kernel reports the socket again
         return [each for each in part if known.get(each[0].fd) is each[0]]
+
+
+async def run_until_first_ends(*works: Coroutine[Any, Any, object]) -> int:
+    """Run coroutines until one ends, then cancel the others. Return the index of the one that ended."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in works]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = next(index for index, task in enumerate(tasks) if task.done())
+        for task in tasks:
+            task.cancel()
+    return ended
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:

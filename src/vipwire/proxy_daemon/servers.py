@@ -8,8 +8,7 @@ the proxy), and is restarted when it fails.
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
 
 from vipwire import __version__
 from vipwire.config.configuration import Config
@@ -17,6 +16,7 @@ from vipwire.config.file import config_document
 from vipwire.config.flags import explicit_flags, flag_values
 from vipwire.kube.events import EventType
 from vipwire.logging import log
+from vipwire.process_lifecycle.event_loop import run_until_first_ends
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
 from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
@@ -126,7 +126,7 @@ class ViewProcess:
         process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=null)
         try:
             while process.returncode is None:
-                await _first(process.wait(), self._moved.wait())
+                await run_until_first_ends(process.wait(), self._moved.wait())
                 self._moved.clear()
                 if command_line(self._config()) != command:
                     return True
@@ -134,16 +134,6 @@ class ViewProcess:
             await _end(process)
         log.warning("the page of --view-bind-address ended; starting the page again", status=process.returncode)
         return False
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait for one of several events, and cancel the other waits."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -166,15 +166,15 @@ def run_dns(settings: Settings, feed: Feed) -> None:
 
     async def until_stopped() -> None:
         stop = Stop(lambda: log.info("SIGHUP has no effect: there is no file to read again"))
+
+        async def log_stop() -> None:
+            log.info("stopped", reason=await stop.wait())
+
         async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(serve(settings, feed, lambda *_: systemd.notify(systemd.READY)))
             alive = tasks.create_task(systemd.keep_alive())
-            reason = tasks.create_task(stop.wait())
-            await asyncio.wait((serving, reason), return_when=asyncio.FIRST_COMPLETED)
-            if reason.done():
-                log.info("stopped", reason=reason.result())
-            for each in (serving, reason, alive):
-                each.cancel()
+            serving = serve(settings, feed, lambda *_: systemd.notify(systemd.READY))
+            await event_loop.run_until_first_ends(serving, log_stop())
+            alive.cancel()
 
     cyclic_garbage.look_rarely()
     with ungrouped():

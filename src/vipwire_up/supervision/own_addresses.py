@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.logging import log
+from vipwire.process_lifecycle.event_loop import run_until_first_ends
 from vipwire.proxy_daemon.start.modes import vip_devices
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.dns.sockets import answer_this_machine_only
@@ -28,7 +29,7 @@ _ELSEWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"
 """Addresses of documentation (RFC 5737, RFC 3849), to which only the default route leads."""
 _ADDRESS_PREFERENCES, _PREFER_PUBLIC = 72, 0x2  # IPV6_ADDR_PREFERENCES, not temporary (RFC 5014)
 
-Work: TypeAlias = Callable[[tuple[str, ...]], Awaitable[None]]
+Work: TypeAlias = Callable[[tuple[str, ...]], Coroutine[Any, Any, None]]
 
 
 class OwnAddresses:
@@ -81,14 +82,7 @@ class OwnAddresses:
         """Run `work` with the Node's addresses until it ends; restart it whenever they change."""
         while True:
             changed, own = self._changed, self.own
-            async with asyncio.TaskGroup() as tasks:
-                working = tasks.create_task(_awaited(work(own)))
-                waiting = tasks.create_task(changed.wait())
-                await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
-                if done := working.done():
-                    waiting.cancel()
-                working.cancel()
-            if done:
+            if await run_until_first_ends(work(own), changed.wait()) == 0:
                 return
 
     async def each(self, work: Work, since: tuple[str, ...]) -> None:
@@ -98,10 +92,6 @@ class OwnAddresses:
                 await self._changed.wait()
             since = self.own
             await work(since)
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,8 @@ class ForeignMemberError(StoreUnavailableError):
     """A member that has answered belongs to another etcd cluster."""
 
 
-class UnknownCallOutcomeError(StoreError):
-    """The outcome of the only try of a call is unknown; etcd may still carry it out."""
+class UnansweredCallError(StoreError):
+    """No member answered the only try of a call; etcd may have carried it out, or still may."""
 
 
 class Client:
@@ -145,7 +145,7 @@ class Client:
     async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> EtcdReply:
         """Call a method, such as KV/Txn; raise StoreError or CompactedError without an answer.
 
-        With `once`, never repeat a try that may have been carried out: raise UnknownCallOutcomeError instead.
+        With `once`, never repeat a try that may have been carried out: raise UnansweredCallError instead.
         """
         loop, repeated = asyncio.get_running_loop(), False
         end, failed = loop.time() + patience, 0
@@ -168,7 +168,7 @@ class Client:
             if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
                 self.elsewhere(server)
             if once and repeated:
-                raise UnknownCallOutcomeError(text)
+                raise UnansweredCallError(text)
             if loop.time() + _PAUSE_SECONDS >= end:
                 raise await self._gave_up(text, uncertain=repeated)
             if failed % len(self._settings.servers) == 0:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vipwire_up.store.etcd.client import PATIENCE, Client, EtcdReply, LeaseGoneError, UnknownCallOutcomeError
+from vipwire_up.store.etcd.client import PATIENCE, Client, EtcdReply, LeaseGoneError, UnansweredCallError
 from vipwire_up.store.etcd.layout import Layout
 from vipwire_up.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION, VALUE
 from vipwire_up.store.record import (
@@ -120,7 +120,7 @@ class Transactions:
                 guard = await self._guard_after(uncertain, patience)
                 request = await self._request(steps, values, mark, guard)
                 answer = await self._client.call("KV/Txn", request, patience=patience, once=True)
-            except UnknownCallOutcomeError as error:
+            except UnansweredCallError as error:
                 uncertain = guard
                 if loop.time() >= end:
                     raise UnknownOutcomeError(f"etcd: {error}") from error
