@@ -90,7 +90,7 @@ def test_it_reads_the_configuration_and_the_kernel_and_says_what_will_be_otherwi
     assert "600 s" in said["affinity"][0]["now"]
     assert "default/web:http" in said["node ports"][0]["now"]
     assert said["masquerading"][0]["todo"] == "write nftables.masqueradeAll: true"
-    assert "after 7200 s (IPVS)" in said["timeouts"][0]["now"]
+    assert said["timeouts"][0]["now"].startswith("IPVS forgets an idle TCP connection after 7200 s")
     assert FOREIGN.split()[2] in said["foreign"][0]["now"]
     assert "in excludeCIDRs 192.168.99.0/24" in said["foreign"][0]["now"]
     assert "net.ipv4.vs.conntrack=1" in said["settings"][0]["now"]
