@@ -5,7 +5,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick debian lint types imports pytest attack fuzz soak bench build deb tree image release release-test sbom lock man docs diagrams recording site clean
+.PHONY: help demo check test quick debian lint types imports pytest attack fuzz soak bench build deb tree image release release-test lock man docs diagrams recording site clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
@@ -15,7 +15,7 @@ help:
 	@echo "make fuzz    a million inputs for everything that reads what others write"
 	@echo "make soak    ten minutes of changes while everything goes wrong"
 	@echo "make bench   the benchmarks behind docs/performance.md"
-	@echo "make build   the wheel, and what it is installed with (CycloneDX), in dist/"
+	@echo "make build   the wheel, in dist/"
 	@echo "make deb     the packages for Debian 12 and 13, in dist/"
 	@echo "make tree    vipwire with its own Python, for any other Linux, and install.sh, in dist/"
 	@echo "make image   the images for amd64 and arm64, in dist/; make image-test runs every Pod from them"
@@ -108,7 +108,6 @@ bench: .venv/ready-for-test
 
 build: .venv/ready-for-test
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	@$(MAKE) --no-print-directory sbom
 
 # What make deb and make tree need of Debian's programs, and no more.
 .PHONY: wheel
@@ -125,7 +124,7 @@ tree: wheel
 	@cd dist && sha256sum vipwire-*-linux-*.tar.gz install.sh >SHA256SUMS
 
 # What `make release` made: packages and tree on fresh systems (docs/install.md, "Tried"), then the images.
-# BEFORE=vipwire_0.1.0_amd64.deb upgrades from this package of Debian 12, and goes back to it.
+# BEFORE=FOLDER upgrades from the release in this folder, and goes back to it.
 release-test: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m scripts.release_test $(if $(BEFORE),--before $(BEFORE))
 	@$(SUDO) $(BIN)/python -m scripts.images --images dist
@@ -144,11 +143,6 @@ image-test: .venv/ready-for-test
 release: .venv/ready-for-test
 	@rm -rf dist
 	@$(BIN)/python -m scripts.release --twice $(if $(KEY),--key $(KEY))
-
-# CycloneDX: every package that an installation has, with version and hashes.
-sbom: .venv/ready-for-test
-	@mkdir -p dist
-	@PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/vipwire.cdx.json requirements/run.lock
 
 # Pin anew what is installed: the newest versions that pyproject.toml allows, each file with its hash.
 LOCK = build/tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts import materials
 from scripts.environment import ROOT, Environment, commit_time, completion, pack, settle, write_manual
 from scripts.interpreters import MACHINES, SUITES, SYSTEM, Suite, interpreter, own_architecture, run
 
@@ -113,7 +114,8 @@ def build(wheel: Path, to: Path, suite: Suite, architecture: str, compression: s
         stage = Path(name) / "stage"
         stage.mkdir()
         environment = Environment(HOME, SYSTEM, suite, architecture)
-        environment.lay_out(stage, wheel, interpreter(suite, Path(name)))
+        libraries = environment.lay_out(stage, wheel, interpreter(suite, Path(name)))
+        materials.write(stage / HOME.relative_to("/") / "share" / materials.NAME, "vipwire", libraries)
         package.add_files(stage)
         package.describe(stage)
         settle(stage)

@@ -16,6 +16,7 @@ from typing import Final
 
 from scripts.interpreters import MACHINES, Suite, run
 from scripts.man import write_pages
+from scripts.materials import Component, python_components
 
 ROOT: Final = Path(__file__).parents[1]
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -46,8 +47,8 @@ class Environment:
     suite: Suite
     architecture: str
 
-    def lay_out(self, stage: Path, wheel: Path, compiler: Sequence[str | Path]) -> None:
-        """Write it below a folder; `compiler` is a Python of the same version for this machine."""
+    def lay_out(self, stage: Path, wheel: Path, compiler: Sequence[str | Path]) -> list[Component]:
+        """Write it below a folder; return its libraries. `compiler` is a Python of its version for this machine."""
         home = stage / self.home.relative_to("/")
         libraries = home / f"lib/{self.suite.python}/site-packages"
         libraries.mkdir(parents=True)
@@ -57,20 +58,21 @@ class Environment:
             f"home = {self.python.parent}\ninclude-system-site-packages = false\nversion = 3.{self.suite.minor}\n",
             encoding="utf-8",
         )
-        self._install(libraries, wheel)
+        listed = self._install(libraries, wheel)
         program = home / "bin/vipwire"
         program.write_text(_PROGRAM.format(home=self.home), encoding="utf-8")
         program.chmod(0o755)
         compile_all(compiler, stage, libraries)
+        return listed
 
-    def _install(self, libraries: Path, wheel: Path) -> None:
+    def _install(self, libraries: Path, wheel: Path) -> list[Component]:
         pip: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        version = f"3.{self.suite.minor}"
-        place: list[str | Path] = ["--no-compile", "--target", libraries, "--only-binary=:all:"]
-        place += [f"--python-version={version}", "--implementation=cp"]
-        place += [f"--abi={abi}" for abi in (f"cp3{self.suite.minor}", "abi3", "none")]
-        place += [f"--platform={tag}_{MACHINES[self.architecture]}" for tag in _PLATFORMS]
-        run(*pip, *place, "--require-hashes", "-r", ROOT / "requirements/etcd.lock")
+        place: list[str | Path] = ["--no-compile", "--target", libraries]
+        place += wheel_options(self.suite, self.architecture)
+        report = libraries / "report.json"
+        run(*pip, *place, "--require-hashes", "--report", report, "-r", ROOT / "requirements/etcd.lock")
+        listed = python_components(libraries, report)
+        report.unlink()
         run(*pip, *place, "--upgrade", "--no-deps", "--no-index", wheel)
         shutil.rmtree(libraries / "bin", ignore_errors=True)
         # pip records the wheel's origin: a path of the building machine.
@@ -80,6 +82,16 @@ class Environment:
             lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if not line.startswith(("bin/", "../")) and "direct_url.json" not in line]
             record.write_text("".join(kept), encoding="utf-8")
+        return listed
+
+
+def wheel_options(suite: Suite, architecture: str) -> list[str]:
+    """Return the options by which pip takes wheels for a release's Python on an architecture."""
+    return [
+        *("--only-binary=:all:", f"--python-version=3.{suite.minor}", "--implementation=cp"),
+        *(f"--abi={abi}" for abi in (f"cp3{suite.minor}", "abi3", "none")),
+        *(f"--platform={tag}_{MACHINES[architecture]}" for tag in _PLATFORMS),
+    ]
 
 
 def compile_all(compiler: Sequence[str | Path], stage: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from scripts import debian, signing, tree
+from scripts import debian, materials, signing, tree
 from scripts.environment import ROOT, settle
 from scripts.images.build import Source
 from scripts.interpreters import MACHINES, SUITES, run
@@ -53,14 +53,6 @@ def chart(to: Path) -> None:
         run(HELM, "package", staged, "--destination", to)
 
 
-def materials(to: Path) -> None:
-    """List the packages of an installation with versions and hashes."""
-    say("the list of materials")
-    tool = Path(sys.executable).with_name("cyclonedx-py")
-    options: list[str | Path] = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible"]
-    run(tool, "requirements", *options, "--output-file", to / "vipwire.cdx.json", ROOT / "requirements/run.lock")
-
-
 def release(to: Path) -> dict[str, str]:
     """Build everything in an empty folder; write and return the sums."""
     to.mkdir(parents=True, exist_ok=True)
@@ -74,10 +66,11 @@ def release(to: Path) -> dict[str, str]:
         say(f"the tree with its own interpreter, {architecture}")
         tree.build(wheel, to, architecture)
     chart(to)
-    materials(to)
     say("the images")
     commit = run("git", "-C", ROOT, "log", "-1", "--format=%H").strip()
     Source(wheel, commit, int(os.environ["SOURCE_DATE_EPOCH"])).build(to, MACHINES)
+    say("the list of materials")
+    materials.join(to, signing.sums(to))
     locks = {path.name: path.read_bytes() for path in (ROOT / "requirements").glob("*.lock")}
     signing.write_provenance(to, commit, locks)
     made = signing.sums(to)

@@ -1,11 +1,12 @@
 """Installs, uses, upgrades and removes the packages on fresh systems with a live systemd: `make release-test`.
 
-    python -m scripts.release_test --dist dist [--before vipwire_0.1.0_amd64.deb] [--suite bookworm] [--way deb]
+    python -m scripts.release_test --dist dist [--before last/] [--suite bookworm] [--way deb]
 
 mmdebstrap makes the root of each release of Debian (and of Ubuntu, for the tree), with systemd and HAProxy, without
 Python. A machine boots there (scripts/machines.py), without a network but the Ethernet of the test, on which a web
 server and a client are. While the client asks a Service and an Ingress, the package is upgraded: no request may fail.
-At the end the list of the system's files is the one from before, except for the data that are kept.
+With --before each machine begins with the last release, and goes back to it. At the end the list of the system's
+files is the one from before, except for the data that are kept.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from scripts.environment import ROOT
+from scripts.environment import ROOT, wheel_options
 from scripts.interpreters import SUITES, own_architecture, run
 from scripts.machines import Ethernet, Host, Machine, until
 
@@ -28,7 +29,8 @@ UBUNTU: Final = (
     "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg] http://archive.ubuntu.com/ubuntu noble main",
 )
 _INCLUDED: Final = "systemd,systemd-sysv,dbus,iproute2,curl,ca-certificates,procps,nftables,haproxy"
-_CACHED: Final = "apt-get install --download-only --yes python3 libstdc++6"
+WAYS: Final = {"deb": (*SUITES,), "pip": ("bookworm",), "tree": (*SUITES, UBUNTU[0])}
+_CACHED: Final = "apt-get install --download-only --yes python3 libstdc++6 python3-venv"
 _FILES: Final = (
     "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/log "
     "-o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /root "
@@ -175,42 +177,68 @@ def file_of(suite: str, way: str) -> str:
     """Return the pattern of the release's file that a system installs."""
     if way == "deb":
         return f"vipwire_*+deb{SUITES[suite].number}_{own_architecture()}.deb"
+    if way == "pip":
+        return "vipwire-*.whl"
     return f"vipwire-*-linux-{own_architecture()}.tar.gz"
 
 
-def try_deb(system: System, suite: str, before: str) -> None:
-    """Install, use, upgrade, go back, remove, purge. `before` is a package to begin with and go back to, or blank."""
-    new = f"/root/dist/{file_of(suite, 'deb')}"
-    install = "apt-get install --yes --allow-downgrades -o Dpkg::Options::=--force-confdef"
-    system.do(f"{install} python3 libstdc++6")
-    system.before = system.files()
-    system.do(f"{install} {before or new}")
+def live(system: System, new: str, again: str, before: str) -> None:
+    """Install, use, upgrade, go back, upgrade. `before` installs the last release, or is blank."""
+    say(system.do(before or new))
     system.use()
     if before:
-        system.upgrade(f"{install} {new} 2>&1 | tail -n 4")
+        system.upgrade(new)
     system.use_ingress()
-    system.upgrade(f"{install} --reinstall {new} 2>&1 | tail -n 4")
-    say(system.do("vipwire version; dpkg -V vipwire; /usr/lib/vipwire/bin/python -c 'import grpc'"))
+    system.upgrade(again)
     if before:
-        system.do(f"{install} {before}")
+        system.do(before)
         system.do("systemctl restart vipwire-up vipwire-ingress")
         system.wait()
-        system.do(f"{install} {new}")
+        system.upgrade(new)
+    say(system.do("vipwire version"))
+
+
+def try_deb(system: System, suite: str, *, before: bool) -> None:
+    """Walk the package's life, to its removal and purge."""
+    install = "apt-get install --yes --quiet=2 --allow-downgrades -o Dpkg::Options::=--force-confdef"
+    new, older = (f"/root/{folder}/{file_of(suite, 'deb')}" for folder in ("dist", "before"))
+    system.do(f"{install} python3 libstdc++6")
+    system.before = system.files()
+    again = f"{install} --reinstall {new}"
+    live(system, f"{install} {new}", again, f"{install} {older}" if before else "")
+    say(system.do("dpkg -V vipwire; /usr/lib/vipwire/bin/python -c 'import grpc'"))
     say(system.do("apt-get remove --yes vipwire 2>&1 | tail -n 12"))
     system.do("test -e /var/lib/vipwire/admin.kubeconfig && test -e /etc/vipwire/up.env")
     system.do("apt-get purge --yes vipwire; rm -r /etc/vipwire /var/lib/vipwire")
     system.check_removed("/usr/lib/python3")
 
 
-def try_tree(system: System) -> None:
-    """Walk the tree's life: install over HTTP, use, install again, uninstall with and without --purge."""
-    fetch = "curl -fsSO http://10.0.0.21:8081/install.sh && sh install.sh --from http://10.0.0.21:8081"
+def try_pip(system: System, *, before: bool) -> None:
+    """Walk the life of an environment made as docs/install.md says; pip finds the locked wheels in a folder."""
+    system.do("apt-get install --yes --quiet=2 --no-install-recommends python3-venv")
+    system.before = system.files()
+    system.machine.write("/etc/pip.conf", "[global]\nno-index = true\nfind-links = /root/wheels\n")
+    pip = "/opt/vipwire/bin/pip install --quiet"
+    new, older = (f'{pip} "$(echo /root/{folder}/vipwire-*.whl)[all,etcd]"' for folder in ("dist", "before"))
+    upgrade = " && vipwire install systemd --upgrade"
+    system.do("python3 -m venv /opt/vipwire && ln -s /opt/vipwire/bin/vipwire /usr/local/bin/vipwire")
+    again = f"{pip} --force-reinstall --no-deps /root/dist/vipwire-*.whl{upgrade}"
+    system.do(older if before else new)
+    live(system, f"{new}{upgrade}", again, f"{older}{upgrade}" if before else "")
+    say(system.do("vipwire uninstall"))
+    system.do("rm -r /opt/vipwire /usr/local/bin/vipwire /etc/pip.conf")
+    system.check_removed("/etc/vipwire", "/var/lib/vipwire", "/usr/lib/python3")
+
+
+def try_tree(system: System, *, before: bool) -> None:
+    """Walk the tree's life, installed over HTTP, to its end with and without --purge."""
+    fetch, older = (
+        f"curl -fsSO http://10.0.0.21:{port}/install.sh && sh install.sh --from http://10.0.0.21:{port}"
+        for port in (8081, 8082)
+    )
     if not system.machine.shell("command -v python3").returncode:
         raise RuntimeError("the root has a Python")
-    say(system.do(fetch))
-    system.use()
-    system.use_ingress()
-    system.upgrade(fetch)
+    live(system, fetch, fetch, older if before else "")
     say(system.do("vipwire uninstall"))
     system.check_removed("/etc/vipwire", "/var/lib/vipwire")
     system.do("test -e /var/lib/vipwire/admin.kubeconfig && test -e /etc/vipwire/up.env")
@@ -228,15 +256,13 @@ def make_root(suite: str, to: Path) -> None:
     run("mmdebstrap", *options, *(UBUNTU if suite == UBUNTU[0] else (suite,)), to)
 
 
-def complete(root: Path, dist: Path, before: Path | None) -> str:
-    """Copy the release, the package from before and kubectl into a root; return the path of the former there."""
-    shutil.rmtree(root / "root/dist", ignore_errors=True)
-    shutil.copytree(dist, root / "root/dist", ignore=shutil.ignore_patterns("*.tar.gz", "*.oci*"))
+def complete(root: Path, dist: Path, before: Path | None) -> None:
+    """Copy the release, the last one, and kubectl into a root."""
+    for name, source in (("dist", dist), ("before", before)):
+        shutil.rmtree(root / "root" / name, ignore_errors=True)
+        if source:
+            shutil.copytree(source, root / "root" / name, ignore=shutil.ignore_patterns("*.tar.gz", "*.oci*"))
     shutil.copy(ROOT / ".venv/bin/kubectl", root / "usr/bin/kubectl")
-    if before is None:
-        return ""
-    shutil.copy(before, root / "root" / before.name)
-    return f"/root/{before.name}"
 
 
 def try_system(suite: str, way: str, roots: Path, dist: Path, before: Path | None) -> None:
@@ -244,10 +270,13 @@ def try_system(suite: str, way: str, roots: Path, dist: Path, before: Path | Non
     if not root.exists():
         say(f"making the root of {suite}")
         make_root(suite, root)
-    older = complete(root, dist, before)
+    complete(root, dist, before)
+    if way == "pip":
+        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--dest", root / "root/wheels")
+        run(*pip, *wheel_options(SUITES[suite], own_architecture()), "-r", ROOT / "requirements/etcd.lock")
     with Ethernet() as ethernet:
         web = ethernet.host("web", "10.0.0.21")
-        for port, folder in ((8080, ROOT / "docs"), (8081, dist)):
+        for port, folder in ((8080, ROOT / "docs"), (8081, dist), (8082, before or dist)):
             web.start(
                 sys.executable, "-m", "http.server", "--bind", web.address, "--directory", str(folder), str(port)
             )
@@ -256,9 +285,11 @@ def try_system(suite: str, way: str, roots: Path, dist: Path, before: Path | Non
         say(f"--- {suite}, {way}: {system.do('. /etc/os-release; echo $PRETTY_NAME')}")
         try:
             if way == "deb":
-                try_deb(system, suite, older if suite == "bookworm" else "")
+                try_deb(system, suite, before=bool(before))
+            elif way == "pip":
+                try_pip(system, before=bool(before))
             else:
-                try_tree(system)
+                try_tree(system, before=bool(before))
         except RuntimeError:
             say(system.machine.shell("journalctl --no-pager -q -n 60 -o cat").stdout)
             raise
@@ -274,16 +305,17 @@ def main() -> None:
         prog="python -m scripts.release_test", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
-    parser.add_argument("--before", type=Path, help="a package of Debian 12 to upgrade from and to go back to")
+    parser.add_argument("--before", type=Path, help="a folder with the last release, to upgrade from and go back to")
     parser.add_argument("--suite", action="append", choices=[*SUITES, UBUNTU[0]])
-    parser.add_argument("--way", action="append", choices=["deb", "tree"])
+    parser.add_argument("--way", action="append", choices=[*WAYS])
     parser.add_argument("--roots", type=Path, help="a folder that keeps the roots for the next time")
     given = parser.parse_args()
-    suites, ways = given.suite or [*SUITES, UBUNTU[0]], given.way or ["deb", "tree"]
-    trials = [(suite, way) for suite in suites for way in ways if way == "tree" or suite in SUITES]
+    suites, ways = given.suite or [*SUITES, UBUNTU[0]], given.way or [*WAYS]
+    trials = [(suite, way) for suite in suites for way in ways if suite in WAYS[way]]
     for pattern in {file_of(*trial) for trial in trials}:
-        if len(found := list(given.dist.glob(pattern))) != 1:
-            raise SystemExit(f"{given.dist} has {len(found)} files {pattern}, and needs one: make release")
+        for folder in (given.dist, *([given.before] if given.before else ())):
+            if len(found := list(folder.glob(pattern))) != 1:
+                raise SystemExit(f"{folder} has {len(found)} files {pattern}, and needs one: make release")
     with tempfile.TemporaryDirectory(prefix="vipwire-roots-") as name:
         for suite, way in trials:
             try_system(suite, way, given.roots or Path(name), given.dist, given.before)

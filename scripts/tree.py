@@ -2,12 +2,11 @@
 
 The tree runs in /opt/vipwire on any Linux of its architecture, whatever C library the distribution has: Python 3.11,
 its libraries, the C library and its loader are Debian 12's. The archive is a .tar.gz: a minimal system has no zstd or
-xz. share/packages.txt lists the Debian packages that it was made of.
+xz. share/sbom.cdx.json lists the libraries and the Debian packages that its files are from.
 """
 
 import argparse
 import gzip
-import hashlib
 import re
 import shutil
 import sys
@@ -16,10 +15,11 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
+from scripts import materials
 from scripts.environment import ROOT, SHELLS, Environment, commit_time, compile_all, completion, settle, write_manual
 from scripts.interpreters import MACHINES, SUITES, interpreter, own_architecture, run, unpack
+from scripts.materials import Package, read_package
 
 HOME: Final = Path("/opt/vipwire")
 SUITE: Final = SUITES["bookworm"]
@@ -45,8 +45,8 @@ def needed(paths: Iterable[Path]) -> set[str]:
     return set(_NEEDED.findall(said))
 
 
-def copy_interpreter(root: Path, home: Path, architecture: str) -> None:
-    """Copy Python out of an unpacked Debian, and make it use the loader and C library of the tree."""
+def copy_interpreter(root: Path, home: Path, architecture: str) -> set[Path]:
+    """Copy Debian's unpacked Python, and make it use the tree's loader and C library; return the copied files."""
     library = home / "python/lib" / SUITE.python
     ignored = shutil.ignore_patterns(*(each for each in _LEFT_OUT if "/" not in each), "__pycache__")
     shutil.copytree(root / "usr/lib" / SUITE.python, library, ignore=ignored, symlinks=False)
@@ -61,15 +61,17 @@ def copy_interpreter(root: Path, home: Path, architecture: str) -> None:
     libraries = HOME / "python/lib"
     options = ("--set-interpreter", libraries / LOADERS[architecture], "--force-rpath", "--set-rpath", libraries)
     run("patchelf", *options, program)
+    return {root / "usr/bin" / SUITE.python, *(root / "usr/lib" / SUITE.python).rglob("*")}
 
 
-def copy_libraries(root: Path, home: Path, architecture: str) -> None:
-    """Copy the shared libraries that anything in the tree needs, and the loader."""
+def copy_libraries(root: Path, home: Path, architecture: str) -> set[Path]:
+    """Copy the shared libraries that anything in the tree needs, and the loader; return the copied files."""
     triple = f"{MACHINES[architecture]}-linux-gnu"
     folders = [root / "lib" / triple, root / "usr/lib" / triple, root / "lib", root / "lib64"]
     have = {path.name for path in (home / "lib").rglob("*.so*")}
     waiting = needed([home / "python/bin" / SUITE.python, *home.rglob("*.so"), *home.rglob("*.so.*")])
     waiting.add(LOADERS[architecture])
+    copied = set()
     while waiting:
         name = waiting.pop()
         target = home / "python/lib" / name
@@ -78,19 +80,26 @@ def copy_libraries(root: Path, home: Path, architecture: str) -> None:
         source = next((folder / name for folder in folders if (folder / name).exists()), None)
         if source is None:
             raise SystemExit(f"no package of the tree has {name}")
-        shutil.copyfile(source.resolve(), target)
+        shutil.copyfile(source, target)
+        copied.add(source.resolve())
         target.chmod(0o755)
         waiting |= needed([target])
+    return copied
 
 
-def list_packages(root: Path) -> str:
-    """List the Debian packages that were unpacked: SHA-256 and file name, as sha256sum prints them."""
-    files = sorted((root / "var/cache/apt/archives").glob("*.deb"))
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {unquote(path.name)}\n" for path in files]
-    return "".join(lines)
+def find_packages(root: Path, copied: set[Path]) -> list[Package]:
+    """Return the Debian packages that have any of the copied files."""
+    # a package has its files in /lib or /usr/lib, which are one folder
+    names = {str(path.relative_to(root)).removeprefix("usr/") for path in copied if path.is_file()}
+    found = []
+    for file in sorted((root / "var/cache/apt/archives").glob("*.deb")):
+        lines = (line.split(maxsplit=5) for line in run("dpkg-deb", "--contents", file).splitlines())
+        if names & {words[5].removeprefix("./").removeprefix("usr/") for words in lines if words[0].startswith("-")}:
+            found.append(read_package(file))
+    return found
 
 
-def add_files(home: Path, root: Path) -> None:
+def add_files(home: Path, root: Path, packages: list[Package]) -> None:
     share = home / "share"
     write_manual(share / "man/man8")
     (share / "completion").mkdir()
@@ -100,10 +109,9 @@ def add_files(home: Path, root: Path) -> None:
         shutil.copyfile(ROOT / "deploy/systemd" / name, share / name)
     for name in ("LICENSE", "README.md", "CHANGELOG.md"):
         shutil.copyfile(ROOT / name, share / name)
-    (share / "packages.txt").write_text(list_packages(root), encoding="utf-8")
     (share / "licences").mkdir()
-    for path in (root / "usr/share/doc").glob("*/copyright"):
-        shutil.copyfile(path, share / "licences" / path.parent.name)
+    for each in packages:
+        shutil.copyfile(root / "usr/share/doc" / each.name / "copyright", share / "licences" / each.name)
 
 
 def pack_tree(stage: Path, path: Path) -> None:
@@ -133,12 +141,14 @@ def build(wheel: Path, to: Path, architecture: str) -> Path:
         compiler = interpreter(SUITE, Path(folder))
         environment = Environment(HOME, PYTHON, SUITE, architecture)
         stage.mkdir()
-        environment.lay_out(stage, wheel, compiler)
+        libraries = environment.lay_out(stage, wheel, compiler)
         home = stage / HOME.relative_to("/")
-        copy_interpreter(root, home, architecture)
-        copy_libraries(root, home, architecture)
+        copied = copy_interpreter(root, home, architecture) | copy_libraries(root, home, architecture)
+        packages = find_packages(root, copied)
         compile_all(compiler, stage, home / "python/lib" / SUITE.python)
-        add_files(home, root)
+        add_files(home, root, packages)
+        listed = [*libraries, *(each.component() for each in packages)]
+        materials.write(home / "share" / materials.NAME, "vipwire", listed)
         home.rename(stage / name)
         (stage / "opt").rmdir()
         settle(stage)

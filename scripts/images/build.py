@@ -5,24 +5,23 @@ two layers: Debian's packages, and vipwire with its libraries. Equal commits and
 """
 
 import argparse
-import json
 import os
 import platform
 import shutil
 import sys
 import tempfile
-import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from scripts import wheels
+from scripts import materials, wheels
 from scripts.environment import ROOT
 from scripts.images import oci, packages
-from scripts.images.packages import Archive, Package
+from scripts.images.packages import Archive
 from scripts.interpreters import MACHINES, run
 from scripts.interpreters import SYSTEM as PYTHON
+from scripts.materials import Component, Package
 
 from vipwire import __version__
 
@@ -99,16 +98,19 @@ def system(root: Path, fetched: list[Package]) -> None:
     _compile(root, "usr/lib/python3.11")
 
 
-def vipwire(root: Path, kind: Kind, wheel: Path, machine: str) -> None:
-    """Lay out vipwire with its libraries by their hashes."""
+def vipwire(root: Path, kind: Kind, wheel: Path, machine: str) -> list[Component]:
+    """Lay out vipwire with its libraries by their hashes; return the libraries."""
     libraries = root / LIBRARIES
     libraries.mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--target", str(libraries)]
     pip += wheels.platform(machine)
-    run(*pip, "--require-hashes", "-r", ROOT / "requirements" / kind.lock)
+    report = root / "report.json"
+    run(*pip, "--require-hashes", "--report", report, "-r", ROOT / "requirements" / kind.lock)
     run(*pip, "--no-index", wheel)
     for each in (libraries / "bin", *(libraries / house for house in kind.without)):
         shutil.rmtree(each, ignore_errors=True)
+    listed = materials.python_components(libraries, report)
+    report.unlink()
     for info in libraries.glob("*.dist-info"):
         # They name the building machine's files.
         for note in ("direct_url.json", "RECORD", "INSTALLER", "REQUESTED"):
@@ -118,40 +120,13 @@ def vipwire(root: Path, kind: Kind, wheel: Path, machine: str) -> None:
     program.write_text(_PROGRAM, encoding="utf-8")
     program.chmod(0o755)
     _compile(root, str(LIBRARIES))
+    return listed
 
 
 def _compile(root: Path, folder: str) -> None:
     """Write byte code that names no time; the interpreter of Debian 12 is the image's."""
     options: list[str | Path] = ["-q", "-j1", "--invalidation-mode=unchecked-hash", "-s", root, "-p", "/"]
     run(PYTHON, "-m", "compileall", *options, root / folder, environment=os.environ | {"PYTHONHASHSEED": "0"})
-
-
-def materials(kind: Kind, fetched: list[Package], root: Path) -> dict[str, Any]:
-    """List what the image is made of, as CycloneDX."""
-    components = [
-        _component(
-            each.name,
-            each.version,
-            f"deb/debian/{each.name}@{urllib.parse.quote(each.version)}?arch={each.architecture}",
-        )
-        for each in fetched
-    ]
-    for info in sorted((root / LIBRARIES).glob("*.dist-info")):
-        name, _, version = info.name.removesuffix(".dist-info").rpartition("-")
-        if name != "vipwire":
-            components.append(_component(name, version, f"pypi/{name.lower().replace('_', '-')}@{version}"))
-    main = {"type": "container", "name": f"vipwire{kind.suffix}", "version": __version__, "bom-ref": "vipwire"}
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.5",
-        "version": 1,
-        "metadata": {"component": main},
-        "components": components,
-    }
-
-
-def _component(name: str, version: str, path: str) -> dict[str, str]:
-    return {"type": "library", "name": name, "version": version, "purl": f"pkg:{path}", "bom-ref": f"pkg:{path}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +152,9 @@ class Source:
         lower, upper = folder / "system", folder / "vipwire"
         fetched = archive.fetch(kind.packages)
         system(lower, fetched)
-        vipwire(upper, kind, self.wheel, MACHINES[archive.architecture])
-        listed = upper / "usr/share/vipwire/sbom.cdx.json"
-        listed.parent.mkdir(parents=True)
-        listed.write_text(json.dumps(materials(kind, fetched, upper), indent=1) + "\n", encoding="utf-8")
+        listed = [each.component() for each in fetched]
+        listed += vipwire(upper, kind, self.wheel, MACHINES[archive.architecture])
+        materials.write(upper / "usr/share/vipwire" / materials.NAME, f"vipwire{kind.suffix}", listed)
         labels = {
             "org.opencontainers.image.title": f"vipwire{kind.suffix}",
             "org.opencontainers.image.version": __version__,

@@ -6,11 +6,11 @@ No maintainer script runs, so a root for another architecture needs no emulator,
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from scripts.interpreters import run
+from scripts.materials import Package, read_package
 
 KEYS: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SUITES: Final = ("debian bookworm", "debian bookworm-updates", "debian-security bookworm-security")
@@ -58,16 +58,6 @@ Description: a package that the image does without
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A fetched package."""
-
-    name: str
-    version: str
-    architecture: str
-    file: Path
-
-
 class Archive:
     """Debian's archive for one architecture, with lists of packages in a folder of its own."""
 
@@ -90,16 +80,10 @@ class Archive:
         shutil.rmtree(self._cache)
         (self._cache / "partial").mkdir(parents=True)
         self._run("install", "--quiet", "--yes", "--download-only", *names)
-        return sorted(map(_described, self._cache.glob("*.deb")), key=lambda each: each.name)
+        return sorted(map(read_package, self._cache.glob("*.deb")), key=lambda each: each.name)
 
     def _run(self, *arguments: str) -> None:
         run("apt-get", *arguments, environment=self._environ)
-
-
-def _described(file: Path) -> Package:
-    fields = run("dpkg-deb", "--show", "--showformat=${Package} ${Version} ${Architecture}", file)
-    name, version, architecture = fields.split()
-    return Package(name, version, architecture, file)
 
 
 def unpack(packages: list[Package], root: Path) -> None:
