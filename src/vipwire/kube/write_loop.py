@@ -88,17 +88,17 @@ class WriteLoop(Generic[_Key]):
         except REQUEST_ERRORS as error:
             conflict = self._pauses.conflict
             if conflict is not None and isinstance(error, ApiError) and error.code == _CONFLICT:
-                self._pause(key, conflict)
+                self.pause(key, conflict)
             else:
-                self._pause(key, self._pauses.refused)
+                self.pause(key, self._pauses.refused)
                 if not isinstance(error, ApiError) or error.code != _GONE:  # the watch reports deleted objects
                     log.warning(failure, **fields, error=error)
             return False
         if self._pauses.written:
-            self._pause(key, self._pauses.written)
+            self.pause(key, self._pauses.written)
         return True
 
-    def _pause(self, key: _Key, seconds: float) -> None:
+    def pause(self, key: _Key, seconds: float) -> None:
         """Pause a key; then wake the writer in any case."""
         self._waiting[key] = asyncio.get_running_loop().time() + seconds
 

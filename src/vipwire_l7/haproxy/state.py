@@ -66,6 +66,8 @@ class Change:
     before: Maps
     now: Configuration | None
     gone: frozenset[str]
+    outgrown: frozenset[str] = frozenset()
+    """The pools that need more servers than HAProxy has for them: one reason each."""
 
     def __bool__(self) -> bool:
         return bool(self.commands or self.reasons)
@@ -160,7 +162,8 @@ class _Comparison:
         hosts = {site: pair for site, pair in delta.hosts.items() if site in waiting}
         late = delta.certificates if certificates else delta.certificates & gone
         rest = Delta(hosts, pools, late, delta.whole)
-        return Change(commands, tuple(self._reasons), rest, self._before, now, names)
+        outgrown = frozenset(self._outgrown)
+        return Change(commands, tuple(self._reasons), rest, self._before, now, names, outgrown)
 
     def _judge_frontends(self) -> None:
         old, new = self._live.shape, self._wanted.shape

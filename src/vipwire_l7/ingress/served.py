@@ -7,8 +7,10 @@ from vipwire.kube.access.access import Access
 from vipwire.logging import log
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.ingress.status import IngressStatuses
+from vipwire_l7.plan.limits import Limited
 from vipwire_l7.run.app import Options, Part, Served
 from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter, write_statuses
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import IngressKind
@@ -33,7 +35,9 @@ class Ingresses:
     ) -> Iterator[tuple[str, Part]]:
         statuses = IngressStatuses(self._planner, snapshot, lambda: self._addresses(snapshot))
         kinds = {IngressKind.INGRESS: RESOURCES[IngressKind.INGRESS]}
-        yield "status", partial(write_statuses, StatusWriter(access, kinds, statuses, snapshot, leading), desired)
+        rate = Rate(self._options.setting.limits[Limited.STATUSES])
+        writer = StatusWriter(access, kinds, statuses, snapshot, leading, rate)
+        yield "status", partial(write_statuses, writer, desired)
 
     def _addresses(self, snapshot: Snapshot) -> tuple[str, ...] | None:
         """Return the addresses to publish; None while the Service that has them does not exist."""

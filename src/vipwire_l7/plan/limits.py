@@ -22,6 +22,9 @@ class Limited(enum.Enum):
     BACKENDS = "backends"
     CERTIFICATES = "certificates"
     LISTENERS = "listeners"
+    RELOADS = "reloads"
+    STATUSES = "statuses"
+    EVENTS = "events"
 
 
 Most: TypeAlias = Mapping[Limited, int]
@@ -31,8 +34,14 @@ MOST: Final[Most] = {
     Limited.BACKENDS: 10_000,
     Limited.CERTIFICATES: 10_000,
     Limited.LISTENERS: 1_000,
+    Limited.RELOADS: 30,
+    Limited.STATUSES: 10_000,
+    Limited.EVENTS: 60,
 }
-"""Twice the needs of a namespace of 5,000 hosts with a certificate and a backend for each."""
+"""Twice the needs of a namespace of 5,000 hosts with a certificate and a backend for each.
+
+Of reloads, statuses and Events, so many are allowed a minute, and as many at once.
+"""
 Age: TypeAlias = tuple[str, ObjectName, int]
 Demand: TypeAlias = Mapping[tuple[Limited, Hashable], int]
 """The counts of an object: two objects with the same host, certificate or backend count once."""

@@ -35,6 +35,7 @@ from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.plan.certificates import read_pair
 from vipwire_l7.plan.destinations import Destinations, DestinationSetting
+from vipwire_l7.plan.limits import Limited
 from vipwire_l7.plan.planner import Planner, Setting
 from vipwire_l7.run.claim import claim_ingress
 from vipwire_l7.run.confinement import confined
@@ -44,6 +45,7 @@ from vipwire_l7.run.default_certificate import default_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.run.process import Haproxy
+from vipwire_l7.run.rates import Rate, Turns
 from vipwire_l7.run.reporter import IngressReporter
 from vipwire_l7.run.statistics import Statistics
 from vipwire_l7.run.surroundings import Follower, Place, cluster_domains
@@ -210,12 +212,14 @@ class IngressProcess:
         self._snapshot = Snapshot(self._served.resources)
         layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
-        self._teller = IngressReporter(self._snapshot, self._recorder)
+        limits = options.setting.limits
+        self._teller = IngressReporter(self._snapshot, self._recorder, Rate(limits[Limited.EVENTS]))
         destinations = Destinations(destinations_of(options))
         self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
         self._follower = Follower(destinations, options.resolvers, self._access)
+        turns = Turns(Rate(limits[Limited.RELOADS]))
         self._controller = Controller(
-            self._snapshot, self._desired, self.haproxy, self._synced, options.pause, self._follower
+            self._snapshot, self._desired, self.haproxy, self._synced, options.pause, self._follower, turns
         )
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
@@ -314,6 +318,7 @@ class IngressProcess:
         while True:
             await asyncio.sleep(1.0)
             self._report()
+            self._teller.record()
             for health in source.health():
                 if health.error and failing.get(health.resource) != health.error:
                     log.warning(

@@ -23,9 +23,10 @@ from vipwire_l7.haproxy.state import WHOLE, Delta, take_in
 from vipwire_l7.run.control import ControlError, ask, command
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy, Refused
+from vipwire_l7.run.rates import Turns
 from vipwire_l7.run.surroundings import Follower
 from vipwire_l7.watch.objects import IngressEvent
-from vipwire_l7.watch.snapshot import Snapshot
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 START = "start"
 """The reason of the first configuration, and of that after HAProxy exited."""
@@ -52,6 +53,8 @@ class Done:
     reload: str = ""
     failure: str = ""
     repaired: tuple[str, ...] = ()
+    held: ObjectRef | None = None
+    """The first object of a namespace whose changes wait (`Turns`)."""
     old_workers: int = 0
     """Replaced workers that still have connections."""
 
@@ -67,7 +70,9 @@ class Controller:
         tell: Callable[[Done], None],
         pause: float = 1.0,
         follower: Follower | None = None,
+        turns: Turns | None = None,
     ) -> None:
+        self._turns = turns or Turns()
         self._follower = follower
         if follower is not None:
             follower.touched = self._touch
@@ -101,9 +106,14 @@ class Controller:
         return {spare: pool for pool, spare in self._live.placed.items()} if self._live else {}
 
     def emit(self, event: IngressEvent) -> None:
-        self._snapshot.apply(event)
-        self._heard += 1
         self._wake.set()
+        waiting = self._turns.waiting
+        held = self._turns.hold(event)
+        if held is None:
+            self._snapshot.apply(event)
+            self._heard += 1
+        elif held[1].namespace not in waiting:
+            self._tell(Done(0.0, held=held))
 
     def _touch(self, services: Collection[ObjectName]) -> None:
         """Record Services whose destinations may have changed."""
@@ -122,13 +132,15 @@ class Controller:
         await self._haproxy.adopt()
         due: float | None = None
         while True:
+            for event in self._turns.take():
+                self._snapshot.apply(event)
             if self._snapshot.complete:
                 heard, due = self._heard, await self._sync()
                 for tell in self.desired.taken:
                     tell()
                 await self._note_progress(heard if due is None else self._done)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK if due is None else min(due, _LOOK)):
+                async with asyncio.timeout(min(_LOOK if due is None else due, self._turns.wait(), _LOOK)):
                     await self._wake.wait()
             self._wake.clear()
 
@@ -164,12 +176,15 @@ class Controller:
         if live is None or self._failed:
             return await self._reload_in_time(self._failed or START, began)
         change = self.desired.change(live, self._pending)
-        if not change.reasons or self._wait > 0:
+        self._turns.blame(touched, change)
+        wait = max(self._wait, self._turns.wait_for_servers(change))
+        if not change.reasons or wait > 0:
             if change.commands and not await self._command(change.commands, began):
                 return await self._reload_in_time(self._failed, began)
             take_in(live, change)
             self._pending = change.waiting
-        return await self._reload_in_time(change.reasons[0], began) if change.reasons else None
+            return wait if change.reasons else None
+        return await self._reload(change.reasons[0], began)
 
     async def _look(self) -> None:
         """Read HAProxy's state; if another program changed it, compare everything."""
@@ -200,13 +215,14 @@ class Controller:
 
     @property
     def _wait(self) -> float:
-        """Return the seconds until the next reload."""
+        """Return the seconds until the next reload; 0 if HAProxy does not run."""
+        if not self._haproxy.running:
+            return 0.0
         return self._reloaded + self._pause_now - time.monotonic()
 
     async def _reload_in_time(self, reason: str, began: float) -> float | None:
         """Reload HAProxy, or return the seconds until then."""
-        wait = self._wait if self._haproxy.running else 0.0
-        return wait if wait > 0 else await self._reload(reason, began)
+        return wait if (wait := self._wait) > 0 else await self._reload(reason, began)
 
     @property
     def _pause_now(self) -> float:
@@ -217,6 +233,7 @@ class Controller:
         return min(_LONGEST_PAUSE, usual * 2.0 ** max(0, self.old_workers - _MANY_WORKERS))
 
     async def _reload(self, reason: str, began: float) -> float | None:
+        self._turns.reloaded()
         for _ in range(_ATTEMPTS):
             made = replace(
                 self.desired.made(str(self._haproxy.next_folder()), self._live),

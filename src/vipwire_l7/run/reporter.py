@@ -10,6 +10,7 @@ from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.run.controller import START, Done
+from vipwire_l7.run.rates import Rate
 from vipwire_l7.watch.objects import Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
@@ -20,10 +21,12 @@ _EXAMPLES = 3
 class IngressReporter:
     """Reports problems and syncs."""
 
-    def __init__(self, snapshot: Snapshot, recorder: EventRecorder | None) -> None:
+    def __init__(self, snapshot: Snapshot, recorder: EventRecorder | None, rate: Rate) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.registry = CollectorRegistry()
-        self._snapshot, self._recorder = snapshot, recorder
+        self._snapshot, self._recorder, self._rate = snapshot, recorder, rate
+        self._due: dict[Problem | ObjectName, None] = {}
+        """The problems and accepted Ingresses whose Events wait for their namespaces' turns."""
         self._told: frozenset[Problem] = frozenset()
         self._admitted: frozenset[ObjectName] = frozenset()
         self._syncs = Counter(
@@ -55,6 +58,9 @@ class IngressReporter:
         """Log a change of HAProxy."""
         if done.repaired:
             self._repaired(done.repaired)
+            return
+        if done.held:
+            self._held(*done.held)
             return
         how, result = ("reload" if done.reload else "commands"), ("failure" if done.failure else "success")
         self._syncs.labels(how=how, result=result).inc()
@@ -88,17 +94,38 @@ class IngressReporter:
                 field=problem.field,
                 error=problem.message,
             )
-            self._record(
-                problem.kind, problem.object, problem.reason, f"{problem.field}: {problem.message}", EventType.WARNING
-            )
         ours = frozenset(admitted)
-        for name in sorted(ours - self._admitted):
-            self._record("Ingress", name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+        due = {each: None for each in self._due if each in now or each in ours}
+        due |= dict.fromkeys((*sorted(now - self._told), *sorted(ours - self._admitted)))
+        self._due = dict.fromkeys(sorted(due, key=lambda each: not isinstance(each, Problem)))  # problems first
+        self.record()
         kinds = {problem.kind for problem in now | self._told}
         for kind in kinds:
             self._problems.labels(kind=kind).set(sum(problem.kind == kind for problem in now))
         self._ingresses.set(len(ours))
         self._told, self._admitted = now, ours
+
+    def record(self) -> None:
+        """Record the Events that are due, as many as namespaces may have now."""
+        slow = set[str]()
+        for each in tuple(self._due):
+            name = each.object if isinstance(each, Problem) else each
+            if name.namespace in slow or self._rate.wait(name.namespace):
+                slow.add(name.namespace)
+                continue
+            del self._due[each]
+            self._rate.take(name.namespace)
+            if isinstance(each, Problem):
+                self._record(each.kind, name, each.reason, f"{each.field}: {each.message}", EventType.WARNING)
+            else:
+                self._record("Ingress", name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+
+    def _held(self, kind: IngressKind, name: ObjectName) -> None:
+        text = f"{name.namespace} caused too many reloads of HAProxy; its changes wait (--namespace-limit reloads=N)"
+        log.warning("changes of a namespace wait", kind=kind.value, object=name, error=text)
+        if not self._rate.wait(name.namespace):
+            self._rate.take(name.namespace)
+            self._record(kind.value, name, "ChangesWait", text, EventType.WARNING)
 
     def _record(self, kind: str, name: ObjectName, reason: str, message: str, level: EventType) -> None:
         about = self._subject(kind, name)

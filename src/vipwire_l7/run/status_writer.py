@@ -5,6 +5,7 @@ has the resourceVersion of its object: of two writers at once the API server ref
 """
 
 import datetime as dt
+import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -14,11 +15,16 @@ from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
 from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.rates import Rate
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 _PAUSES: Final = Pauses(refused=5.0, conflict=0.0)
+_SLOWED: Final = 1.0
+"""Least seconds that a namespace waits when it has had its number of writes."""
+_ROUND: Final = 32
+"""The writes of one namespace before the next namespace has its turn."""
 _PARENTS: Final = frozenset((IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY))
 
 
@@ -48,16 +54,17 @@ class StatusWriter:
         statuses: Statuses,
         snapshot: Snapshot,
         leading: Callable[[], bool],
+        rate: Rate,
     ) -> None:
-        self._kinds, self._statuses = kinds, statuses
+        self._kinds, self._statuses, self._rate = kinds, statuses, rate
 
         def changes() -> int:
             return snapshot.events(kinds) + (statuses.revision or 0)
 
         self._loop = WriteLoop[ObjectRef](access, "vipwire-status", leading, changes, _PAUSES)
         self._objects = snapshot.follow(statuses_of=kinds.keys())
-        self._due: set[ObjectRef] | None = None
-        """The objects to check; None for all."""
+        self._due: dict[str, set[ObjectRef]] | None = None
+        """The objects to check, by namespace; None for all."""
         self._written: dict[ObjectRef, str] = {}
         """The resourceVersions of the last writes' objects: the watch must show a later one first."""
 
@@ -68,12 +75,31 @@ class StatusWriter:
         await self._loop.run(lambda: None if self._statuses.revision is None else self._statuses, self._keep_all)
 
     async def _keep_all(self, objects: FencedObjects, statuses: Statuses) -> None:
-        due = self._due = set(statuses.all()) if self._due is None else self._due
-        due |= {*statuses.take_changed(), *self._objects.take()}
-        for ref in sorted((ref for ref in due if not self._loop.waits(ref)), key=parents_first):
-            await self._keep(objects, ref)
-            if not self._loop.waits(ref):  # the API server accepted the write
-                due.discard(ref)
+        if self._due is None:
+            self._due = _by_namespace(statuses.all())
+        for namespace, more in _by_namespace((*statuses.take_changed(), *self._objects.take())).items():
+            self._due.setdefault(namespace, set()).update(more)
+        may = (refs for namespace, refs in self._due.items() if not self._rate.wait(namespace))
+        for ref in sorted((ref for refs in may for ref in self._turn(refs)), key=parents_first):
+            if not self._rate.wait(ref[1].namespace):
+                await self._keep(objects, ref)
+                if not self._loop.waits(ref):  # the API server accepted the write
+                    self._due[ref[1].namespace].discard(ref)
+        self._due = {namespace: refs for namespace, refs in self._due.items() if refs}
+        self._continue(self._due)
+
+    def _turn(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
+        """Choose the next objects of one namespace."""
+        return heapq.nsmallest(_ROUND, (ref for ref in refs if not self._loop.waits(ref)), parents_first)
+
+    def _continue(self, due: Mapping[str, set[ObjectRef]]) -> None:
+        """Let the loop come back for the rest: at once, or when a namespace that waits may have writes again."""
+        for namespace, refs in due.items():
+            wait = self._rate.wait(namespace)
+            ref = next((each for each in refs if wait or not self._loop.waits(each)), None)
+            if ref is not None and not self._loop.waits(ref):
+                self._loop.pause(ref, max(_SLOWED, wait) if wait else 0.0)
+                self.wake()
 
     async def _keep(self, objects: FencedObjects, ref: ObjectRef) -> None:
         patch = self._statuses.patch(ref, format_time(dt.datetime.now(dt.UTC)))  # noqa: TID251  # this is the shell
@@ -92,7 +118,15 @@ class StatusWriter:
             if answer.get("metadata", {}).get("resourceVersion") != version:  # the status did change
                 self._written[ref] = version
 
+        self._rate.take(name.namespace)
         await self._loop.write(ref, send, "cannot write a status", kind=kind.value, object=name)
+
+
+def _by_namespace(refs: Iterable[ObjectRef]) -> dict[str, set[ObjectRef]]:
+    found: dict[str, set[ObjectRef]] = {}
+    for ref in refs:
+        found.setdefault(ref[1].namespace, set()).add(ref)
+    return found
 
 
 async def write_statuses(writer: StatusWriter, desired: Desired) -> None:

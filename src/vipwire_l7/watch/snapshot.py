@@ -205,7 +205,7 @@ class Snapshot:
             case Deleted(kind, name, problems):
                 self._set(kind, name, None, problems)
             case Upserted(changed, problems):
-                kind = _kind_of(changed)
+                kind = kind_of(changed)
                 self._set(kind, changed.name, changed, problems)
         self._events[kind] += 1
 
@@ -317,7 +317,7 @@ class Snapshot:
             self._services.add(after.service)
 
 
-def _kind_of(value: IngressObject) -> IngressKind:
+def kind_of(value: IngressObject) -> IngressKind:
     return value.kind if isinstance(value, Declared) else _KINDS[type(value)]
 
 

@@ -36,6 +36,7 @@ from vipwire_l7.run.controller import Controller, Done
 from vipwire_l7.run.default_certificate import default_certificate, make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy
+from vipwire_l7.run.rates import Turns
 from vipwire_l7.run.surroundings import Follower
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import INGRESS_KINDS, IngressKind
@@ -257,6 +258,7 @@ async def site(
     setting: Setting | None = None,
     destinations: DestinationSetting = TRIAL,
     resolvers: Sequence[tuple[str, int]] = (),
+    turns: Turns | None = None,
     **layout: Any,
 ) -> AsyncIterator[Site]:
     """Run a site; HAProxy ends with it."""
@@ -269,7 +271,7 @@ async def site(
     judge = Destinations(destinations)
     desired = Desired(snapshot, IngressPlanner(setting or Setting()), made, pem, judge)
     follower = Follower(judge, resolvers)
-    controller = Controller(snapshot, desired, haproxy, done.append, pause, follower)
+    controller = Controller(snapshot, desired, haproxy, done.append, pause, follower, turns)
     here = Site(controller, haproxy, http, https, done, free_port())
     for kind in INGRESS_KINDS:
         controller.emit(Listed(cast("Any", kind), ()))

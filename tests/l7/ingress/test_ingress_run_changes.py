@@ -9,7 +9,9 @@ from pathlib import Path
 from types import FrameType
 
 import aiohttp
-from tests.l7.ingress.site import Site, endpoint, endpoint_slice, in_site, ingress, play, rule, service
+from tests.l7.ingress.site import Json, Site, endpoint, endpoint_slice, in_site, ingress, play, rule, service
+
+from vipwire_l7.run.rates import Rate, Turns
 
 OLD = tuple(f"127.0.0.{number}" for number in range(21, 25))
 NEW = tuple(f"127.0.0.{number}" for number in range(31, 35))
@@ -94,6 +96,50 @@ async def test_no_request_fails_during_twenty_reloads(here: Site) -> None:
 
     answers, reloads = await under_load(here, reload)
     assert (set(answers), reloads) == ({"200"}, 20)
+
+
+def of(namespace: str, *objects: Json) -> list[Json]:
+    return [each | {"metadata": each["metadata"] | {"namespace": namespace}} for each in objects]
+
+
+def needing_a_reload(number: int) -> Json:
+    """Return an Ingress with another setting of its backend and another path for each number."""
+    rules = rule("evil.example.com", "/", f"/{number}")
+    return ingress("web", rules, annotations={"vipwire.io/timeout-server": f"{number + 10}s"})
+
+
+def test_a_namespace_that_causes_reloads_all_the_time_waits_alone(tmp_path: Path) -> None:
+    """Its changes wait together; its endpoints, and a neighbour's changes with a reload, do not."""
+    now = 1_000.0
+
+    async def compete(here: Site) -> None:
+        nonlocal now
+        for each in OLD[:2]:
+            await here.pod(each)
+        web = [service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])])]
+        here.put(*of("evil", *web), *of("good", *web))
+        for number in range(10):
+            here.put(*of("evil", needing_a_reload(number)))
+            await here.settled()
+        assert len(here.reloads) == 1 + 3  # the start is nobody's
+        moved = endpoint_slice("web", here.pod_port, [endpoint(OLD[1])])
+        mine = ingress("web", rule("good.example.com", "/"), annotations={"vipwire.io/timeout-server": "9s"})
+        here.put(*of("evil", moved), *of("good", mine))
+        await here.settled()
+        assert len(here.reloads) == 1 + 3 + 1
+        assert await here.pods_of("http://evil.example.com/", times=4) == {OLD[1]}
+        assert (await here.curl("http://good.example.com/")).code == 200
+        assert sum(bool(each.held) for each in here.done) == 1
+        now += 60
+        here.put(*of("good", endpoint_slice("web", here.pod_port, [endpoint(OLD[0])])))
+        await here.settled()
+        assert len(here.reloads) == 1 + 3 + 1 + 1
+        assert {each.path for each in here.controller.desired.plan.routes if each.owner.namespace == "evil"} == {
+            "",
+            "/9",
+        }
+
+    play(tmp_path, compete, turns=Turns(Rate(3, lambda: now)))
 
 
 @in_site()

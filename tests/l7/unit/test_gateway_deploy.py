@@ -33,6 +33,7 @@ from vipwire_l7.ingress.status import IngressStatuses
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
 from vipwire_l7.run.election import LeaseKeeper
+from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter
 from vipwire_l7.watch.kinds import RESOURCES as OF_INGRESS
 from vipwire_l7.watch.kinds import IngressResource
@@ -196,7 +197,7 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
         resources = at_versions(kinds, await served_versions(access))
         keeper, events = LeaseKeeper(access, ObjectName("default", "edge"), "me"), EventRecorder(access, "me", qps=0)
         statuses = GatewayStatuses(planner, snapshot, CONTROLLER)
-        writer = StatusWriter(access, resources, statuses, snapshot, keeper.leading)
+        writer = StatusWriter(access, resources, statuses, snapshot, keeper.leading, Rate(1_000))
         work = (
             ApiSource(access, resources.values()).run(Snapshot(kinds).apply),
             writer.run(),
@@ -231,7 +232,7 @@ def writing(access: Access, keeper: LeaseKeeper) -> Iterator[Coroutine[Any, Any,
     snapshot.apply(Upserted(Ingress(ObjectName("default", "web"), "vipwire"), ()))
     planner.update(snapshot, 0.0)
     statuses = IngressStatuses(planner, snapshot, lambda: ("192.0.2.1",))
-    yield StatusWriter(access, OF_INGRESS, statuses, snapshot, keeper.leading).run()
+    yield StatusWriter(access, OF_INGRESS, statuses, snapshot, keeper.leading, Rate(1_000)).run()
 
 
 @pytest.mark.parametrize(("folder", "kinds"), [(FOLDER, RESOURCES), (BOTH, WITH_INGRESS)], ids=["alone", "both"])

@@ -28,6 +28,7 @@ from vipwire_l7.ingress.status import IngressStatuses
 from vipwire_l7.plan.destinations import Destinations
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.run.election import LeaseKeeper
+from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter
 from vipwire_l7.run.surroundings import Follower
 from vipwire_l7.watch.kinds import RESOURCES
@@ -166,7 +167,7 @@ async def _ask(recorder: Recorder, access: Access) -> None:
     planner = IngressPlanner(Setting())
     planner.update(snapshot, 0.0)
     statuses = IngressStatuses(planner, snapshot, lambda: ("192.0.2.1",))
-    writer = StatusWriter(access, RESOURCES, statuses, snapshot, keeper.leading)
+    writer = StatusWriter(access, RESOURCES, statuses, snapshot, keeper.leading, Rate(1_000))
     work = (
         ApiSource(access, RESOURCES.values()).run(Snapshot().apply),
         keeper.run(),

@@ -27,6 +27,7 @@ from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.ingress.status import IngressStatuses
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter
 from vipwire_l7.watch.objects import INGRESS_KINDS, BackendService, Declared, Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
@@ -190,7 +191,7 @@ class Said:
 
 def writer_of(said: Said, access: Access, snapshot: Snapshot) -> StatusWriter:
     statuses = GatewayStatuses(cast("Any", said), snapshot, CONTROLLER)
-    return StatusWriter(access, RESOURCES, statuses, snapshot, lambda: True)
+    return StatusWriter(access, RESOURCES, statuses, snapshot, lambda: True, Rate(1_000))
 
 
 def writers(access: Access, snapshot: Snapshot) -> Iterator[Awaitable[None]]:
@@ -204,7 +205,7 @@ def writers(access: Access, snapshot: Snapshot) -> Iterator[Awaitable[None]]:
     yield ServiceWriter(access, ObjectName("default", "pods"), CONTROLLER, snapshot, lambda: True).run(
         lambda: services
     )
-    yield StatusWriter(access, WITH_INGRESS, of_ingress, snapshot, lambda: True).run()
+    yield StatusWriter(access, WITH_INGRESS, of_ingress, snapshot, lambda: True, Rate(1_000)).run()
 
 
 async def test_no_writer_reads_anything_while_nothing_changes() -> None:

@@ -15,9 +15,11 @@ from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.run.versions import served_versions
 from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions, manifests
+from vipwire_l7.plan.limits import Limited
 from vipwire_l7.run.app import Part, Served
 from vipwire_l7.run.controller import Controller
 from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter, write_statuses
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import INGRESS_KINDS, IngressKind
@@ -61,7 +63,9 @@ class GatewayParts:
     ) -> Iterator[tuple[str, Part]]:
         statuses = GatewayStatuses(self._planner, snapshot, self._setting.controller)
         kinds = {kind: each for kind, each in self._resources.items() if kind not in INGRESS_KINDS}
-        yield "statuses", partial(write_statuses, StatusWriter(access, kinds, statuses, snapshot, leading), desired)
+        rate = Rate(self._setting.limits[Limited.STATUSES])
+        writer = StatusWriter(access, kinds, statuses, snapshot, leading, rate)
+        yield "statuses", partial(write_statuses, writer, desired)
         if self._ingresses and self._ingresses.parts:
             yield from self._ingresses.parts(access, snapshot, desired, leading)
         pods = self._setting.services
