@@ -1,7 +1,7 @@
 """Writes weighted choices as map entries, so that a command changes the weights. Pure.
 
-A request draws one of a hundred numbers, and the entry `choice:number` leads to a pool. If the sum of the weights
-does not divide a hundred, the choice is written as rules (`choices`), since a map would not share exactly.
+A request draws a number below the sum of the weights, and the entry `choice:number` leads to a pool. The choice's
+name ends with that sum. If the sum exceeds `_MOST`, the choice is written as rules (`choices`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,17 +11,16 @@ from vipwire_l7.haproxy.words import line
 from vipwire_l7.plan.sites import Chance, Choice
 
 SHARES: Final = "shares"
-_DRAWN: Final = 100
+_MOST: Final = 256
 _IS_SHARED: Final = "{{ var(txn.target) -m beg choice: }}"
 
 
 def shares_of(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
     """Return the map entries of a choice; none if it needs rules. `choices` are the names of all choices."""
-    whole = next((each.whole for step in choice.steps for each in step.when if isinstance(each, Chance)), 0)
-    if not whole or _DRAWN % whole or not choices.isdisjoint(choice.targets):
+    if not 0 < choice.whole <= _MOST or not choices.isdisjoint(choice.targets):
         return {}
     drawn: list[str] = []
-    left = whole
+    left = choice.whole
     for step in choice.steps:
         match step.when:
             case ():
@@ -30,14 +29,15 @@ def shares_of(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
                 pass
             case _:
                 return {}
-        drawn += [step.target] * (part * _DRAWN // whole)
+        drawn += [step.target] * part
         left -= part
     return {f"{choice.name}:{number}": target for number, target in enumerate(drawn)}
 
 
 def share_lines(file: str, rule: str = "http-request") -> Iterator[str]:
     """Write the rules that draw, after those of the other choices. `rule` is the keyword that each begins with."""
-    yield line(f"{rule} set-var(txn.draw) rand({_DRAWN}) if {_IS_SHARED}")
+    yield line(f"{rule} set-var(txn.whole) var(txn.target),field(3,:) if {_IS_SHARED}")
+    yield line(f"{rule} set-var(txn.draw) rand,mod(txn.whole) if {_IS_SHARED}")
     yield line(f"{rule} set-var(txn.target) var(txn.target),concat(:,txn.draw),map_str({file}) if {_IS_SHARED}")
 
 

@@ -20,10 +20,9 @@ from vipwire_l7.haproxy.readings import APART
 from vipwire_l7.haproxy.shares import SHARES, shared_choices
 from vipwire_l7.haproxy.slots import Slots, used
 from vipwire_l7.plan.plan import HostPlan, sites_of
-from vipwire_l7.plan.sites import BROKEN, CLOSED, NOWHERE, REFUSED, UNAVAILABLE, Frontend, apart_of
+from vipwire_l7.plan.sites import ANSWERS, Frontend, apart_of
 
 MOST_COMMANDS = 20_000
-_ALWAYS = frozenset({UNAVAILABLE, CLOSED, BROKEN, REFUSED, NOWHERE})
 _HOSTS = frozenset({"sites", "listeners", APART})
 """The maps whose values are no targets."""
 
@@ -264,7 +263,7 @@ class _Comparison:
             return (mark, to) not in self._rules
         if to.startswith("choice:"):
             return self._shares.get(to, False)
-        return to in _ALWAYS or any(each.inner_target == to for each in self._live.shape.frontends.values())
+        return to in ANSWERS or any(each.inner_target == to for each in self._live.shape.frontends.values())
 
     def _site(self, name: str, key: str, to: str) -> str:
         """Return the site of a map entry, or at least its mark."""

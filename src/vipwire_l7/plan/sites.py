@@ -26,6 +26,8 @@ REFUSED = "refused"
 """The pool that closes connections: BROKEN without HTTP."""
 NOWHERE = "nowhere"
 """The pool that answers 404 for a path without a rule."""
+ANSWERS = frozenset({UNAVAILABLE, CLOSED, BROKEN, REFUSED, NOWHERE})
+"""The pools without endpoints: HAProxy itself answers."""
 EVERY_HOST = "*"
 """The site of rules without a host."""
 
@@ -132,6 +134,11 @@ class Choice:
     @property
     def targets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(step.target for step in self.steps))
+
+    @property
+    def whole(self) -> int:
+        """The sum of the weights, 0 without weights."""
+        return next((each.whole for step in self.steps for each in step.when if isinstance(each, Chance)), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +339,8 @@ def pool_name(service: ObjectName, port: int, policy: Policy) -> str:
 
 
 def choice_of(steps: tuple[Step, ...]) -> Choice:
-    """Make a choice, named by its content."""
-    return Choice(f"choice:{_digest(repr(steps))}", steps)
+    """Make a choice, named by its content. The name ends with the sum of the weights."""
+    return Choice(f"choice:{_digest(repr(steps))}:{Choice('', steps).whole}", steps)
 
 
 def _digest(text: str) -> str:

@@ -73,7 +73,7 @@ def test_a_service_that_is_new_takes_a_spare_backend_until_it_goes(here: Gateway
 
 
 def test_weights_of_a_split_are_entries_of_a_map(here: GatewaySite) -> None:
-    for first, second in ((1, 1), (0, 1), (1, 9), (90, 10)):
+    for first, second in ((1, 1), (0, 1), (1, 9), (90, 10), (1, 2), (97, 130)):
         here.put(route("split.org", SPLIT % (first, second)))
         here.settle()
         found = Counter(here.ask("edge", "split.org").pod for _ in range(200))
