@@ -213,7 +213,12 @@ class IngressProcess:
         layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
         limits = options.setting.limits
-        self._teller = IngressReporter(self._snapshot, self._recorder, Rate(limits[Limited.EVENTS]))
+        self._keeper: LeaseKeeper | None = None
+        if self._access and options.lease is not None:
+            identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+            self._keeper = LeaseKeeper(self._access, options.lease, identity)
+        rate = Rate(limits[Limited.EVENTS])
+        self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._leading)
         destinations = Destinations(destinations_of(options))
         self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
         self._follower = Follower(destinations, options.resolvers, self._access)
@@ -288,17 +293,14 @@ class IngressProcess:
             yield "datagrams", self._beside.run
         if self._recorder:
             yield "events", self._recorder.run
+        if self._keeper:
+            yield "election", self._keeper.run
         if self._access and self._served.parts:
-            yield from self._status(self._access, self._served.parts)
+            yield from self._served.parts(self._access, self._snapshot, self._desired, self._leading)
 
-    def _status(self, access: Access, parts: Parts) -> Iterator[tuple[str, Part]]:
-        """Yield the tasks for the status: the election, if there is one, and the writers."""
-        keeper = None
-        if self._options.lease is not None:
-            keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
-            yield "election", keeper.run
-        leading = keeper.leading if keeper else lambda: True
-        yield from parts(access, self._snapshot, self._desired, leading)
+    def _leading(self) -> bool:
+        """Report whether this replica writes statuses and Events: the elected one, or the only one."""
+        return self._keeper is None or self._keeper.leading()
 
     def _synced(self, done: Done) -> None:
         systemd.notify(systemd.READY)
@@ -310,7 +312,7 @@ class IngressProcess:
         desired = self._controller.desired
         if self._reported != desired.judgements:
             self._reported = desired.judgements
-            self._teller.problems(desired.problems, desired.plan.admitted)
+            self._teller.problems(desired.problems, desired.plan)
 
     async def _tell(self, source: Source) -> None:
         """Report problems that change nothing in HAProxy, and a source that fails."""

@@ -1,7 +1,12 @@
-"""Reports to the log, Events and metrics: each problem once, and again if it comes back."""
+"""Reports to the log, Events and metrics: each problem once, and again if it comes back.
+
+Of several replicas the leader alone records the Events of objects.
+"""
 
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
@@ -9,24 +14,37 @@ from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire_l7.plan.sites import ANSWERS, SitePlan
 from vipwire_l7.run.controller import START, Done
+from vipwire_l7.run.election import SECONDS
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.watch.objects import Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
 _API = "networking.k8s.io/v1"
 _EXAMPLES = 3
+_WITHOUT_LEADER: Final = 2.0 * SECONDS
+"""Seconds for which a replica keeps Events, in case that it becomes the leader after one that did not record them."""
+_REJECTED, _PARTLY = "Rejected", "PartlyRejected"
 
 
 class IngressReporter:
     """Reports problems and syncs."""
 
-    def __init__(self, snapshot: Snapshot, recorder: EventRecorder | None, rate: Rate) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        recorder: EventRecorder | None,
+        rate: Rate,
+        leading: Callable[[], bool] = lambda: True,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.registry = CollectorRegistry()
         self._snapshot, self._recorder, self._rate = snapshot, recorder, rate
-        self._due: dict[Problem | ObjectName, None] = {}
-        """The problems and accepted Ingresses whose Events wait for their namespaces' turns."""
+        self._leading = leading
+        self._due: dict[Problem | ObjectName, float] = {}
+        """The problems and accepted Ingresses whose Events wait for their namespaces' turns or a leader, by time."""
+        self._served = frozenset[ObjectName]()
         self._told: frozenset[Problem] = frozenset()
         self._admitted: frozenset[ObjectName] = frozenset()
         self._syncs = Counter(
@@ -83,7 +101,7 @@ class IngressReporter:
             message = f"other programs had changed {len(names)} entries of HAProxy: {examples}"
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
-    def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:
+    def problems(self, problems: Iterable[Problem], plan: SitePlan) -> None:
         """Report new problems, and newly accepted Ingresses."""
         now = frozenset(problems)
         for problem in sorted(now - self._told):
@@ -94,10 +112,11 @@ class IngressReporter:
                 field=problem.field,
                 error=problem.message,
             )
-        ours = frozenset(admitted)
-        due = {each: None for each in self._due if each in now or each in ours}
-        due |= dict.fromkeys((*sorted(now - self._told), *sorted(ours - self._admitted)))
-        self._due = dict.fromkeys(sorted(due, key=lambda each: not isinstance(each, Problem)))  # problems first
+        self._served = frozenset(each.owner for each in plan.routes if each.target not in ANSWERS)
+        ours = frozenset(plan.admitted)
+        due = {each: at for each, at in self._due.items() if each in now or each in ours}
+        due |= dict.fromkeys((*sorted(now - self._told), *sorted(ours - self._admitted)), time.monotonic())
+        self._due = dict(sorted(due.items(), key=lambda each: not isinstance(each[0], Problem)))  # problems first
         self.record()
         kinds = {problem.kind for problem in now | self._told}
         for kind in kinds:
@@ -106,7 +125,11 @@ class IngressReporter:
         self._told, self._admitted = now, ours
 
     def record(self) -> None:
-        """Record the Events that are due, as many as namespaces may have now."""
+        """Record the Events that are due, as many as namespaces may have now, if this replica is the leader."""
+        if not self._leading():
+            oldest = time.monotonic() - _WITHOUT_LEADER
+            self._due = {each: at for each, at in self._due.items() if at >= oldest}
+            return
         slow = set[str]()
         for each in tuple(self._due):
             name = each.object if isinstance(each, Problem) else each
@@ -116,14 +139,16 @@ class IngressReporter:
             del self._due[each]
             self._rate.take(name.namespace)
             if isinstance(each, Problem):
-                self._record(each.kind, name, each.reason, f"{each.field}: {each.message}", EventType.WARNING)
+                is_served = (each.kind, each.reason) == ("Ingress", _REJECTED) and name in self._served
+                reason = _PARTLY if is_served else each.reason
+                self._record(each.kind, name, reason, f"{each.field}: {each.message}", EventType.WARNING)
             else:
                 self._record("Ingress", name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
 
     def _held(self, kind: IngressKind, name: ObjectName) -> None:
         text = f"{name.namespace} caused too many reloads of HAProxy; its changes wait (--namespace-limit reloads=N)"
         log.warning("changes of a namespace wait", kind=kind.value, object=name, error=text)
-        if not self._rate.wait(name.namespace):
+        if self._leading() and not self._rate.wait(name.namespace):
             self._rate.take(name.namespace)
             self._record(kind.value, name, "ChangesWait", text, EventType.WARNING)
 

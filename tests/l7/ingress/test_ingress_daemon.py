@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -232,6 +233,7 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
         ingress("web", rule("a.example.com", "/"), annotations=redirect),
         ingress("bad", rule("a.example.com", "/z"), rule("b.example.com", "/", service="none")),
         ingress("theirs", defaultBackend=backend("web"), ingressClassName="nginx"),
+        ingress("some", rule("some.example.com", "/"), annotations=redirect | {"vipwire.io/retries": "many"}),
     )
 
     async def scenario(kubectl: Kubectl, config: Path) -> None:
@@ -261,6 +263,32 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
             await here.until(status_follows)
             await told("delete", "ingress", "bad")
             await here.until_code("b.example.com", 404)
+
+            async def events_of(name: str) -> list[tuple[str, int]]:
+                found = json.loads(await told("get", "events", "-o", "json"))["items"]
+                about = (each for each in found if each["involvedObject"]["name"] == name)
+                return sorted((each["reason"], each["count"]) for each in about)
+
+            assert await events_of("some") == [("PartlyRejected", 1), ("Sync", 1)]
+            (tmp_path / "second").mkdir()
+            async with daemon(tmp_path / "second") as second:
+                await second.start("--kubeconfig", str(config), "--publish-service", "default/edge")
+                await second.until_code("a.example.com", 308)
+                await told("annotate", "ingress", "some", "vipwire.io/retries=few", "--overwrite")
+
+                async def is_reported() -> bool:
+                    return ("PartlyRejected", 1) in (await events_of("some"))[1:]
+
+                await here.until(is_reported)
+                await asyncio.sleep(2)
+                assert await events_of("some") == [("PartlyRejected", 1), ("PartlyRejected", 1), ("Sync", 1)]
+                await here.kill(signal.SIGTERM)
+                await told("annotate", "ingress", "some", "vipwire.io/retries=no", "--overwrite")
+
+                async def is_reported_by_the_next() -> bool:
+                    return len(await events_of("some")) > 3
+
+                await second.until(is_reported_by_the_next)
 
     with up(tmp_path / "cluster"):
         config = tmp_path / "cluster" / "admin.kubeconfig"
