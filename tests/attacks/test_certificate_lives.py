@@ -33,8 +33,9 @@ class Machine:
     def said(self) -> str:
         return self._log.read_text()
 
-    def is_ready(self) -> bool:
-        asked = (str(self.data / "node.kubeconfig"), "", "GET", "/api/v1/nodes/m1", "")
+    def is_ready(self, kubeconfig: Path | None = None) -> bool:
+        """Report whether the Node is Ready, asked with the machine's own credentials or with others."""
+        asked = (str(kubeconfig or self.data / "node.kubeconfig"), "", "GET", "/api/v1/nodes/m1", "")
         command = [sys.executable, "-c", CLIENT, *asked]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         found = json.loads(done.stdout)["status"].get("conditions", ()) if done.returncode == 0 else ()
@@ -79,6 +80,8 @@ def test_a_machine_renews_in_time_and_joins_again_after_a_long_sleep(
         until(lambda: "it has ended, or the clock here is wrong" in machine.said(), machine.said)
         assert not machine.is_ready()
         machine.end()
+        admin = data / "admin.kubeconfig"
+        until(lambda: not machine.is_ready(admin), "the API server has seen that the machine was away")
         machine.start(*joining())
         until(machine.is_ready, machine.said)
         assert "the certificate of Node m1 has ended: this machine joins again" in machine.said()
