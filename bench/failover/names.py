@@ -66,7 +66,7 @@ class Named(Servers):
             words = (*UP, *STORE, "--node-name", rival)
         command = [sys.executable, "-m", "vipwire", *words, "--data-dir", str(folder)]
         done = self.lab.run(SPARE, command, check=False, timeout=PATIENCE)
-        if done.returncode != 1 or f"that is alive is Node {rival}" not in done.stderr:
+        if done.returncode != 1 or f"is Node {rival}" not in done.stderr:
             raise SystemExit(f"a rival of {rival} ended with {done.returncode}: {done.stderr}")
         return done.stderr.splitlines()[-1]
 

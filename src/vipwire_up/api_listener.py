@@ -172,7 +172,7 @@ def _listen_within(server: ApiServer, serving: Serving, address: str, port: int,
         server.listen_too(serving, inner_socket(address, port), tls)
     except OSError as error:
         log.warning(
-            "the API server cannot listen at this address; Service kubernetes has no endpoint",
+            "the API server cannot listen on this address; Service kubernetes has no endpoint",
             address=address,
             port=port,
             reason=error.strerror,

@@ -35,10 +35,10 @@ _FOLDER: Final = click.option(
 _etcd_options = with_flags(
     click.option("--etcd-servers", default="", help="URLs of etcd's members, separated by commas."),
     click.option("--etcd-cafile", default="", help="Authority of etcd's certificates; a PEM file."),
-    click.option("--etcd-certfile", default="", help="Certificate that etcd knows us by; a PEM file."),
+    click.option("--etcd-certfile", default="", help="Client certificate for etcd; a PEM file."),
     click.option("--etcd-keyfile", default="", help="Its key."),
-    click.option("--etcd-prefix", default="", help="What all keys begin with; /vipwire if not given."),
-    click.option("--etcd-username", default="", help="User of etcd, if it has users."),
+    click.option("--etcd-prefix", default="", help="Prefix of all keys; default /vipwire."),
+    click.option("--etcd-username", default="", help="User name at etcd, if etcd has users."),
     click.option("--etcd-password-file", default="", help="File with the user's password."),
 )
 
@@ -50,17 +50,25 @@ _etcd_options = with_flags(
     type=click.Choice(["sqlite", "etcd"]),
     default="sqlite",
     show_default=True,
-    help="Where objects are: in a file of the data directory, or in etcd, which several servers share.",
+    help="Store of objects: a file in the data directory (embedded), or etcd, which several servers can share.",
 )
 @_etcd_options
-@click.option("--bind-address", default="127.0.0.1", show_default=True, help="Where the API server listens.")
-@click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port; 0 is any.")
+@click.option(
+    "--bind-address", default="127.0.0.1", show_default=True, help="Address at which the API server listens."
+)
+@click.option(
+    "--secure-port",
+    type=click.IntRange(0, 65535),
+    default=6443,
+    show_default=True,
+    help="Port; 0 means any free port.",
+)
 @click.option("--tls-san", "names", multiple=True, help="A further name or address in the server's certificate.")
 @click.option(
     "--cluster-signing-duration",
     default="720h",
     show_default=True,
-    help="How long certificates of servers and machines are good; vipwire renews them after two thirds of it.",
+    help="Lifetime of certificates of servers and machines; vipwire renews them after two thirds of the lifetime.",
 )
 @click.option(
     "--store-limit",
@@ -76,36 +84,40 @@ _etcd_options = with_flags(
     "--service-cluster-ip-range",
     default="10.96.0.0/16,fd00:10:96::/112",
     show_default=True,
-    help="CIDRs of ClusterIPs, one of each family, the default family first; counts at the first start only.",
+    help="CIDRs of ClusterIPs, one of each family, the default family first; used at the first start only.",
 )
 @click.option("--service-node-port-range", default="30000-32767", show_default=True, help="Ports of NodePorts.")
 @PROXY
 @PROXY_MODE
 @click.option("--dns/--no-dns", default=True, show_default=True, help="Answer DNS for the Services.")
-@click.option("--dns-address", default="127.0.0.1", show_default=True, help="Where DNS listens.")
+@click.option("--dns-address", default="127.0.0.1", show_default=True, help="Address at which DNS listens.")
 @click.option(
-    "--dns-port", type=click.IntRange(0, 65535), default=53, show_default=True, help="UDP and TCP; 0 is any."
+    "--dns-port",
+    type=click.IntRange(0, 65535),
+    default=53,
+    show_default=True,
+    help="Port for UDP and TCP; 0 means any free port.",
 )
 @click.option(
     "--dns-upstream",
     "upstream",
     multiple=True,
-    help="Server for other names, IP or IP:port; may be given again. Those of /etc/resolv.conf if not given.",
+    help="Server for other names, IP or IP:port; repeatable. Default: the servers in /etc/resolv.conf.",
 )
 @click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
 @click.option(
     "--load-balancer-range",
     "load_balancer_ranges",
     multiple=True,
-    help="CIDR of addresses for LoadBalancer Services; may be given again.",
+    help="CIDR of addresses for LoadBalancer Services; repeatable.",
 )
-@click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
-@click.option("--view-bind-address", default="", help="Where the proxy's page is served: see `vipwire view --help`.")
+@click.option("--announce-interface", default="", help="Interface on which to announce these addresses: ARP and NDP.")
+@click.option("--view-bind-address", default="", help="Address of the proxy's page: see `vipwire view --help`.")
 @bgp_flags
 @PROBES
 @EXEC_PROBES
 @EXEC_PROBES_USER
-@click.option("--takeover", is_flag=True, help="Take the place of the up or proxy that runs here: it ends first.")
+@click.option("--takeover", is_flag=True, help="Replace the running up or proxy, which ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def up(**flags: Any) -> None:
     """Run an API server for Services, its store, controllers, DNS and a proxy, in one process.
@@ -128,9 +140,9 @@ def up(**flags: Any) -> None:
 @click.option("-n", "--namespace", default="default", show_default=True, help="The Service's namespace.")
 @click.option("--type", "kind", type=click.Choice(["ClusterIP", "NodePort", "LoadBalancer"]), default="ClusterIP")
 @click.option("--protocol", type=click.Choice(["TCP", "UDP", "SCTP"]), default="TCP", show_default=True)
-@click.option("--check", default="", help="Health check of each endpoint: tcp or http:/path. Without it, none.")
+@click.option("--check", default="", help="Health check of each endpoint: tcp or http:/path. By default, no check.")
 @click.option(
-    "--check-seconds", type=click.IntRange(1, 3600), default=2, show_default=True, help="Between two checks."
+    "--check-seconds", type=click.IntRange(1, 3600), default=2, show_default=True, help="Time between two checks."
 )
 @click.option(
     "--external-traffic-policy",
@@ -138,9 +150,9 @@ def up(**flags: Any) -> None:
     type=click.Choice(["Cluster", "Local"]),
     default="Cluster",
     show_default=True,
-    help="Local: clients from outside reach the endpoints of the machine that they come to, and no others.",
+    help="Local: clients from outside reach only the endpoints on the machine at which they arrive.",
 )
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig for the API server.")
 @click.pass_context
 def expose(
     context: click.Context,
@@ -201,7 +213,9 @@ def restore(data_dir: Path, source: Path) -> None:
 
 @store.command()
 @_FOLDER
-@click.option("--to", "target", type=click.Choice(["etcd", "sqlite"]), required=True, help="Where objects go.")
+@click.option(
+    "--to", "target", type=click.Choice(["etcd", "sqlite"]), required=True, help="Store to which to copy the objects."
+)
 @_etcd_options
 def migrate(data_dir: Path, target: str, **flags: str) -> None:
     """Move all objects from the data directory to etcd, or back. No `vipwire up` may run meanwhile.

@@ -179,7 +179,7 @@ def reached(said: Path | None, tell: Callable[[str], object]) -> Access:
         return load_access(said)
     found = kubectls() or of_this_machine()
     if found is None:
-        where = f"there is no ~/.kube/config, and in {FOLDER} no admin.kubeconfig that may be read"
+        where = f"there is no ~/.kube/config, and in {FOLDER} no readable admin.kubeconfig"
         raise ConfigError(f"no API server: $KUBECONFIG is not set, {where} (is `vipwire up` running?)")
     return found.access(tell)
 
@@ -242,7 +242,7 @@ def reached_at(service: Object) -> Iterator[str]:
         yield f"{name}: port {node_port} of this machine"
     if spec.get("type") == "LoadBalancer" and not _given(service):
         where = f"`kubectl describe service {meta['name']}`, and `--load-balancer-range` of `vipwire up`"
-        yield f"{name}: no load balancer has given it an address yet: see {where}"
+        yield f"{name}: no load balancer has assigned an address yet: see {where}"
 
 
 def _folders(namespace: str) -> Iterable[str]:

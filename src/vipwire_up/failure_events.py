@@ -30,7 +30,7 @@ class Complaints:
         known = isinstance(thing, Key) and thing.resource in BY_ID and thing.resource != EVENTS.id
         if known and not again and len(self._waiting) < _MOST:
             assert isinstance(thing, Key)  # noqa: S101  # as above
-            self._waiting.append((thing, f"{part} cannot use this object, and puts it aside: {in_short(error)}"))
+            self._waiting.append((thing, f"{part} cannot use this object, and ignores it: {in_short(error)}"))
             self._heard.set()
 
     async def run(self) -> None:

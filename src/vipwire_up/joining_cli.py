@@ -32,7 +32,7 @@ FOLDER: Final = click.option(
 )
 _TOKEN: Final = "VIPWIRE_TOKEN"  # noqa: S105  # the name of a variable
 _KUBECONFIG: Final = click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="An admin's; as kubectl finds it if not given."
+    "--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig of an admin; default as for kubectl."
 )
 
 
@@ -59,13 +59,15 @@ def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) ->
     default="",
     envvar=_TOKEN,
     callback=_hidden,
-    help="A bootstrap token: vipwire token create. Other users see a command line until its program has begun.",
+    help="A bootstrap token: vipwire token create. Other users can read a command line until the program starts.",
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token, such as /dev/stdin.")
 @click.option("--ca-hash", default="", help="The hash of the cluster's authority, sha256:…")
 @NODE_NAME
 @NODE_IP
-@click.option("--server", is_flag=True, help="Prepare for an API server here: fetch the authority's key, and end.")
+@click.option(
+    "--server", is_flag=True, help="Prepare this machine for an API server: fetch the authority's key, and exit."
+)
 @NODE_LEASE
 @PROBES
 @EXEC_PROBES
@@ -76,11 +78,13 @@ def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "--relay-port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Port of 127.0.0.1 that leads to the API; 0 is any.",
+    help="Port of 127.0.0.1 that forwards to the API server; 0 means any free port.",
 )
-@click.option("--announce-interface", default="", help="Announce LoadBalancer addresses here: ARP and NDP.")
+@click.option(
+    "--announce-interface", default="", help="Interface on which to announce LoadBalancer addresses: ARP and NDP."
+)
 @bgp_flags
-@click.option("--takeover", is_flag=True, help="Take the place of the join or proxy that runs here: it ends first.")
+@click.option("--takeover", is_flag=True, help="Replace the running join or proxy, which ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 @click.pass_context
 def join(context: click.Context, /, **flags: Any) -> None:
@@ -97,9 +101,9 @@ def join(context: click.Context, /, **flags: Any) -> None:
 
 @click.command()
 @FOLDER
-@click.option("--force", is_flag=True, help="Leave also if no API server answers.")
-@click.option("--keep-rules", is_flag=True, help="Leave the rules in the kernel as they are.")
-@click.option("--node", default="", help="Take another machine out, as an admin: one that is lost or not trusted.")
+@click.option("--force", is_flag=True, help="Leave even if no API server answers.")
+@click.option("--keep-rules", is_flag=True, help="Keep the rules in the kernel.")
+@click.option("--node", default="", help="Remove another machine, as an admin: one that is lost or not trusted.")
 @_KUBECONFIG
 @click.pass_context
 def leave(context: click.Context, /, *, force: bool, keep_rules: bool, node: str, **where: Any) -> None:
@@ -122,9 +126,11 @@ def token() -> None:
 @token.command()
 @FOLDER
 @_KUBECONFIG
-@click.option("--ttl", default="24h", show_default=True, help="How long it lasts, such as 2h30m; 0 is for ever.")
-@click.option("--server", is_flag=True, help="It may fetch the authority's key, to make a further API server.")
-@click.option("--description", default="", help="What it is for.")
+@click.option("--ttl", default="24h", show_default=True, help="Lifetime, such as 2h30m; 0 means no expiry.")
+@click.option(
+    "--server", is_flag=True, help="Allow the machine to fetch the authority's key, for a further API server."
+)
+@click.option("--description", default="", help="Description of the token.")
 @click.pass_context
 def create(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
     """Make a token, and print the command that joins a machine."""
@@ -152,7 +158,7 @@ def certificates(context: click.Context, /, **where: Any) -> None:
 @token.command()
 @FOLDER
 @_KUBECONFIG
-@click.option("--keep-machines", is_flag=True, help="The certificates of machines that joined with it stay in force.")
+@click.option("--keep-machines", is_flag=True, help="Keep the certificates of machines that joined with the token.")
 @click.argument("name", callback=_hidden)
 @click.pass_context
 def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where: Any) -> None:

@@ -46,7 +46,7 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
         if flags["server"] and (
             unused := sorted(set(given) - _OF_SERVERS - ({"proxy"} if not flags["proxy"] else set()))
         ):
-            where = "give it to `vipwire up`, which --server prepares and does not run"
+            where = "set this flag for `vipwire up`; --server only prepares the machine"
             raise ConfigError(f"--{unused[0].replace('_', '-')}: {where}")
         member = _member(flags)
         if member is None:
@@ -57,7 +57,7 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
         log.configure(setting.proxy.logging)
 
     def ready(url: str) -> None:
-        click.echo(f"joined as Node {member.node}: the API is at {url}, and leads to {', '.join(member.servers)}")
+        click.echo(f"joined as Node {member.node}: {url} forwards to {', '.join(member.servers)}")
 
     with plain_errors(), claim_folder(setting.folder, setting.proxy, "vipwire join", takeover=flags["takeover"]):
         event_loop.run(run(setting, member, ready))
@@ -98,9 +98,9 @@ def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str
         raise ConfigError(f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first")
     if flags["ca_hash"] and flags["ca_hash"] != (pin := folder.pin()):
         why = "vipwire leave first (--force if its servers are gone)"
-        raise ConfigError(f"--ca-hash: this machine is in the cluster of another authority, {pin}: {why}")
+        raise ConfigError(f"--ca-hash: this machine belongs to a cluster with another authority, {pin}: {why}")
     if (flags["token"] or flags["token_file"]) and joining.has_ended(folder.node, now()):
-        note(f"the certificate of Node {found.node} has ended: this machine joins again")
+        note(f"the certificate of Node {found.node} has expired: joining again")
         return _new_member(folder, flags, url, found.node)
     if url and url not in found.servers:
         with plain_errors():
@@ -108,7 +108,7 @@ def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str
             found = Member(found.node, merged(found.servers, (url,)))
             folder.save(found)
     if flags["token"] or flags["token_file"]:
-        note(f"this machine is Node {found.node} already: it needs no token, and reads none")
+        note(f"this machine is already Node {found.node}: ignoring the token")
     return found
 
 
@@ -150,7 +150,7 @@ def leave_cluster(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
         folder = Folder(data_dir)
         member = folder.member()
         if member is None:
-            raise VipwireError(f"{data_dir}: this machine has joined no cluster")
+            raise VipwireError(f"{data_dir}: this machine belongs to no cluster")
         end_holder(data_dir)
         try:
             asyncio.run(say_goodbye(folder, member))
@@ -172,7 +172,7 @@ def _remove_rules() -> None:
 def dismiss(kubeconfig: Path | None, node: str) -> None:
     with plain_errors():
         asyncio.run(manage.dismiss(expose.reached(kubeconfig, note), node))
-        say(f"Node {node} is out: its certificates are refused")
+        say(f"Node {node} is removed: the API servers refuse its certificates")
 
 
 def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server: bool) -> None:
@@ -182,7 +182,7 @@ def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server:
         except ValueError as error:
             raise ConfigError(f"--ttl: {error}") from error
         if seconds < 0:
-            raise ConfigError(f"--ttl {ttl}: is over already")
+            raise ConfigError(f"--ttl {ttl}: must be in the future")
     with plain_errors():
         access = expose.reached(kubeconfig, note)
         say(asyncio.run(manage.create_token(access, seconds, servers=server, description=description)))

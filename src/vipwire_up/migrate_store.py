@@ -92,7 +92,9 @@ async def _check_nobody_serves(transfer: Transfer, records: Iterable[Record]) ->
     _, later = await transfer.records()
     for record in _held(later):
         if record.revision != before.get(record.key.name):
-            raise StoreError(f"{record.key.name.removeprefix(lease_name(''))}: its API server runs: stop it first")
+            raise StoreError(
+                f"{record.key.name.removeprefix(lease_name(''))}: its API server runs: stop that server first"
+            )
 
 
 def _held(records: Iterable[Record]) -> Iterator[Record]:

@@ -70,7 +70,7 @@ async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, n
     owner = await store.owner()
     if owner and not (folder / "pki/ca.crt").exists():
         why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}/pki"
-        raise StoreError(f"etcd holds a cluster at prefix {prefix}, and this machine has no part in it: {why}")
+        raise StoreError(f"etcd has a cluster at prefix {prefix}, which this machine has not joined: {why}")
     traces = [name for name in (_NOTE, FILE) if (folder / name).exists()]
     if traces and not owner:
         was = f"the objects of this cluster were at {noted}" if noted else "this is a server of a cluster"
@@ -96,7 +96,11 @@ def _write_note(note: Path, text: str) -> None:
         if not note.exists() or note.read_text(encoding="utf-8") != text:
             write_private(note, text.encode())
     except (OSError, ValueError) as error:
-        log.warning("cannot note where the objects are; a start does not tell an empty etcd", file=note, error=error)
+        log.warning(
+            "cannot record the place of the objects; a later start cannot detect an empty etcd",
+            file=note,
+            error=error,
+        )
 
 
 def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
@@ -107,7 +111,7 @@ def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
         raise StoreError(f"the cluster at etcd's prefix {prefix} was {owner.decode()}: use that, or migrate it back")
     if owner != fingerprint(folder, now):
         why = "choose another --etcd-prefix, or use the ca.crt and ca.key of that cluster"
-        raise StoreError(f"etcd holds another cluster at prefix {prefix}: {folder} has not its authority: {why}")
+        raise StoreError(f"etcd has another cluster at prefix {prefix}: {folder} does not have its authority: {why}")
 
 
 def fingerprint(folder: Path, now: datetime) -> bytes:

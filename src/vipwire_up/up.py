@@ -114,7 +114,7 @@ async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     tell_loose_modes(setting.folder)
     store = await open_store(setting.folder, setting.store_limit, setting.etcd, now)
     for record in store.damaged():
-        log.error("a stored object is damaged; it is left out until it is deleted", object="/".join(record.key))
+        log.error("a stored object is damaged; ignoring the object until its deletion", object="/".join(record.key))
     cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))
     async with asyncio.TaskGroup() as tasks:
         storing = tasks.create_task(store.run())

@@ -102,7 +102,7 @@ def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:
 def read_prober(flags: Mapping[str, Any], node: str) -> Prober:
     name = flags["exec_probes_user"]
     if name and not flags["exec_probes"]:
-        raise ConfigError(f"--exec-probes-user {name}: no commands are run without --exec-probes")
+        raise ConfigError(f"--exec-probes-user {name}: without --exec-probes, vipwire runs no commands")
     return Prober(node, flags["exec_probes"], RunAs.named(name) if name else None)
 
 
@@ -144,10 +144,10 @@ def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config 
     everywhere = {name: value for name, value in environment_flags().items() if name not in _OURS_TO_SAY}
     if not flags["proxy"]:
         if given:
-            raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, and --no-proxy runs none")
+            raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, but --no-proxy is set")
         return None
     if others := sorted(_OURS_TO_SAY & given.keys()):
-        raise ConfigError(f"--{others[0]} cannot be given here: vipwire sets it for this proxy itself")
+        raise ConfigError(f"--{others[0]} is not allowed here: vipwire sets it for this proxy")
     if others := sorted(_ALONE & given.keys()):
         why = "give it before --" if others[0] == "takeover" else "leave it out"
         raise ConfigError(f"--{others[0]} behind -- is for `vipwire proxy` alone: {why}")

@@ -77,14 +77,14 @@ def test_a_machine_renews_in_time_and_joins_again_after_a_long_sleep(
         machine.end()
         jump(clock, "+61d")  # the machine was off
         machine.start()
-        until(lambda: "it has ended, or the clock here is wrong" in machine.said(), machine.said)
+        until(lambda: "expired, or the clock here is wrong" in machine.said(), machine.said)
         assert not machine.is_ready()
         machine.end()
         admin = data / "admin.kubeconfig"
         until(lambda: not machine.is_ready(admin), "the API server has seen that the machine was away")
         machine.start(*joining())
         until(machine.is_ready, machine.said)
-        assert "the certificate of Node m1 has ended: this machine joins again" in machine.said()
+        assert "the certificate of Node m1 has expired: joining again" in machine.said()
         assert len(serials(data, "in force")) == 1
         machine.end()
     jump(clock, "+800d")  # a backup from before all certificates ended

@@ -124,7 +124,7 @@ def test_up_under_a_limit_of_file_sizes_refuses_writes_until_the_limit_is_raised
         kubectl(data, "create", "configmap", "kept")
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
         with pytest.raises(
-            AssertionError, match=f"{data}/store.db: the disk fails or is full: the change was not made"
+            AssertionError, match=f"{data}/store.db: the disk fails or is full: the store did not make the change"
         ):
             kubectl(data, "create", "configmap", "refused")
         assert "configmap/kept" in kubectl(data, "get", "configmaps", "--output", "name")

@@ -43,7 +43,7 @@ class Announced:
         for address in addresses:
             text = str(ipaddress.ip_address(address))
             self._note(text, AnnouncedAddress(self._interface))
-            log.info("an address is announced", address=text, interface=self._interface, node=self._node)
+            log.info("announcing an address", address=text, interface=self._interface, node=self._node)
             message = f"{text} is announced by {self._node} on {self._interface}"
             self._report(text, "AddressAnnounced", message, "Normal")
 
@@ -51,18 +51,20 @@ class Announced:
         """Log addresses that this machine no longer announces. The next machine reports that it announces them."""
         for address in addresses:
             self._note(address, None)
-            log.info("an address is not announced here any more", address=address, interface=self._interface)
+            log.info("stopped announcing an address", address=address, interface=self._interface)
 
     def claimed(self, address: bytes, hardware: bytes) -> None:
         text, other = str(ipaddress.ip_address(address)), hardware.hex(":")
         self._note(text, AnnouncedAddress(self._interface, other=other))
-        self._conflict(address, hardware, "another machine announces an address of ours", "too")
+        self._conflict(address, hardware, "another machine announces this machine's address", "too")
 
     def in_use(self, address: str, hardware: bytes) -> None:
         """Report a machine that already answers for an address. vipwire does not announce that address."""
         packed = ipaddress.ip_address(address).packed
         self._note(address, AnnouncedAddress(self._interface, here=False, other=hardware.hex(":")))
-        self._conflict(packed, hardware, "an address is in use already; it is not announced", "and so not by us")
+        self._conflict(
+            packed, hardware, "another machine uses the address; not announcing the address", "and so not by us"
+        )
 
     def _note(self, address: str, announced: AnnouncedAddress | None) -> None:
         if self._path is None or self._addresses.get(address) == announced:
@@ -82,7 +84,7 @@ class Announced:
         self._told[address, hardware] = now
         text, other, where = str(ipaddress.ip_address(address)), hardware.hex(":"), self._interface
         log.warning(said, address=text, hardware=other, interface=where)
-        self._report(text, "AddressConflict", f"{text} is announced by {other} on {where}, {more}", "Warning")
+        self._report(text, "AddressConflict", f"{other} announces {text} on {where}, {more}", "Warning")
 
     def _report(self, address: str, reason: str, message: str, kind: str) -> None:
         for name in self.holders(address):

@@ -331,7 +331,7 @@ class Claims:
             if error.code in (404, 409):
                 return False
             raise
-        log.warning("a machine does not announce any more: its addresses are taken", node=node, by=self.node)
+        log.warning("a machine has stopped announcing: taking over its addresses", node=node, by=self.node)
         return True
 
     def _noted(self, lease: Object, began: float) -> Object:

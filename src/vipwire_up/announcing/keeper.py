@@ -103,10 +103,10 @@ class AddressKeeper:
         if self._announcer is None or self._serves is not None or self._speaks():
             return ""
         if self._carrier is not None and not self._carrier.up:
-            return f"silent: interface {self._interface} has no carrier"
+            return f"not announcing: interface {self._interface} has no carrier"
         if not self._named():
-            return f"silent: another machine may have the name of Node {self._claims.node}"
-        return f"silent: {self._told or 'the Lease of this machine is not renewed'}"
+            return f"not announcing: another machine may have the name of Node {self._claims.node}"
+        return f"silent: {self._told or 'this machine cannot renew its Lease'}"
 
     @property
     def note(self) -> str:
@@ -128,7 +128,7 @@ class AddressKeeper:
                 await self._claims.resign()
         self._fall_silent_about(mine)
         for address in mine:
-            log.info("handed an address over", address=address, to=wanted.get(address, ""))
+            log.info("handed over an address", address=address, to=wanted.get(address, ""))
 
     async def _follow(self, follow: Follow) -> None:
         await follow(self._take)
@@ -185,7 +185,7 @@ class AddressKeeper:
         while not self._leaving:
             self._link_news.clear()
             if self._carrier is not None and self._carrier.number not in (0, number):
-                raise VipwireError(f"interface {self._interface} was replaced by another one of its name")
+                raise VipwireError(f"a new interface has the name {self._interface}")
             pause: float | None
             if not self._named():
                 self._claims.fall_silent()
@@ -234,16 +234,21 @@ class AddressKeeper:
         if carrier.up:
             log.info("the interface has a carrier again", interface=self._interface)
         else:
-            log.warning("the interface has no carrier: others may take the addresses", interface=self._interface)
+            log.warning(
+                "the interface has no carrier: other machines may take over the addresses",
+                interface=self._interface,
+            )
             self._claims.fall_silent()
             self._fall_silent_about(tuple(self._speaking))
         self._link_news.set()
 
     def _say(self, error: str, *, fell_silent: bool) -> None:
         if error:
-            log.warning("cannot renew the Lease that addresses are announced by", error=error)
+            log.warning("cannot renew the Lease for announcements", error=error)
         if fell_silent:
-            log.warning("fell silent: other machines may take the addresses", addresses=",".join(self._speaking))
+            log.warning(
+                "stopped announcing: other machines may take over the addresses", addresses=",".join(self._speaking)
+            )
 
     async def _settle_on_news(self) -> None:
         while True:

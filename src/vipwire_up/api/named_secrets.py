@@ -137,4 +137,4 @@ def _listed(value: Any) -> Iterable[Any]:
 
 
 def _other_secrets(since: int) -> Any:
-    return expired(f"other Secrets are named by Ingresses and Gateways than at resource version {since}: list again")
+    return expired(f"Ingresses and Gateways refer to other Secrets than at resource version {since}: list again")

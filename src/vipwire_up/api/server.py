@@ -130,7 +130,7 @@ class ApiServer:
         except Exception:  # noqa: BLE001  # an error in one request must not end its connection
             if self._failures.due(request.path):
                 _LOG.exception("request failed: %s %s", request.method, request.path)
-            return status(internal("the server failed; its log says why"))
+            return status(internal("internal error: see the server's log"))
 
     async def _answer_to(self, request: Exchange, user: authorization.User) -> Reply | None:
         if "impersonate-user" in request.headers:
@@ -298,7 +298,7 @@ def _is_page(path: str) -> bool:
 
 def _left_out(record: Record) -> str:
     name = "/".join(filter(None, record.key[1:]))
-    return f"what is stored of {record.key.resource} {name} is damaged, and left out of lists: delete it"
+    return f"the stored {record.key.resource} {name} is damaged, and missing in lists: delete the object"
 
 
 def _content(request: Exchange) -> str:

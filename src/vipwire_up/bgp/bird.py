@@ -81,7 +81,7 @@ class Bird:
             return
         said = await self._ask("configure")
         if "Reconfigured" not in said and "Reconfiguration in progress" not in said:
-            raise VipwireError(f"BIRD does not take its configuration: {said}")
+            raise VipwireError(f"BIRD rejects its configuration: {said}")
 
     async def answers(self) -> bool:
         return "ready" in await self._ask("show", "status") if self._socket.exists() else False

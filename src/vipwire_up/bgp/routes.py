@@ -105,7 +105,7 @@ def _kinds(name: ObjectName, text: str | None) -> tuple[tuple[str, ...] | None, 
     if words == ["none"] or not words:
         return (), ()
     if wrong := [each for each in words if each not in KINDS]:
-        why = f"{wrong[0]!r} is none of {', '.join(KINDS)}, none; the flags count"
+        why = f"{wrong[0]!r} must be one of {', '.join(KINDS)}, none; the flags apply"
         return None, (Problem("Service", name, f"metadata.annotations[{BGP}]", why),)
     return tuple(words), ()
 

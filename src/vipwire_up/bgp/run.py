@@ -23,7 +23,7 @@ RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (SERVICES, SLICES
 _LOOK_SECONDS: Final = 5.0
 """Seconds between checks that BIRD runs and which Gateways listen here."""
 _GATHER_SECONDS: Final = 0.05
-NO_ROUTER_ID: Final = "--bgp-router-id is missing: this machine has no IPv4 address to take it from"
+NO_ROUTER_ID: Final = "--bgp-router-id: required, because this machine has no IPv4 address"
 
 
 class BgpSpeaker:
@@ -110,7 +110,7 @@ class BgpSpeaker:
         try:
             return self._waiting()
         except OSError as error:
-            log.warning("cannot see where programs listen; addresses of Gateways are not announced", error=str(error))
+            log.warning("cannot list listening sockets; not announcing addresses of Gateways", error=str(error))
             return frozenset()
 
     def _take(self, event: Event) -> None:

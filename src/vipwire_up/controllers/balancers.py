@@ -108,13 +108,13 @@ class Balancers:
                 missing.append(family)
             else:
                 found.append(address)
-        return found, "" if found else f"no address is left for {', '.join(missing)}"
+        return found, "" if found else f"no free address for {', '.join(missing)}"
 
     def _refusal(self, asked: str) -> str:
         if not family_of(asked) or not self._pool.has(asked):
             ranges = ", ".join(map(str, self._pool.networks))
-            return f"spec.loadBalancerIP {asked} is in none of the ranges {ranges}"
-        return f"spec.loadBalancerIP {asked} is another Service's" if self._pool.is_taken(asked) else ""
+            return f"spec.loadBalancerIP {asked} is outside of the ranges {ranges}"
+        return f"another Service has spec.loadBalancerIP {asked}" if self._pool.is_taken(asked) else ""
 
     async def _write(self, service: Object, addresses: Sequence[str]) -> None:
         ingress = [{"ip": address, "ipMode": mode_of(service)} for address in addresses]

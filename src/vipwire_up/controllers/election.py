@@ -124,7 +124,7 @@ class Election:
             async with asyncio.timeout(self._careful.patience):
                 fence = await self._raise_fence()
         except _FAILURES as error:
-            log.warning("elected, but cannot begin", lease=NAME, error=error)
+            log.warning("elected, but cannot start", lease=NAME, error=error)
             return
         log.info("runs the controllers", lease=NAME, identity=self._identity)
         async with asyncio.TaskGroup() as tasks:
@@ -133,7 +133,7 @@ class Election:
                 await self._hold(renewed)
             finally:
                 leading.cancel()
-        log.warning("another server runs the controllers, or nobody can renew the Lease", lease=NAME)
+        log.warning("another server runs the controllers, or this server cannot renew the Lease", lease=NAME)
 
     async def _hold(self, renewed: float) -> None:
         """Renew the Lease until renewals fail for too long, or another process holds it."""

@@ -88,7 +88,7 @@ class GatewayServices:
             elif there is None:
                 await self._registry.create(SERVICES, name[0], wanted_service(gateway), _OPTIONS)
             elif not _belongs(there, gateway):
-                problem = f"the Service {service} is not this Gateway's: it has no address"
+                problem = f"Service {service} belongs to another owner: the Gateway has no address"
             else:
                 if differs(there, wanted := wanted_service(gateway, there)):
                     await self._registry.change(SERVICES, name[0], service, lambda old: merged(old, wanted), _OPTIONS)

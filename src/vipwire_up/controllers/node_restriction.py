@@ -30,8 +30,8 @@ from vipwire_up.nodes.node import NODE_LEASES, SERVERS
 USER: Final = "system:node:"
 _OURS: Final = (ADDRESSES, MACHINES, SERVERS, ELECTED)
 """Prefixes of Leases in kube-system: of announcers, addresses, machines, servers and elections."""
-_OWN_ONLY: Final = "a machine writes what is its own only"
-_MACHINES_ONLY: Final = "machines and API servers do"
+_OWN_ONLY: Final = "a machine may write its own objects only"
+_MACHINES_ONLY: Final = "only machines and API servers may"
 
 
 class NodeRestriction:

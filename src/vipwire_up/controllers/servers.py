@@ -59,7 +59,7 @@ class Server:
         while record := self._registry.store.read(key_of(LEASES, NAMESPACE, self._name)):
             if not (left := self._claim.wait(readable(record))):
                 return frozenset((holder_of(readable(record)),)) - {""}
-            self._tell("another API server had this Node's name just now: waiting for the end of its Lease")
+            self._tell("another API server recently had this Node's name: waiting for its Lease to expire")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, _LOOK_SECONDS)):
                     await self._registry.store.wait_for_change(LEASES.id)
@@ -89,7 +89,7 @@ class Server:
         try:
             await self._claim.renew(objects, NAMESPACE, self._name, now, metadata={"labels": _IDENTITY})
         except NameStillHeldError:
-            self._tell("another API server has this Node's name, or had it just now")
+            self._tell("another API server has this Node's name, or recently had it")
         except ApiError:
             pass  # the store reports its own failure
         else:
@@ -145,7 +145,7 @@ class OwnSlices:
             return True
         meta = value["metadata"]
         if server:
-            log.info("an API server has gone; its endpoint goes", node=server, slice=meta["name"])
+            log.info("an API server has gone; removing its endpoint", node=server, slice=meta["name"])
         await self._registry.delete(ENDPOINT_SLICES, meta["namespace"], meta["name"], options=_OPTIONS)
         return False
 

@@ -81,12 +81,13 @@ class Authority:
         for left in sorted(self._folder.glob("*.crt")):
             raise ConfigError(
                 f"{self.pair.key}: is missing, but {left.name} is there: put the key back, from a backup or from "
-                f"another API server of the cluster; or move {self._folder} away to have a new authority made, which "
-                f"no machine and no kubeconfig trusts yet"
+                f"another API server of the cluster; or, for a new authority, which no machine and no kubeconfig "
+                f"trusts yet, move {self._folder} away"
             )
         if (self._folder.parent / "tokens.csv").exists():
             log.warning(
-                "made a new certificate authority: no machine and no kubeconfig trusts it", file=self.pair.key
+                "created a new certificate authority, which no machine and no kubeconfig trusts yet",
+                file=self.pair.key,
             )
 
     def _own_certificate(self) -> x509.Certificate:
@@ -94,13 +95,16 @@ class Authority:
         if self.pair.certificate.exists():
             found = _load_certificate(self.pair)
             if not _is_of(found, self._key):
-                remedy = f"put back the right one, or delete {self.pair.certificate} to have one made for the key"
-                raise ConfigError(f"{self.pair.certificate}: not of the key beside it: {remedy}")
+                remedy = (
+                    f"restore the right certificate, or delete {self.pair.certificate}: vipwire then "
+                    "creates one for the key"
+                )
+                raise ConfigError(f"{self.pair.certificate}: does not match the key beside it: {remedy}")
             if self._is_valid(found, _YEAR):
                 return found
             log.warning(
-                "the authority's certificate is not valid now: it is signed again, with the same key; copy it, "
-                "and kubeconfigs, again wherever copies are",
+                "the authority's certificate is not valid now: signing it again with the same key; renew copies of "
+                "the certificate and of kubeconfigs",
                 from_time=found.not_valid_before_utc.isoformat(),
                 to_time=found.not_valid_after_utc.isoformat(),
             )
@@ -186,9 +190,7 @@ class Authority:
             usable = found is not None and found.serial_number not in self._revoked
             if found is None or not usable or not self._is_valid(found, dt.timedelta()):
                 raise ConfigError(f"{pair.certificate}: cannot be written: {error.strerror}") from error
-            log.error(
-                "a certificate cannot be renewed; the old one is used", file=pair.certificate, reason=error.strerror
-            )
+            log.error("cannot renew a certificate; using the old one", file=pair.certificate, reason=error.strerror)
         return pair
 
     def _signed(

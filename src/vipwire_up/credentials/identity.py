@@ -125,7 +125,7 @@ def load_tokens(path: Path) -> dict[str, User]:
             rows = (f'{secrets.token_urlsafe(32)},{i.user},{i.file},"{i.role.value}"\n' for i in IDENTITIES)
             write_private(path, "".join(rows).encode())
     except OSError as error:
-        log.error("cannot write tokens; nobody can authenticate by token", file=path, reason=error.strerror)
+        log.error("cannot write tokens; clients cannot authenticate by token", file=path, reason=error.strerror)
         return {}
     try:
         return parse_tokens(path, path.read_bytes())
@@ -164,7 +164,7 @@ def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
             update_private(path, yaml.safe_dump(found, sort_keys=False).encode())
         except (ConfigError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            log.error("cannot write a kubeconfig; the old one stays", file=path, reason=reason)
+            log.error("cannot write a kubeconfig; keeping the old one", file=path, reason=reason)
     return folder / "admin.kubeconfig"
 
 

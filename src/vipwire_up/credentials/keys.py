@@ -74,7 +74,7 @@ class Keys:
             try:
                 take(path, content)
             except ConfigError as error:
-                log.error("cannot use a credentials file; its earlier content stays in force", reason=error)
+                log.error("cannot use a credentials file; its earlier content applies", reason=error)
             else:
                 log.info("read a credentials file again", file=path)
         if changed := self._known != before:
@@ -100,7 +100,7 @@ class Keys:
             self.tls.load_cert_chain(pair.certificate, pair.key)
             self.tls.load_verify_locations(authority.pair.certificate)
             self._shown = now
-            log.info("renewed the certificate: new connections get it", file=pair.certificate)
+            log.info("renewed the certificate for new connections", file=pair.certificate)
         if self._url:
             write_kubeconfigs(self._folder, authority, self._url)
 

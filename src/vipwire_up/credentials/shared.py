@@ -80,7 +80,7 @@ class SharedCredentials:
                 await self._publish()
         except ApiError as error:
             if str(error) != self._told:
-                log.warning("cannot write which credentials are withdrawn; it is tried again", error=error)
+                log.warning("cannot write the list of revoked credentials; trying again", error=error)
             self._told = str(error)
             return True
         self._told = ""
@@ -132,7 +132,7 @@ class SharedCredentials:
         for node, ended in list(self._ended.items()):
             await refuse_certificates(self._objects, node, partial(_is_among, ended), self._registry.clock())
             self._ended.pop(node, None)
-            log.info("refusing certificates that have ended with their token or their Node", node=node)
+            log.info("revoking certificates of a deleted token or Node", node=node)
 
     async def _publish(self) -> None:
         name = f"{SERVERS}{self._node}"

@@ -10,14 +10,14 @@ from vipwire.errors import VipwireError
 
 @click.command()
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server; in a Pod not needed."
+    "--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig for the API server; not needed in a Pod."
 )
 @click.option("--master", help="The API server's URL, in place of the kubeconfig's.")
 @click.option(
     "--manifests",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Read Services and endpoints from this file or folder in place of an API server; may be given again.",
+    help="Read Services and endpoints from this file or folder instead of an API server; repeatable.",
 )
 @click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the cluster's names.")
 @click.option(
@@ -26,46 +26,59 @@ from vipwire.errors import VipwireError
     multiple=True,
     default=("0.0.0.0",),  # noqa: S104  # a Pod's own
     show_default=True,
-    help="An address to answer at; may be given again (:: for IPv6).",
+    help="Address at which to listen; repeatable (:: for IPv6).",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=53, show_default=True, help="UDP and TCP; 0 takes any."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=53,
+    show_default=True,
+    help="Port for UDP and TCP; 0 means any free port.",
 )
 @click.option(
-    "--upstream", multiple=True, help="A server to ask for other names: IP, IP:port, [IP]:port; may be given again."
+    "--upstream", multiple=True, help="Upstream server for other names: IP, IP:port, [IP]:port; repeatable."
 )
 @click.option(
     "--mixed-letters/--no-mixed-letters",
     "mixed",
     default=True,
     show_default=True,
-    help="Ask upstream in letters large and small by chance, against forged answers.",
+    help="Randomise the case of letters in upstream queries, against forged answers.",
 )
 @click.option(
     "--resolv-conf",
     type=click.Path(path_type=Path),
     default=Path("/etc/resolv.conf"),
     show_default=True,
-    help="Where the servers stand if --upstream names none; followed when it changes. An empty name asks nobody.",
+    help=(
+        "File with upstream servers, used without --upstream; vipwire follows its changes. An empty name "
+        "means no servers."
+    ),
 )
 @click.option(
     "--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="TTL of the cluster's records."
 )
-@click.option("--cache", type=click.IntRange(0), default=10_000, show_default=True, help="Upstream answers kept.")
+@click.option(
+    "--cache",
+    type=click.IntRange(0),
+    default=10_000,
+    show_default=True,
+    help="Size of the cache of upstream answers.",
+)
 @click.option(
     "--client-rate",
     "rate",
     type=click.IntRange(0),
     default=20_000,
     show_default=True,
-    help="Questions a second from one address; further ones are dropped. 0 for any number.",
+    help="Most queries a second from one address; vipwire drops further ones. 0 means no limit.",
 )
 @click.option(
     "--pods",
     type=click.Choice(["insecure", "disabled"]),
     default="insecure",
     show_default=True,
-    help="Answer 10-0-0-1.namespace.pod.<domain> with that address, whether a Pod has it or not.",
+    help="Answer 10-0-0-1.namespace.pod.<domain> with that address, even if no Pod has it.",
 )
 @click.option(
     "--http-address", default="", help="IP:port of the pages /health, /ready and /metrics; none by default."

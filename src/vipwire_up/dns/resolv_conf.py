@@ -34,22 +34,22 @@ class ResolvConf:
         try:
             found = read_resolv_conf(content.decode(errors="replace"), str(self._path))
         except ConfigError as error:
-            log.warning("cannot use this resolv.conf: vipwire asks the servers that it asked before", reason=error)
+            log.warning("cannot use this resolv.conf: keeping the earlier servers", reason=error)
             return
         servers = without_ourselves(self._settings, found)
         if servers != self._forwarder.servers:
             self._forwarder.use(servers)
         ours = ",".join(str(each) for each in found if each not in servers)
         if not servers:
-            self._tell_none("it names this server alone" if ours else "it names no server")
+            self._tell_none("the file names this server only" if ours else "the file names no server")
         elif self._told != (told := ",".join(map(str, servers))):
             self._told = told
-            log.info("asking the servers of resolv.conf for other names", file=self._path, servers=told, ignored=ours)
+            log.info("using the servers of resolv.conf for other names", file=self._path, servers=told, ignored=ours)
 
     def _tell_none(self, reason: str) -> None:
         if self._told != reason:
             log.warning(
-                "no upstream server: queries for other names are refused until this file names one",
+                "no upstream server: refusing queries for other names until this file names one",
                 file=self._path,
                 reason=reason,
             )

@@ -94,7 +94,7 @@ async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
             opened.pop_all()
     except OSError as error:
         log.warning(
-            "DNS cannot listen at this address; its Service has no endpoint",
+            "DNS cannot listen on this address; its Service has no endpoint",
             address=address,
             port=port,
             reason=error.strerror,
@@ -127,7 +127,7 @@ class _Served:
         if settings.resolv_conf is not None and not settings.upstream:
             self.resolv_conf = ResolvConf(settings, settings.resolv_conf, forwarder)
         elif not servers:
-            log.warning("no upstream server: queries for other names are refused")
+            log.warning("no upstream server: refusing queries for other names")
         self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)
 
     def _sizes(self) -> Mapping[str, int]:
@@ -152,7 +152,7 @@ class _Served:
 
         async def ready(_request: Request) -> Reply:
             synced = self.zone.synced
-            return Reply("OK" if synced else "objects are being listed\n", 200 if synced else 503)
+            return Reply("OK" if synced else "listing objects\n", 200 if synced else 503)
 
         async def metrics(request: Request) -> Reply:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -165,7 +165,7 @@ def run_dns(settings: Settings, feed: Feed) -> None:
     """Run until SIGTERM or SIGINT; raise a VipwireError that ended the server."""
 
     async def until_stopped() -> None:
-        stop = Stop(lambda: log.info("SIGHUP has no effect: there is no file to read again"))
+        stop = Stop(lambda: log.info("SIGHUP has no effect: no file to read again"))
 
         async def log_stop() -> None:
             log.info("stopped", reason=await stop.wait())
@@ -215,9 +215,7 @@ def settings_of(flags: Mapping[str, Any]) -> Settings:
 
 def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ...]) -> Feed:
     if manifests and (kubeconfig or master):
-        raise ConfigError(
-            "--manifests: takes the place of an API server; --kubeconfig and --master do not go with it"
-        )
+        raise ConfigError("--manifests: cannot be combined with --kubeconfig and --master")
     source: _Source = (
         ManifestSource(manifests, MANIFESTS) if manifests else ApiSource(load_access(kubeconfig, master), RESOURCES)
     )

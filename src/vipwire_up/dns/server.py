@@ -156,7 +156,7 @@ class DnsServer:
         said = in_short(error)
         if said not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(said)
-            log.error("a query made DNS fail; it was answered with SERVFAIL", error=said)
+            log.error("internal error on a query; answered SERVFAIL", error=said)
 
     async def _answer_later(self, query: Query, back: tuple[socket.socket, Any, Any]) -> None:
         datagrams, asker, source = back

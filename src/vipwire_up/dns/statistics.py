@@ -35,7 +35,7 @@ class DnsStatistics(Collector):
         self.registry.register(self)
         self._upstream = Histogram(
             "vipwire_dns_upstream_duration_seconds",
-            "How long a server upstream took to answer",
+            "Time until an upstream server answers",
             ("to",),
             buckets=_BUCKETS,
             registry=self.registry,
@@ -61,23 +61,25 @@ class DnsStatistics(Collector):
         for (protocol, kind, rcode), count in self._answers.items():
             name = dns.rdatatype.to_text(kind) if kind else "other"  # type: ignore[arg-type]  # takes any number
             answers.add_metric((protocol, name, dns.rcode.to_text(rcode)), count)  # type: ignore[arg-type]
-        malformed = _counter("malformed", "Messages that are no question to answer", "proto", "rcode")
+        malformed = _counter("malformed", "Messages that are not valid queries", "proto", "rcode")
         for (protocol, rcode), count in self._refusals.items():
             malformed.add_metric((protocol, dns.rcode.to_text(rcode)), count)  # type: ignore[arg-type]
-        upstream_requests = _counter("upstream_requests", "Tries to ask a server upstream", "to", "proto", "result")
+        upstream_requests = _counter("upstream_requests", "Queries to upstream servers", "to", "proto", "result")
         for of, count in self._attempts.items():
             upstream_requests.add_metric(of, count)
-        events = _counter("events", "Changes of objects that were taken in", "kind")
+        events = _counter("events", "Changes of objects that DNS applied", "kind")
         for kind_name, count in self.events.items():
             events.add_metric((kind_name,), count)
-        unsent = _counter("unsent", "Answers that could not be sent")
+        unsent = _counter("unsent", "Answers that DNS could not send")
         unsent.add_metric((), self.unsent)
-        failures = _counter("failures", "Questions and objects that have made DNS fail, and nobody else's")
+        failures = _counter("failures", "Internal errors on single queries and objects")
         failures.add_metric((), self.failures)
-        dropped = _counter("dropped", "What was refused since a client, or all, had too much under way", "reason")
+        dropped = _counter(
+            "dropped", "Queries refused because a client, or all clients, had too many in progress", "reason"
+        )
         for reason in ("rate", "waiting", "connections"):
             dropped.add_metric((reason,), self.dropped[reason])
-        held = GaugeMetricFamily("vipwire_dns_held", "What is held in memory", labels=("what",))
+        held = GaugeMetricFamily("vipwire_dns_held", "Entries in memory", labels=("what",))
         for what, size in self._sizes().items():
             held.add_metric((what,), size)
         return (answers, malformed, upstream_requests, events, unsent, failures, dropped, held)

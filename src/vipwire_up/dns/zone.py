@@ -169,7 +169,7 @@ class Zone:
         try:
             return records_of(service, [slices[key] for key in sorted(slices)], self.name)
         except Exception as error:  # noqa: BLE001  # an error in one object must not stop the others
-            message = f"its names are left out, which is a defect of vipwire: {type(error).__name__}: {error}"
+            message = f"DNS cannot serve its names, which is a defect of vipwire: {type(error).__name__}: {error}"
             self._failed.append(Problem("Service", service.name, "", message[:300]))
             return {}
 

@@ -106,7 +106,7 @@ class Enrolment:
                     raise refused("certificates", "", f'User "{user.name}" cannot get the certificate of a machine')
             case "POST", "departures":
                 if not machine and not admin:
-                    why = f'User "{user.name}" cannot say that a machine leaves: it is none'
+                    why = f'User "{user.name}" cannot remove a machine: the user is not a machine'
                     raise refused("departures", "", why)
             case "GET", "servers":
                 if SERVERS not in user.groups:
@@ -129,7 +129,7 @@ class Enrolment:
                     return self._authority_with_key(user)
             return {"certificate": self._authority().text}
         except ConfigError as error:  # an operator has changed or removed the authority's files
-            raise internal("the server cannot open its authority; its log says why") from error
+            raise internal("the server cannot open its authority: see the server's log") from error
 
     async def _sign(self, user: User, body: bytes) -> dict[str, Any]:
         request = _request(body)
@@ -157,7 +157,9 @@ class Enrolment:
 
         await change_machine(self._objects, node, noted, self._clock())
         if replaced:
-            log.warning("a machine joined under the name of an earlier one: that one is refused", node=node)
+            log.warning(
+                "a machine joined under the name of an earlier machine: refusing the earlier machine", node=node
+            )
             self._refusing()
         log.info("signed a machine's certificate", node=node, role=_ROLES[kind].name.lower(), user=user.name)
         return {"certificate": made.decode(), "authority": authority.text}
@@ -166,7 +168,7 @@ class Enrolment:
         """Return the origin of the certificate that a machine used to ask. Raise ApiError if it has ended."""
         uid = self._uid(NODES, "", node)
         if uid is None:
-            why = f'there is no Node "{node}": the machine was taken out of the cluster, and has to join again'
+            why = f'there is no Node "{node}": the machine was removed from the cluster: join again'
             raise refused("certificates", node, why)
         secret = self._registry.store.read(key_of(SECRETS, NAMESPACE, f"{PREFIX}{node}"))
         record = (read_machine(readable(secret)) if secret else None) or MachineRecord(node)
@@ -175,22 +177,26 @@ class Enrolment:
             return Origin(node_uid=uid)
         token = self._uid(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{asking.origin.token}")
         present = Present({asking.origin.token: token} if token is not None else {}, {node: uid})
-        if why := "it was refused" if asking in record.refused else present.end_of(node, asking, self._clock()):
-            raise refused("certificates", node, f"the certificate of this machine has ended: {why}")
+        if (
+            why := ("the server refused the renewal")
+            if asking in record.refused
+            else present.end_of(node, asking, self._clock())
+        ):
+            raise refused("certificates", node, f"the certificate of this machine has expired: {why}")
         return replace(asking.origin, node_uid=uid)
 
     async def _token_origin(self, user: User, node: str) -> Origin:
         """Return the origin for a joining machine, whose Node is created. Raise ApiError."""
         found = self._registry.store.read(key_of(NODES, "", node))
         if found is not None and is_ready(decoded(found)):
-            message = f"a machine is Ready as Node {node}: choose another --node-name, or let that one leave"
+            message = f"a machine is Ready as Node {node}: choose another --node-name, or remove that machine"
             raise ApiError(409, "Conflict", message)
         token = None
         if user.name.startswith(USER) and (token := self._token(user.name.removeprefix(USER))) is None:
             raise ApiError(401, "Unauthorized", "Unauthorized")  # deleted since the request began
         if token is not None and self._machines_of(token.id, node) >= MOST_MACHINES:
             raise refused(
-                "certificates", node, f"{MOST_MACHINES} machines have joined with this token: make another one"
+                "certificates", node, f"{MOST_MACHINES} machines have joined with this token: create another token"
             )
         value = decoded(found) if found else await self._objects.create(NODES, "", undeclared_node(node))
         uid = str(at(value, "metadata", "uid") or "")

@@ -25,13 +25,13 @@ from vipwire_up.supervision.server_identity import server_identity
 
 MANAGER: Final = "vipwire-join"
 _PATH: Final = "/vipwire.io/v1/"
-_NO_TOKEN: Final = "does not accept the token: it is wrong or its time is over (vipwire token create makes another)"  # noqa: S105  # a message
+_REJECTED: Final = "rejects the token: wrong or expired (create one with vipwire token create)"
 _REMEDY: Final = (
-    "it has ended, or the clock here is wrong: set the clock, "
-    "or run here the command that vipwire token create prints on an API server"
+    "expired, or the clock here is wrong: set the clock, or run here the command that vipwire token create prints "
+    "on an API server"
 )
 _CERTIFICATE_ENDED: Final = (
-    "does not accept the certificate of this machine: its token was deleted, its Node was removed, or another "
+    "rejects the certificate of this machine: its token was deleted, its Node was removed, or another "
     "machine joined under its name "
     "(vipwire leave --force, then join with another token)"
 )
@@ -71,7 +71,7 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
     """Fetch the authority with its key, so that `vipwire up` in this folder is one more API server of the cluster."""
     folder.prepare(pinned)
     if folder.authority.exists() and (other := folder.pin()) != pinned:
-        raise ConfigError(f"{folder.authority}: is of another cluster, {other}: choose another --data-dir")
+        raise ConfigError(f"{folder.authority}: belongs to another cluster, {other}: choose another --data-dir")
     found = await find_authority(server, pinned)
     answer = await _ask(access_by_token(server, token, found), "GET", "servers")
     authority = authority_of(answer.get("certificate"), pinned, server)
@@ -125,7 +125,9 @@ class Renewal:
                 "renewed a certificate of this machine", file=self._part.certificate, end=made.not_valid_after_utc
             )
             if is_due(made, now):
-                log.warning("a new certificate seems old or not valid yet: set the clock of this machine", clock=now)
+                log.warning(
+                    "a new certificate has expired or is not valid yet: set the clock of this machine", clock=now
+                )
         return made is not None
 
     def _tell(self, reason: str, now: dt.datetime) -> None:
@@ -153,6 +155,6 @@ async def _ask(access: Access, method: str, name: str, body: Any = None) -> dict
             raise VipwireError(f"{access.server}: {method} {name}: {error}") from error
         except ApiError as error:
             if error.code == 401:
-                why = _CERTIFICATE_ENDED if access.certificate else _NO_TOKEN
+                why = _CERTIFICATE_ENDED if access.certificate else _REJECTED
                 raise VipwireError(f"{access.server}: {why}") from error
             raise VipwireError(f"{access.server}: {method} {name}: {error.message}") from error

@@ -60,7 +60,7 @@ async def create_token(access: Access, seconds: float, *, servers: bool, descrip
         except ApiError as error:
             raise VipwireError(error.message) from error
         except (TypeError, ValueError) as error:
-            raise VipwireError(f"{access.server}: does not tell its authority: {error}") from error
+            raise VipwireError(f"{access.server}: does not send its authority: {error}") from error
     role = " --server" if servers else ""
     return f"vipwire join {server} --token {token} --ca-hash {hash_of(authority)}{role}"
 
@@ -116,12 +116,12 @@ async def delete_token(access: Access, name: str, *, keep_machines: bool = False
         except ApiError as error:
             raise VipwireError(error.message) from error
     if found is None and not machines:
-        raise VipwireError(f"there is no token {name}, and no certificate that a machine got with it")
+        raise VipwireError(f"there is no token {name}, and no machine has a certificate from it")
     ended = () if keep_machines else sorted(machines)
     told = [f"Node {node}: the API servers refuse the certificates of this token" for node in ended]
     token = read_secret(found) if found else None
     if token is not None and SERVERS in token.groups:
-        told.append("an API server that was prepared with the token keeps the key of the authority")
+        told.append("an API server that joined with the token still has the key of the authority")
     return told
 
 
@@ -156,6 +156,4 @@ async def say_goodbye(folder: Folder, member: Member) -> None:
                 raise VipwireError(f"{server}: {error.message}") from error
             else:
                 return
-    raise VipwireError(
-        f"{reason} (--force leaves all the same: then `vipwire leave --node {member.node}` on an API server)"
-    )
+    raise VipwireError(f"{reason} (or use --force, then `vipwire leave --node {member.node}` on an API server)")

@@ -81,7 +81,7 @@ class Folder:
         except OSError as error:
             raise ConfigError(f"--data-dir {self.path}: {error.strerror}") from error
         if self.authority_key.exists() and hash_of_key(_load_key(self.authority_key).public_key()) != pinned:
-            raise ConfigError(f"{self.authority_key}: is of another cluster: choose another --data-dir")
+            raise ConfigError(f"{self.authority_key}: belongs to another cluster: choose another --data-dir")
 
     def pin(self) -> str:
         """Return the hash of the authority that this machine trusts. Raise ConfigError if there is more than one."""
@@ -182,9 +182,9 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: not a key; delete it to have another made: {error}") from error
+        raise ConfigError(f"{path}: not a key: delete the file, and vipwire creates a new key: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: not an elliptic curve's key; delete it to have another made")
+        raise ConfigError(f"{path}: not an elliptic curve's key: delete the file, and vipwire creates a new key")
     return key
 
 

@@ -34,9 +34,7 @@ def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
         actual = hash_of(found)
         found.verify_directly_issued_by(found)
     if actual != pinned:
-        raise CredentialsUntrustedError(
-            f"{server}: its authority has the hash {actual}, not {pinned}: it is another one"
-        )
+        raise CredentialsUntrustedError(f"{server}: its authority has the hash {actual}, not {pinned}")
     return found
 
 
@@ -47,9 +45,9 @@ def certificate_of(
     with _explained(server, "the certificate for this machine"):
         found = read_certificate(text)
         if _public(found.public_key()) != _public(request.public_key()):
-            raise ValueError("it is for another key")
+            raise ValueError("the certificate is for another key")
         if _names(found.subject) != _names(request.subject):
-            raise ValueError("it is for another name")
+            raise ValueError("the certificate is for another name")
         found.verify_directly_issued_by(authority)
     return found
 
@@ -61,7 +59,7 @@ def key_of(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCu
         if not isinstance(found, ec.EllipticCurvePrivateKey) or _public(found.public_key()) != _public(
             authority.public_key()
         ):
-            raise ValueError("it is another key")
+            raise ValueError("the key differs")
     return found
 
 
@@ -69,7 +67,7 @@ def read_certificate(text: Any) -> x509.Certificate:
     """Parse a text that is one certificate in PEM form and nothing else. Raise ValueError."""
     found = x509.load_pem_x509_certificate(_text(text).encode())
     if "".join(encoded(found).split()) != "".join(_text(text).split()):
-        raise ValueError("it is not exactly one certificate in PEM form")
+        raise ValueError("not exactly one certificate in PEM form")
     return found
 
 
@@ -105,5 +103,5 @@ def _explained(server: str, part: str) -> Iterator[None]:
     try:
         yield
     except _REFUSED as error:
-        reason = str(error).partition(". ")[0] or "its signature is wrong"
+        reason = str(error).partition(". ")[0] or "wrong signature"
         raise CredentialsUntrustedError(f"{server}: {part} cannot be trusted: {reason}") from error

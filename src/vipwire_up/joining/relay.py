@@ -85,7 +85,7 @@ class Relay:
         """Log once, until a server answers again, why no server does."""
         said = "; ".join(f"{server}: {_reason(error)}" for server, error in sorted(results.items()))
         if said != self._told:
-            log.warning("no API server that this machine knows answers", error=said)
+            log.warning("no known API server answers", error=said)
         self._told = said
 
 

@@ -183,7 +183,7 @@ class _Machine:
                     found = None
                 servers = merged(self._member.servers, servers_in(found or {}))
                 if set(servers) != set(self._member.servers):
-                    log.info("learned of API servers", servers=",".join(servers))
+                    log.info("received the list of API servers", servers=",".join(servers))
                     self._member = Member(self._member.node, servers)
                     self._folder.save(self._member)
                 await asyncio.sleep(_LOOK_SECONDS)

@@ -145,4 +145,4 @@ async def delete_once(registry: Registry, now: datetime) -> None:
             if token is not None and token.ended(now - _KEPT):
                 with contextlib.suppress(ApiError):  # already deleted, or the disk is full: try again in a minute
                     await registry.delete(SECRETS, NAMESPACE, record.key.name, options=_OPTIONS)
-                    log.info("deleted a bootstrap token whose time is over", token=token.id)
+                    log.info("deleted an expired bootstrap token", token=token.id)

@@ -87,8 +87,8 @@ class NameClaim:
         now, version = self._clock(), str(lease["metadata"].get("resourceVersion"))
         seen, since = self._rival = self._rival or (version, now)
         if seen != version:
-            why = "choose another --node-name, or let that one leave (vipwire leave)"
-            raise NameTakenError(f"another {self._kind} that is alive is Node {self.node}: {why}")
+            why = "choose another --node-name, or remove that machine (vipwire leave)"
+            raise NameTakenError(f"another running {self._kind} is Node {self.node}: {why}")
         return max(since + duration_of(lease, self.seconds) - now, 0.0)
 
     async def renew(
@@ -109,8 +109,8 @@ class NameClaim:
 
         def renewed(lease: Lease) -> Lease:
             if self.wait(lease, over=over(lease)):
-                why = f"another {self._kind} has been Node {self.node} until now"
-                raise NameStillHeldError(f"{why}: waiting for its end")
+                why = f"another {self._kind} was Node {self.node} until now"
+                raise NameStillHeldError(f"{why}: waiting for it to stop")
             return with_holder(lease, self.identity, self.seconds, now)
 
         began = self._clock()

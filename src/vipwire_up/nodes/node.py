@@ -79,7 +79,7 @@ def is_lost(node: Object) -> bool:
 
 def lost(node: Object, now: str, seconds: float) -> Object:
     """Set condition Ready to Unknown on a Node that has been silent for `seconds`."""
-    message = f"its Lease was not renewed for {seconds:g} s"
+    message = f"no renewal of its Lease for {seconds:g} s"
     told = {"type": "Ready", "status": "Unknown", "reason": LOST, "message": message}
     return _with_ready(node, told | {"lastTransitionTime": now})
 

@@ -110,6 +110,6 @@ class NodeReadiness:
                     each.when = self._clock()
             raise
         self._ready.discard(name)
-        log.warning("a machine is not heard of any more; its endpoints leave", node=name, seconds=seconds)
-        message = f"Node {name} was not heard of for {seconds:g} s: the endpoints on it leave"
+        log.warning("no heartbeat from a machine; removing its endpoints", node=name, seconds=seconds)
+        message = f"no heartbeat from Node {name} for {seconds:g} s: vipwire removes its endpoints"
         await warn(registry, NODES, decoded(done.record), "NodeNotReady", message)

@@ -48,7 +48,7 @@ async def _ask(probe: Object, pod: Object, container: str, who: RunAs | None) ->
         return await _get(action, action.get("host") or address, _port(action, pod, container))
     if action := probe.get("exec"):
         return await _run(action.get("command") or [], who)
-    return "the probe says neither tcpSocket nor httpGet nor exec"
+    return "the probe has none of tcpSocket, httpGet and exec"
 
 
 async def _connect(host: str, port: int) -> str:

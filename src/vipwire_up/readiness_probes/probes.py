@@ -105,7 +105,7 @@ RESOURCES: Final = (PODS_READ, NODES_READ)
 
 
 MANAGER: Final = "vipwire-probes"
-NO_COMMANDS: Final = "commands are not run (--exec-probes of vipwire up or join allows them)"
+NO_COMMANDS: Final = "vipwire runs no commands (--exec-probes of vipwire up or join allows them)"
 
 Event: TypeAlias = EventOf[ProbedKind, ProbedObject]
 Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]

@@ -30,7 +30,7 @@ _LOG_BYTES: Final = 4 << 20
 """Bytes that SQLite's log keeps after a checkpoint, at most an eighth of the limit."""
 _PATIENCE: Final = 5.0
 """Seconds to wait for another process that uses the file."""
-_FULL: Final = "no space left: the change was not made; free space or raise the limit"
+_FULL: Final = "no space left: the store did not make the change; free space or raise the limit"
 _MOST_PAGES: Final = 0x3FFFFFFF  # SQLite's own bound
 _SCHEMA: Final = """
 CREATE TABLE changes (revision INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL,
@@ -182,7 +182,7 @@ def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
             sqlite3.SQLITE_FULL: _FULL,
             sqlite3.SQLITE_CORRUPT: f"damaged; {remedy}",
             sqlite3.SQLITE_NOTADB: f"not a database; {remedy}",
-            sqlite3.SQLITE_IOERR: "the disk fails or is full: the change was not made",
+            sqlite3.SQLITE_IOERR: "the disk fails or is full: the store did not make the change",
             sqlite3.SQLITE_READONLY: "cannot be written",
             sqlite3.SQLITE_CANTOPEN: "cannot be opened",
         }.get(code, f"damaged; {remedy}" if "decode to UTF-8" in str(error) else "SQLite failed")
@@ -230,11 +230,11 @@ def _make_or_refuse(path: Path) -> None:
     if not path.exists():
         _make(path)
     elif path.stat().st_size == 0:
-        why = "has no content, so that its objects are lost"
-        raise StoreError(f"{path}: {why}; {RESTORE}, or begin with none in another --data-dir")
+        why = "is empty, and its objects are lost"
+        raise StoreError(f"{path}: {why}; {RESTORE}, or start with an empty store in another --data-dir")
     second = path.with_name(f"{path.name}.old")
     if second.exists() and second.samefile(path) and second.with_name(f"{second.name}-wal").exists():
-        raise StoreError(f"{path}: a restore was interrupted, and its log is moved aside; {RESTORE}")
+        raise StoreError(f"{path}: an interrupted restore has moved its log aside; {RESTORE}")
 
 
 def _make(path: Path) -> None:
@@ -242,7 +242,7 @@ def _make(path: Path) -> None:
     for left in leftovers(path):
         raise StoreError(
             f"{path}: is missing, but {left.name} is there; {RESTORE}, give --store etcd if the objects are in etcd, "
-            f"or begin with none in another --data-dir"
+            f"or start with an empty store in another --data-dir"
         )
     unfinished = path.with_name(f"{path.name}.new")
     unfinished.unlink(missing_ok=True)

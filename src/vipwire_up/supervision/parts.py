@@ -82,7 +82,7 @@ class PartFailures(Collector):
         self._supervisor = supervisor
 
     def collect(self) -> Iterator[Metric]:
-        text = "Failures of each part of vipwire up, and of what objects make it raise"
+        text = "Failures of each part of vipwire up, and errors on single objects"
         family = CounterMetricFamily("vipwire_up_part_failures", text, labels=["part"])
         for part, count in sorted(self._supervisor.failures.items()):
             family.add_metric([part], count)

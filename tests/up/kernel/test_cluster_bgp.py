@@ -298,6 +298,6 @@ def test_what_bird_does_not_take_is_told_and_the_configuration_before_stays(fold
 
 
 def test_one_router_id_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(VipwireError, match="--bgp-router-id is missing"):
+    with pytest.raises(VipwireError, match="--bgp-router-id: required"):
         BgpSpeaker(SETTINGS, "n1", ("fd00::1",), lambda: Bird(tmp_path))
     assert isinstance(service().object, Routed)

@@ -44,7 +44,7 @@ async def test_it_starts_and_reads_on_a_full_disk(small: Path, caplog: pytest.Lo
         code, status = await here.ask("POST", MAPS, {"metadata": {"name": "new"}})
         assert code == 500
         assert "no space left" in status["message"] or "is full" in status["message"]
-        assert "cannot write a kubeconfig; the old one stays" in caplog.text
+        assert "cannot write a kubeconfig; keeping the old one" in caplog.text
         filling.unlink()
         assert (await here.ask("POST", MAPS, {"metadata": {"name": "new"}}))[0] == 201
     async with up(folder) as here:

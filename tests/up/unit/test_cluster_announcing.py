@@ -306,7 +306,7 @@ async def test_a_renewal_whose_answer_is_lost_costs_no_address() -> None:
     world, objects, claims = steady()
     await claims.renew()
     assert await claims.take("192.0.2.1")
-    objects.lost = ApiError(504, "Timeout", "the change may have been made")
+    objects.lost = ApiError(504, "Timeout", "the server may have made the change")
     world.now += SECONDS / 5
     with pytest.raises(ApiError):
         await claims.renew()
@@ -352,7 +352,7 @@ async def test_a_machine_that_was_fenced_while_an_answer_was_lost_has_no_address
     world, objects, claims = steady()
     await claims.renew()
     assert await claims.take("192.0.2.1")
-    objects.lost = ApiError(504, "Timeout", "the change may have been made")
+    objects.lost = ApiError(504, "Timeout", "the server may have made the change")
     with pytest.raises(ApiError):
         await claims.renew()
     fenced = copy.deepcopy(world.leases["vipwire-announcer-n1"])

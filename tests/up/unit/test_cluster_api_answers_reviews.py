@@ -86,4 +86,4 @@ async def test_what_needs_a_kubelet_says_that_there_is_none(here: Here) -> None:
     code, status = await here.send("GET", "/api/v1/namespaces/default/pods/p/log")
     assert code == 404
     assert status["details"] == {}  # which kubectl debug looks into
-    assert status["message"].endswith("pods/log is not served here, where nothing runs Pods")
+    assert status["message"].endswith("pods/log is not available, because vipwire runs no Pods")

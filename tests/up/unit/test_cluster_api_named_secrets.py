@@ -64,7 +64,7 @@ async def test_one_that_nothing_names_is_forbidden_and_the_words_say_why(here: H
     assert (code, found["data"]) == (200, {"a": "Y2VydA=="})
     code, status = await here.send("GET", f"{BASE}/other", user="ingress")
     assert (code, status["reason"]) == (403, "Forbidden")
-    assert status["message"].endswith('in the namespace "default": no Ingress and no Gateway names it')
+    assert status["message"].endswith('in the namespace "default": no Ingress and no Gateway refers to this Secret')
     assert (await here.send("GET", f"{BASE}/nowhere", user="ingress"))[0] == 403  # not so much as that it is none
     for verb, path in (("POST", BASE), ("DELETE", f"{BASE}/cert"), ("PUT", f"{BASE}/cert")):
         assert (await here.send(verb, path, {}, user="ingress"))[0] == 403

@@ -241,8 +241,8 @@ async def test_a_pod_is_declared_with_its_status(here: Here) -> None:
 @pytest.mark.parametrize(
     ("address", "warning"),
     [
-        ("", "nothing starts containers here: a Pod is a workload that runs already, and needs its address"),
-        ("127.0.0.1", "no Service leads to 127.0.0.1: an endpoint may not be in the loopback range"),
+        ("", "vipwire starts no containers: a Pod must already run, and must have an address"),
+        ("127.0.0.1", "127.0.0.1 cannot be an endpoint: an endpoint may not be in the loopback range"),
         ("192.0.2.1", ""),
     ],
 )
@@ -433,7 +433,7 @@ async def test_a_full_disk_is_the_servers_error_and_the_object_is_as_before(here
     made = await here.post(MAPS, small)
     code, status = await here.send("PUT", f"{MAPS}/a", small | {"data": {"x": "large" * 50_000}})
     assert (code, status["reason"]) == (500, "InternalError")
-    assert "no space left: the change was not made" in status["message"]
+    assert "no space left: the store did not make the change" in status["message"]
     assert await here.send("GET", f"{MAPS}/a") == (200, made)
 
 

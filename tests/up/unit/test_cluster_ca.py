@@ -163,5 +163,11 @@ def test_a_revoked_certificate_is_made_again_with_another_key(tmp_path: Path) ->
 def test_an_authority_whose_certificate_is_of_another_key_says_what_to_do(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path / "a", NOW), Authority(tmp_path / "b", NOW)
     ours.pair.key.write_bytes(other.pair.key.read_bytes())
-    with pytest.raises(ConfigError, match=r"ca\.crt: not of the key beside it: put back the right one, or delete"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"ca\.crt: does not match the key beside it: restore the right "
+            r"certificate, or delete"
+        ),
+    ):
         Authority(tmp_path / "a", NOW)

@@ -38,7 +38,7 @@ async def test_addresses_are_given_kept_and_taken_back(here: Here) -> None:
     await balancers.step()
     assert await given(here) == {"a": ["192.0.2.0"], "b": [], "c": []}
     (event,) = await items(here, EVENTS)
-    assert event["message"] == "spec.loadBalancerIP 192.0.2.0 is another Service's"
+    assert event["message"] == "another Service has spec.loadBalancerIP 192.0.2.0"
     await here.send("DELETE", f"{SERVICES}/a")
     await balancers.step()
     assert await given(here) == {"b": ["192.0.2.0"], "c": []}
@@ -71,8 +71,8 @@ async def test_none_left_and_none_of_ours(here: Here) -> None:
     await balancers.step()
     assert [len(each) for each in (await given(here)).values()] == [1, 1, 0, 0]
     assert {event["message"] for event in await items(here, EVENTS)} == {
-        "no address is left for IPv4",
-        "spec.loadBalancerIP 198.51.100.1 is in none of the ranges 192.0.2.0/31",
+        "no free address for IPv4",
+        "spec.loadBalancerIP 198.51.100.1 is outside of the ranges 192.0.2.0/31",
     }
     before = here.store.revision
     await balancers.step()
@@ -86,7 +86,7 @@ class Full(Registry):
 
     async def replace(self, *arguments: Any, **options: Any) -> Result:
         if self.full:
-            raise internal("no space left: the change was not made")
+            raise internal("no space left: the store did not make the change")
         return await super().replace(*arguments, **options)
 
 

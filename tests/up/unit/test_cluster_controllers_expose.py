@@ -120,7 +120,7 @@ def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatch: pyt
         config = load_access(kubeconfig(tmp_path, here.url))
         wanted = Wanted("web", "default", 80, TWO, type="LoadBalancer")
         alone = list(reached_at(await expose(config, wanted)))
-        assert alone[-1].startswith("default/web: no load balancer has given it an address yet")
+        assert alone[-1].startswith("default/web: no load balancer has assigned an address yet")
         await Balancers(here.registry, [ip_network("198.51.100.7/32")]).step()
         assert list(reached_at(await expose(config, wanted))) == [alone[0], "default/web: 198.51.100.7:80", alone[1]]
 

@@ -137,7 +137,7 @@ async def test_a_service_of_somebody_else_stays_and_the_gateway_is_told(here: He
     await services.step()
     assert await given(here) == {}
     (event,) = await items(here, EVENTS)
-    assert event["message"] == "the Service edge-ours is not this Gateway's: it has no address"
+    assert event["message"] == "Service edge-ours belongs to another owner: the Gateway has no address"
     await here.send("DELETE", f"{SERVICES}/edge-ours")
     await here.send("PATCH", f"{GATEWAYS}/edge", {"metadata": {"labels": {"a": "b"}}}, patch="merge-patch+json")
     await services.step()

@@ -49,7 +49,7 @@ async def test_others_are_listed_selected_and_watched(tmp_path: Path, value: obj
         for question in ("", "?labelSelector=app%3Dx", "?fieldSelector=metadata.namespace%3Ddefault", "?limit=1"):
             code, answer = await here.send("GET", PATH + question)
             assert (code, names(answer["items"])) == (200, ["sound"]), answer
-            told = ('299 - "what is stored of configmaps default/bad is damaged, and left out of lists: delete it"',)
+            told = ('299 - "the stored configmaps default/bad is damaged, and missing in lists: delete the object"',)
             assert tuple(here.warnings) == told
         for question in ("", "&labelSelector=app"):
             async with here.session.get(f"{here.url}{PATH}?watch=1{question}", headers=ADMIN) as response:
@@ -60,7 +60,7 @@ async def test_others_are_listed_selected_and_watched(tmp_path: Path, value: obj
                 assert await events.names(1) == [("MODIFIED", "sound")]
         code, answer = await here.send("GET", f"{PATH}/bad")
         assert (code, answer["reason"]) == (500, "InternalError")
-        assert "is damaged: delete it, and make it anew" in answer["message"]
+        assert "is damaged: delete the object, and create it again" in answer["message"]
         body = config_map("bad") | {"apiVersion": "v1"}
         for method, patch in (("PUT", ""), ("PATCH", "merge-patch+json"), ("PATCH", "apply-patch+yaml")):
             code, answer = await here.send(method, f"{PATH}/bad?fieldManager=x", body, patch=patch)
@@ -96,4 +96,4 @@ async def test_it_is_told_in_the_log_and_counted(tmp_path: Path, caplog: pytest.
         assert f"{line} 1.0" in (await here.ask("GET", "/metrics"))[1]
         assert (await here.ask("DELETE", f"{PATH}/bad"))[0] == 200
         assert f"{line} 0.0" in (await here.ask("GET", "/metrics"))[1]
-    assert "a stored object is damaged; it is left out until it is deleted" in caplog.text
+    assert "a stored object is damaged; ignoring the object until its deletion" in caplog.text

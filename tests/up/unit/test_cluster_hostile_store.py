@@ -105,7 +105,7 @@ async def test_what_an_object_makes_a_part_raise_is_told_in_an_event_and_counted
     async with up(tmp_path) as here:
         told = await here.until(EVENTS, lambda value: value["reason"] == "PartFailed")
         assert told["involvedObject"]["name"] == "going"
-        assert told["message"].startswith("garbage collection cannot use this object, and puts it aside: ")
+        assert told["message"].startswith("garbage collection cannot use this object, and ignores it: ")
         code, text = await here.ask("GET", "/metrics")
         (line,) = [each for each in text.splitlines() if 'part="garbage collection"' in each]
         assert code == 200

@@ -153,19 +153,19 @@ def test_a_machine_that_has_joined_uses_the_flags_or_refuses_them(tmp_path: Path
         known = f"https://127.0.0.1:{port}"
         served(folder, known, "--token", token, "--ca-hash", pinned)
         for status, why, words in (
-            (2, "--ca-hash: this machine is in the cluster of another authority, sha256:", ("--ca-hash", HASH)),
+            (2, "--ca-hash: this machine belongs to a cluster with another authority, sha256:", ("--ca-hash", HASH)),
             (1, "https://127.0.0.1:1: GET authority: ", ("https://127.0.0.1:1", "--ca-hash", pinned)),
             (2, "--node-name n3: this machine is Node n2", ("--node-name", "n3")),
-            (1, "pki/ca.crt: is of another cluster", (known, "--server", "--token", token, "--ca-hash", HASH)),
-            (2, "--announce-interface: give it to `vipwire up`", ("--server", "--announce-interface", "lo")),
+            (1, "pki/ca.crt: belongs to another cluster", (known, "--server", "--token", token, "--ca-hash", HASH)),
+            (2, "--announce-interface: set this flag for `vipwire up`", ("--server", "--announce-interface", "lo")),
         ):
             done = join(folder, *words, *(() if "--server" in words else ("--no-proxy",)))
             assert (done.returncode, why in done.stderr) == (status, True), (words, done.stderr)
         said = served(folder, f"https://localhost:{port}", "--token", token, "--ca-hash", pinned)
-        assert "this machine is Node n2 already: it needs no token, and reads none" in said
+        assert "this machine is already Node n2: ignoring the token" in said
         assert f"leads to https://localhost:{port}, " in said
         assert f"https://localhost:{port}" in served(folder)  # it is kept
-    assert "Connection refused" in served(folder, until="no API server that this machine knows answers")
+    assert "Connection refused" in served(folder, until="no known API server answers")
 
 
 STRANGERS = (

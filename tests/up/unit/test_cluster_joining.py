@@ -217,7 +217,7 @@ def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> None:
                 await objects.ask("POST", path, {"node": "n3", "certificates": [*strange, "none", 7]})
             assert [await refused(folder, here.url) for folder in folders] == [[401, 401], []]
             async with RemoteObjects(load_access(tmp_path / "up/view.kubeconfig"), "test") as objects:
-                with pytest.raises(ApiError, match="cannot say that a machine leaves: it is none"):
+                with pytest.raises(ApiError, match="cannot remove a machine: the user is not a machine"):
                     await objects.ask("POST", path, {"node": "n3"})
             odd_ones: tuple[Any, ...] = ({}, {"node": "N_3"}, [])
             for odd in odd_ones:
@@ -272,7 +272,7 @@ def test_a_token_is_good_for_so_many_machines_and_a_machine_has_so_many_certific
             for name in ("n2", "n3"):
                 member = await joining.join(Folder(tmp_path / name), here.url, token, pinned, name)
             await say_goodbye(Folder(tmp_path / "n3"), member)  # it counts on
-            with pytest.raises(VipwireError, match="2 machines have joined with this token: make another one"):
+            with pytest.raises(VipwireError, match="2 machines have joined with this token: create another token"):
                 await joining.join(Folder(tmp_path / "n4"), here.url, token, pinned, "n4")
             assert (await here.ask("GET", "/api/v1/nodes/n4"))[0] == 404
             await joining.join(Folder(tmp_path / "n4"), here.url, other, pinned, "n4")
@@ -294,8 +294,8 @@ def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
             token, pinned = await words_for(here, tmp_path / "up")
             folder = Folder(tmp_path / "there")
             for wrong, hashed, node, why in (
-                (token, f"sha256:{'0' * 64}", "n2", "it is another one"),
-                ("abcdef.0123456789abcdef", pinned, "n2", "does not accept the token"),
+                (token, f"sha256:{'0' * 64}", "n2", ", not sha256:"),
+                ("abcdef.0123456789abcdef", pinned, "n2", "rejects the token"),
                 (token, pinned, "n1", "a machine is Ready as Node n1"),
                 (token, pinned, "N_2", "where NAME can name a Node"),
             ):
@@ -308,7 +308,7 @@ def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
             assert [line.split()[0] for line in listed] == ["ID", token[:6]]
             assert token[7:] not in "".join(listed)
             await delete_token(admin(tmp_path / "up"), token)
-            with pytest.raises(VipwireError, match="does not accept the token"):
+            with pytest.raises(VipwireError, match="rejects the token"):
                 await joining.join(folder, here.url, token, pinned, "n2")
 
     asyncio.run(scenario())

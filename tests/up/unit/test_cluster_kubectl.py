@@ -201,7 +201,7 @@ def test_explain_and_what_is_served(kubectl: Kubectl) -> None:
     assert "[*]" in kubectl("auth", "can-i", "--list")
     assert "cannot impersonate" in kubectl.refused("get", "svc", "--as=viewer")
     kubectl("create", "-f", "-", stdin=POD)
-    assert "nothing runs Pods" in kubectl.refused("logs", "web-1")
+    assert "vipwire runs no Pods" in kubectl.refused("logs", "web-1")
 
 
 def test_errors_name_the_field(kubectl: Kubectl) -> None:

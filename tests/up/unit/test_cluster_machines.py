@@ -106,14 +106,14 @@ async def test_a_machine_that_is_alive_keeps_its_name_and_another_one_of_it_is_r
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     await first.beat()
-    with pytest.raises(NameStillHeldError, match="another machine has been Node n1"):
+    with pytest.raises(NameStillHeldError, match="another machine was Node n1"):
         await second.beat()
     clock.now += 7
     with pytest.raises(NameStillHeldError):
         await second.beat()
     here.clock.move(seconds=7)
     await first.beat()
-    with pytest.raises(NameTakenError, match="another machine that is alive is Node n1"):
+    with pytest.raises(NameTakenError, match="another running machine is Node n1"):
         await second.beat()
 
 

@@ -210,7 +210,9 @@ def test_a_machines_certificate_writes_no_status_of_another_machines_pod(tmp_pat
                 assert (await here.ask("POST", "/api/v1/namespaces/default/pods", pod(name, node)))[0] == 201
             async with RemoteObjects(folder.access(here.url), "hostile") as objects:
                 await ready("own")(objects)
-                with pytest.raises(ApiError, match='User "system:node:n1" cannot write it: a machine writes what is'):
+                with pytest.raises(
+                    ApiError, match='User "system:node:n1" cannot write it: a machine may write its own'
+                ):
                     await ready("foreign")(objects)
             found: Any = await here.ask("GET", "/api/v1/namespaces/default/pods/foreign")
             assert not found[1]["status"].get("conditions")

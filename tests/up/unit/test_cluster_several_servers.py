@@ -245,7 +245,7 @@ def test_a_second_server_of_a_name_is_refused_while_the_first_is_alive(etcd: Etc
         flags = {"etcd": settings(etcd, place), "node": "n1"}
         async with up(folder_of(tmp_path, 0), **flags) as first:
             _, before = await first.ask("GET", slices)
-            with pytest.raises(NameTakenError, match="another API server that is alive is Node n1: choose another"):
+            with pytest.raises(NameTakenError, match="another running API server is Node n1: choose another"):
                 await begin(folder_of(tmp_path, 1), **flags)
             assert await first.ask("GET", slices) == (200, before)
         async with up(folder_of(tmp_path, 1), **flags) as second:  # the first has given the name back
@@ -277,7 +277,7 @@ def test_a_server_that_comes_back_after_another_took_its_name_ends(etcd: Etcd, t
                     folder_of(tmp_path, 1), etcd=settings(etcd, place), node="n1", node_seconds=4
                 ) as second:
                     said = await asyncio.to_thread(end, first)
-                    assert (first.returncode, said.count("that is alive is Node n1: choose another")) == (1, 1), said
+                    assert (first.returncode, said.count("is Node n1: choose another")) == (1, 1), said
                     assert (await second.ask("GET", "/api/v1/nodes/n1"))[0] == 200
             finally:
                 first.kill()

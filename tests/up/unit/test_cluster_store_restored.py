@@ -151,7 +151,7 @@ def test_a_store_without_content_does_not_begin_anew(tmp_path: Path) -> None:
     filled(tmp_path / "here", OLD)
     path = tmp_path / "here" / FILE_NAME
     path.write_bytes(b"")
-    with pytest.raises(StoreError, match="has no content, so that its objects are lost; restore a backup with"):
+    with pytest.raises(StoreError, match="is empty, and its objects are lost; restore a backup with"):
         Database(tmp_path / "here")
     assert path.read_bytes() == b""
     path.unlink()

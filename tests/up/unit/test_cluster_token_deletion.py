@@ -253,7 +253,7 @@ def test_a_server_keeps_the_authority_when_its_token_is_deleted_and_the_command_
     join = [*VIPWIRE, "join", f"https://127.0.0.1:{cluster.port}", "--server", "--token", token, "--ca-hash", pinned]
     assert subprocess.run([*join, "--data-dir", str(folder)], capture_output=True, check=False).returncode == 0
     said = cluster.vipwire("token", "delete", token[:6])
-    assert said == "an API server that was prepared with the token keeps the key of the authority\n"
+    assert said == "an API server that joined with the token still has the key of the authority\n"
     assert (folder / "pki/ca.key").read_bytes() == (cluster.folder / "pki/ca.key").read_bytes()
     assert cluster.ask(cluster.folder / "pki/admin", "GET", SERVICES)[0] == 200
     code, _ = cluster.ask(None, "GET", "/vipwire.io/v1/servers", Authorization=f"Bearer {token}")

@@ -48,12 +48,12 @@ def test_a_file_of_the_proxy_says_its_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--", "--manifests=/tmp"), "--manifests cannot be given here"),
+        (("--", "--manifests=/tmp"), "--manifests is not allowed here"),
         (("--", "--write-config-to=/tmp/x"), "--write-config-to behind -- is for `vipwire proxy` alone"),
         (("--", "--takeover"), "--takeover behind -- is for `vipwire proxy` alone: give it before --"),
         (("--node-ip", "203.0.113.77"), "--node-ip 203.0.113.77: this machine has "),
-        (("--", "--hostname-override=x"), "--hostname-override cannot be given here"),
-        (("--no-proxy", "--", "--masquerade-all"), "--no-proxy runs none"),
+        (("--", "--hostname-override=x"), "--hostname-override is not allowed here"),
+        (("--no-proxy", "--", "--masquerade-all"), "--no-proxy is set"),
         (("--proxy-mode=ipvs", "--", "--config=/etc/proxy.yaml"), "with --config set it in that file (mode: ipvs)"),
         (("--", "--masqerade-all"), "--masqerade-all"),
         (("--", "stray"), "takes no arguments besides flags"),
@@ -80,5 +80,5 @@ def test_the_proxy_leads_those_who_look_to_this_api_server() -> None:
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(up, ["--data-dir", str(tmp_path / "data"), "--", "--manifests=/tmp"])
     assert done.exit_code == 2
-    assert done.output.startswith("error: --manifests cannot be given here")
+    assert done.output.startswith("error: --manifests is not allowed here")
     assert not (tmp_path / "data").exists()

@@ -186,10 +186,10 @@ def test_pages_tell_life_readiness_and_counts(server: Server) -> None:
     ("flags", "words"),
     [
         (["--cluster-domain", "a..b"], "--cluster-domain: 'a..b' is not a DNS name"),
-        (["--cluster-domain", "10.in-addr.arpa"], "'10.in-addr.arpa' is where the names of addresses are"),
+        (["--cluster-domain", "10.in-addr.arpa"], "'10.in-addr.arpa' is the domain of reverse names"),
         (["--bind-address", "here"], "--bind-address: 'here' is not an IP address"),
         (["--upstream", "192.0.2.1:0"], "--upstream: '192.0.2.1:0' has no port of 1 to 65535"),
-        (["--master", "http://127.0.0.1:1"], "--manifests: takes the place of an API server"),
+        (["--master", "http://127.0.0.1:1"], "--manifests: cannot be combined with"),
     ],
 )
 def test_a_wrong_flag_is_named(folder: Path, flags: list[str], words: str) -> None:

@@ -94,10 +94,10 @@ def _warn(new: Object, old: Object | None) -> Iterator[str]:
     found = [entry.get("ip") or "" for entry in at(new, "status", "podIPs") or ()]
     if not found:
         ways = "metadata.annotations[vipwire.io/address], or status.podIP"
-        yield f"nothing starts containers here: a Pod is a workload that runs already, and needs its address ({ways})"
+        yield f"vipwire starts no containers: a Pod must already run, and must have an address ({ways})"
     for address in found:
         if problem := endpoint_problem(address):
-            yield f"no Service leads to {address}: an endpoint {problem}"
+            yield f"{address} cannot be an endpoint: an endpoint {problem}"
 
 
 def _check_ports(container: Object, path: str) -> Iterator[Cause]:

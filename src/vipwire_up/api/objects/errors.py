@@ -142,7 +142,7 @@ def is_no_space(error: ApiError) -> bool:
 
 def damaged(resource: str, name: str) -> ApiError:
     """Build the error of a stored object that cannot be decoded, with the remedy."""
-    return internal(f'what is stored of {resource} "{name}" is damaged: delete it, and make it anew')
+    return internal(f'the stored {resource} "{name}" is damaged: delete the object, and create it again')
 
 
 def no_such_page(why: str = "") -> ApiError:
@@ -177,7 +177,10 @@ def server_timeout(resource: str, verb: str, why: str) -> ApiError:
 def unknown_outcome(why: str) -> ApiError:
     """Build the 504 of a change with an unknown outcome."""
     details = {"causes": [{"message": why}], "retryAfterSeconds": 1}
-    message = f"Timeout: the change may have been made, or may still be: look before you repeat it ({why})"
+    message = (
+        "Timeout: the server may have made the change, or may still make it: check before you repeat "
+        f"the request ({why})"
+    )
     return ApiError(504, "Timeout", message, details)
 
 

@@ -69,7 +69,7 @@ class User:
 
 
 ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
-UNNAMED: Final = "no Ingress and no Gateway names it"
+UNNAMED: Final = "no Ingress and no Gateway refers to this Secret"
 _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 
 
@@ -146,7 +146,7 @@ def page_refusal(user: User, path: str, method: str) -> ApiError:
 
 def impersonation_refusal(user: User, wanted: str) -> ApiError:
     """Build the 403 for impersonation: to ignore the headers would act with the caller's own rights."""
-    return refused("users", wanted, f'User "{user.name}" cannot impersonate: vipwire serves each user as who it is')
+    return refused("users", wanted, f'User "{user.name}" cannot impersonate: vipwire does not support impersonation')
 
 
 def _roles(groups: Iterable[str]) -> set[Role]:

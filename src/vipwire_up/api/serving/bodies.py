@@ -22,7 +22,9 @@ async def read_body(exchange: Exchange, in_flight: InFlight, most: int, user: Us
     if announced is not None and announced > most:
         raise too_large(most)
     if exchange.headers.get("content-encoding", "identity") != "identity":
-        raise ApiError(415, "UnsupportedMediaType", "the body of the request is compressed, which is not supported")
+        raise ApiError(
+            415, "UnsupportedMediaType", "the body of the request is compressed: send it without Content-Encoding"
+        )
     with in_flight.body(most if announced is None else announced, user):
         try:
             body = await exchange.read(most)
@@ -37,4 +39,4 @@ def _refusal(error: BodyError, most: int) -> ApiError:
             return too_large(most)
         case HTTPStatus.REQUEST_TIMEOUT:
             return ApiError(408, "Timeout", "the body of the request did not arrive in time")
-    return bad_request("the body of the request cannot be read: it breaks off or is not HTTP")
+    return bad_request("the body of the request is incomplete or not HTTP")

@@ -34,15 +34,15 @@ class ApiMetrics:
     def __init__(self, registry: CollectorRegistry, in_flight: InFlight, store: Store) -> None:
         ProcessCollector(registry=registry)
         self._requests = Counter(
-            "apiserver_request", "Requests, by what they were about and how they ended.", (*_ABOUT, "code"),
+            "apiserver_request", "Requests, by resource, verb and status code.", (*_ABOUT, "code"),
             registry=registry,
         )  # fmt: skip
         self._seconds = Histogram(
-            "apiserver_request_duration_seconds", "How long requests took that are no watches.", _ABOUT,
+            "apiserver_request_duration_seconds", "Duration of requests other than watches.", _ABOUT,
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         in_progress = Gauge(
-            "apiserver_current_inflight_requests", "Requests that are being answered.", ("request_kind",),
+            "apiserver_current_inflight_requests", "Requests in progress.", ("request_kind",),
             registry=registry,
         )  # fmt: skip
         in_progress.labels("readOnly").set_function(lambda: in_flight.count(Sort.READ))
@@ -51,7 +51,7 @@ class ApiMetrics:
         watches.labels("WATCH").set_function(lambda: in_flight.count(Sort.WATCH))
         stored = Gauge("apiserver_storage_objects", "Stored objects.", ("resource",), registry=registry)
         damaged = Gauge(
-            "vipwire_up_damaged_objects", "Stored objects that cannot be read, and are left out.", ("resource",),
+            "vipwire_up_damaged_objects", "Stored objects that the server cannot read.", ("resource",),
             registry=registry,
         )  # fmt: skip
         for resource in RESOURCES:

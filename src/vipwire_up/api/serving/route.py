@@ -45,7 +45,7 @@ def find_route(method: str, path: str, query: Parameters) -> Route:
         raise no_such_page()
     name, subresource = (*rest[1:], "", "")[:2]
     if subresource and not _has_subresource(resource, subresource):
-        raise no_such_page(f"{resource.plural}/{subresource} is not served here, where nothing runs Pods")
+        raise no_such_page(f"{resource.plural}/{subresource} is not available, because vipwire runs no Pods")
     watch = old_watch or query.flag("watch")
     return Route(resource, _verb(method, name, watch=watch), namespace, name, subresource)
 

@@ -25,11 +25,11 @@ _MOST_CPUS: Final = 1e9
 _MODES: Final = ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints")
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
-FEW_NODES: Final = "Nodes of fewer than two zones tell their zone and CPUs"
-FEW_FACTS: Final = "a Node does not tell its zone or its CPUs"
-FEW_ENDPOINTS: Final = "there are fewer endpoints than zones"
-NO_ZONE: Final = "an endpoint is in no zone of these"
-NO_BALANCE: Final = "the endpoints cannot be divided without too much for some of them"
+FEW_NODES: Final = "fewer than two zones have Nodes with a zone and CPUs"
+FEW_FACTS: Final = "a Node has no zone or no CPUs"
+FEW_ENDPOINTS: Final = "fewer endpoints than zones"
+NO_ZONE: Final = "an endpoint is in none of these zones"
+NO_BALANCE: Final = "every distribution would overload some endpoints"
 
 
 @dataclass(frozen=True, slots=True)

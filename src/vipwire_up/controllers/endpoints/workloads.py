@@ -40,7 +40,7 @@ class Workloads:
         return None
 
 
-_NOT_PROBED: Final = "no container was probed yet"
+_NOT_PROBED: Final = "no container has been probed yet"
 
 
 def place(pod: Object, addresses: list[str], now: str) -> None:

@@ -182,10 +182,10 @@ def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns |
         kind, size, _, version, flags, length = struct.unpack_from("!HHBBHH", data, end)
         if kind == OPT:
             if found is not None or index < before or end != place + 1:
-                return "OPT stands twice, in another section, or has a name"
+                return "the message has two OPT records, or one in the wrong section or with a name"
             found = Edns(size, version, bool(flags & DO))
         place = end + 10 + length
-    return found if place == len(data) else "ends too early, or goes on"
+    return found if place == len(data) else "too short, or too long"
 
 
 def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:

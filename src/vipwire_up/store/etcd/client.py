@@ -196,14 +196,14 @@ class Client:
         if found not in (self.cluster, 0):  # a gateway between vipwire and etcd may leave it out
             strange = f"is of another cluster: {found:x}, not {self.cluster:x}"
         elif revision < least:
-            strange = "is at a revision before one that was seen: it was restored alone, or made anew"
+            strange = "has a revision older than an earlier one: the member was restored alone, or recreated"
         else:
             if self._strangers.pop(server, None):
-                log.info("a member of etcd is of this cluster again", server=server.target)
+                log.info("a member of etcd belongs to this cluster again", server=server.target)
             return
         before, self._strangers[server] = self._strangers.get(server), f"etcd at {server.target} {strange}"
         if before != self._strangers[server]:
-            log.error("a member of etcd is not used", error=self._strangers[server])
+            log.error("not using a member of etcd", error=self._strangers[server])
         raise ForeignMemberError(self._strangers[server])
 
     async def meet(self, owner: bytes | None = None) -> bool:
@@ -236,7 +236,9 @@ class Client:
         self._seen = reached if is_another else max(reached, self._seen)  # calls may have raised it meanwhile
         if answers and not self.cluster:
             named = ", ".join(f"{server.target}: {each.header.cluster_id:x}" for server, each in answers.items())
-            raise StoreUnavailableError(f"etcd's members are of different clusters ({named}): name those of one")
+            raise StoreUnavailableError(
+                (f"the members of etcd belong to different clusters ({named}): set the members of one cluster")
+            )
         for server, answer in answers.items():
             with contextlib.suppress(ForeignMemberError):
                 self._check(server, answer, min(reached, seen))
@@ -253,9 +255,9 @@ class Client:
         for server, text in failed.items():
             tls = await asyncio.to_thread(tls_trouble, server, self._settings, self._clock())
             known, why = tls or server in before, tls or text
-            self._silent[server] = f"etcd at {server.target} is passed over: {why}" if known else ""
+            self._silent[server] = f"skipping etcd at {server.target}: {why}" if known else ""
             if known and not before.get(server):
-                log.warning("a member of etcd does not answer; others are asked", server=server.target, error=why)
+                log.warning("a member of etcd does not answer; using the others", server=server.target, error=why)
         for server in before.keys() - self._silent.keys():
             if before[server]:
                 log.info("a member of etcd answers again", server=server.target)

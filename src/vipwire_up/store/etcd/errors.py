@@ -20,14 +20,14 @@ from vipwire_up.store.etcd.settings import EtcdServer, EtcdSettings
 class ErrorMeaning(Enum):
     """The meaning of an error."""
 
-    ELSEWHERE = "not done; another member, or the same one later, may do it"
-    UNCERTAIN = "nobody knows whether it was done"
-    LOGIN = "not done; the token does not hold any more"
-    FULL = "not done; there is no space"
+    ELSEWHERE = "not done; retry, or use another member"
+    UNCERTAIN = "unknown whether done"
+    LOGIN = "not done; the token has expired"
+    FULL = "not done; no space left"
     LARGE = "not done; the request is too large"
-    COMPACTED = "not done; the revision is gone"
+    COMPACTED = "not done; the revision is compacted"
     LEASE_GONE = "not done; the lease has ended"
-    REFUSED = "not done, and never will be"
+    REFUSED = "not done; retries are useless"
 
 
 _TEXTS: Final = (
@@ -92,7 +92,7 @@ def _shake_hands(
     except ssl.SSLCertVerificationError as error:
         clock = f"; this machine's clock says {now:%Y-%m-%d %H:%M} UTC" if "valid" in error.verify_message else ""
         clock = clock or (f"; this machine's clock says {now:%Y-%m-%d %H:%M} UTC" if "expired" in str(error) else "")
-        return f"the certificate of {server.target} does not hold: {error.verify_message}{clock}"
+        return f"the certificate of {server.target} is not valid: {error.verify_message}{clock}"
     except ssl.SSLError as error:
         own = _own_certificate(settings.certfile, now)
         return f"{server.target} refuses the connection: {_short(error)}{own}" if "ALERT" in _short(error) else ""
@@ -103,15 +103,15 @@ def _shake_hands(
 
 def _own_certificate(path: str, now: datetime) -> str:
     if not path:
-        return "; it may want a client certificate: --etcd-certfile, --etcd-keyfile"
+        return "; the server may require a client certificate: --etcd-certfile, --etcd-keyfile"
     try:
         found = x509.load_pem_x509_certificate(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         return f"; {path}: {error}"
     if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
         start, end = found.not_valid_before_utc, found.not_valid_after_utc
-        return f"; {path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and it is {now:%Y-%m-%d %H:%M} UTC"
-    return f"; it may not trust the issuer of {path}"
+        return f"; {path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and the time is {now:%Y-%m-%d %H:%M} UTC"
+    return f"; the server may not trust the issuer of {path}"
 
 
 def _short(error: Exception) -> str:

@@ -130,9 +130,9 @@ class EtcdStore(Visible):
     def _note_foreign(self, foreign: str) -> None:
         before, self._foreign = self._foreign, foreign
         if foreign and not before:
-            log.error("what is read stays as it was, and nothing is written", error=foreign)
+            log.error("reads return old objects, and writes fail", error=foreign)
         elif before and not foreign:
-            log.info("etcd's prefix is this cluster's again", prefix=self._layout.prefix)
+            log.info("etcd's prefix belongs to this cluster again", prefix=self._layout.prefix)
 
     async def _load(self, replayed: int) -> None:
         marker, newest = await self._newest()
@@ -168,7 +168,7 @@ class EtcdStore(Visible):
         except CompactedError:
             await self._load(0)
         except TimeoutError:
-            raise StoreUnavailableError("etcd: its watch does not tell all changes") from None
+            raise StoreUnavailableError("etcd: the watch has missed changes") from None
 
     def _watched(self) -> AsyncGenerator[Any, None]:
         return self._client.watch(*self._layout.everything, self.revision + 1)
@@ -198,7 +198,7 @@ class EtcdStore(Visible):
                 newest, _ = await self._newest()
             await self._shown(newest)
         except TimeoutError:
-            _fail(answer, StoreUnavailableError("etcd: its watch lags behind"))
+            _fail(answer, StoreUnavailableError("etcd: the watch lags behind"))
         except (StoreError, asyncio.CancelledError) as error:
             _fail(answer, error if isinstance(error, StoreError) else StoreError("the store is shutting down"))
         if not answer.done():
@@ -258,10 +258,10 @@ class EtcdStore(Visible):
         """Make a transaction; return its revision, which no earlier transaction had."""
         shown = self.revision
         if self._restored:
-            raise StoreUnavailableError("etcd was restored: its objects are read again")
+            raise StoreUnavailableError("etcd was restored: reading all objects again")
         revision = await self._gathering.commit(steps, values)
         if revision <= shown:
-            raise UnknownOutcomeError("etcd was restored while the change was made")
+            raise UnknownOutcomeError("etcd was restored during the change")
         return revision
 
     async def _shown(self, revision: int) -> None:
@@ -310,10 +310,10 @@ class EtcdStore(Visible):
             if moving and error is None:
                 continue
             if isinstance(error, CompactedError):
-                log.warning("etcd has compacted what was not read yet; everything is read again")
+                log.warning("etcd has compacted unread changes; reading all objects again")
                 await self._again(self._load(0))
             elif str(error or "") != self._broken:
-                log.warning("the watch of etcd broke; it is opened again", error=error or "it lagged behind")
+                log.warning("the watch of etcd broke; opening a new one", error=error or "the watch lagged behind")
                 self._broken = str(error or "")
             await asyncio.sleep(0.1)
             while not await self._again(self._look_back()):  # noqa: ASYNC110  # etcd does not report its return
@@ -344,7 +344,7 @@ class EtcdStore(Visible):
         _, revision = await self._newest()
         if self._reread or revision < self.revision:
             self._reread = self._restored = True
-            log.error("etcd has gone back: it was restored", seen=self.revision, now=revision)
+            log.error("etcd has an older revision: etcd was restored", seen=self.revision, now=revision)
             await self._transactions.continue_after(self.revision + _UNSEEN)
             await self._transactions.void_history()
             await self._load(0)
@@ -384,7 +384,7 @@ class EtcdStore(Visible):
             if event.kv.key == self._layout.cluster and event.kv.value != self._transactions.owner != b"":
                 self._reread = True  # all objects may disappear with the owner
                 raise ForeignStoreError(
-                    f"etcd's prefix {self._layout.prefix} has been emptied, or is another cluster's"
+                    f"etcd's prefix {self._layout.prefix} is empty, or belongs to another cluster"
                 )
 
     async def _compact_now_and_then(self) -> None:

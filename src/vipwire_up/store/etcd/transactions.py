@@ -198,9 +198,9 @@ class Transactions:
     def _check_owner(self, found: Sequence[Any]) -> None:
         """Raise ForeignStoreError if the found value of the key `cluster` is not this cluster's."""
         if self.owner and not found:
-            raise ForeignStoreError(f"etcd's prefix {self._layout.prefix} has been emptied, or etcd is another one")
+            raise ForeignStoreError(f"etcd's prefix {self._layout.prefix} is empty, or etcd is a different cluster")
         if self.owner and found[0].value != self.owner:
-            raise ForeignStoreError(f"etcd's prefix {self._layout.prefix} is another cluster's now")
+            raise ForeignStoreError(f"etcd's prefix {self._layout.prefix} now belongs to another cluster")
 
     async def _operation(self, place: bytes, step: Write, value: bytes) -> Any:
         if step.deletes:

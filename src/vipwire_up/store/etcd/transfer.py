@@ -33,7 +33,7 @@ class Transfer:
         if owner == MOVED:  # it was moved from here, and returns
             await self.mark(MIGRATING)
         elif owner != MIGRATING:
-            raise StoreError(f"etcd holds a cluster at prefix {self._layout.prefix}: choose another --etcd-prefix")
+            raise StoreError(f"etcd has a cluster at prefix {self._layout.prefix}: choose another --etcd-prefix")
         first = self._layout.objects
         await self._client.call("KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_after(first)))
 
