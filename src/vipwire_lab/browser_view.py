@@ -35,7 +35,7 @@ def show_page(lab: Lab, node: str, port: int) -> None:
         try:
             if process.stdout is None or not process.stdout.readline():
                 said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
-                raise LabError(f"the page of {node} cannot be served: {said.removeprefix('error: ')}")
+                raise LabError(f"cannot serve the page of {node}: {said.removeprefix('error: ')}")
             asyncio.run(_pass_on(lab.netns(node), port))
         except KeyboardInterrupt:
             return
@@ -47,7 +47,7 @@ async def _pass_on(namespace: Path, port: int) -> None:
     try:
         server = await asyncio.start_server(partial(_connected, namespace), _HERE, port)
     except OSError as error:
-        raise LabError(f"cannot listen at {_HERE}:{port}: {error.strerror}; --port takes another one") from error
+        raise LabError(f"cannot listen at {_HERE}:{port}: {error.strerror}; choose another --port") from error
     say(f"Serving at http://{_HERE}:{server.sockets[0].getsockname()[1]}/")
     async with server:
         await server.serve_forever()

@@ -33,7 +33,12 @@ from vipwire_lab.namespaces.topology import Client, Node, make_topology
 from vipwire_lab.proxies import folder_of, start_proxies
 
 _NAME = click.option(
-    "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."
+    "--name",
+    "-l",
+    default="demo",
+    show_default=True,
+    envvar="VIPWIRE_LAB",
+    help="Name of the lab. Several labs can be up.",
 )
 _OUTPUT = click.option(
     "--output",
@@ -41,7 +46,7 @@ _OUTPUT = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="How to print it.",
+    help="Output format.",
 )
 
 
@@ -58,12 +63,14 @@ def lab() -> None:
     """
 
 
-@lab.command(short_help="Build a lab and leave it up.")
+@lab.command(short_help="Build a lab, which stays up.")
 @_NAME
-@click.option("--pods", default="3,2", show_default=True, help="How many Pods on node-1, node-2, ...")
-@click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
-@click.option("--machines", type=click.IntRange(1, 9), help="So many nodes with a Pod each, on one Ethernet (lan0).")
-@click.option("--proxy-mode", "mode", type=_MODE, help="Run `vipwire proxy` in this mode on every node, too.")
+@click.option("--pods", default="3,2", show_default=True, help="Number of Pods on node-1, node-2, ...")
+@click.option("--ports", default="80,8080", show_default=True, help="Ports on which each Pod answers.")
+@click.option(
+    "--machines", type=click.IntRange(1, 9), help="Number of nodes with one Pod each, on one Ethernet (lan0)."
+)
+@click.option("--proxy-mode", "mode", type=_MODE, help="Also run `vipwire proxy` in this mode on every node.")
 def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None) -> None:
     """Build a lab and leave it up; with --proxy-mode it serves a Service `web` at 10.96.0.10 and node port 30080."""
     with plain_errors():
@@ -84,7 +91,7 @@ def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None)
 
 @lab.command()
 @_NAME
-@click.option("--stale", is_flag=True, help="Remove what killed tests and demos have left instead, of every lab.")
+@click.option("--stale", is_flag=True, help="Instead, remove the remains of killed tests and demos, of every lab.")
 def down(name: str, *, stale: bool) -> None:
     """Remove a lab: its servers, its namespaces, its files. Says so if there was none."""
     with plain_errors():
@@ -120,16 +127,18 @@ def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A
             raise click.ClickException(f"there is no command {command[0]!r}") from error
 
 
-@lab.command("probe", short_help="Connect from a host and say who answered.")
+@lab.command("probe", short_help="Connect from a host and show the Pods that answer.")
 @_NAME
 @_OUTPUT
 @click.argument("host")
 @click.argument("destination", metavar="ADDRESS:PORT[/udp]")
-@click.option("--count", "-n", default=1, show_default=True, help="How many connections.")
-@click.option("--timeout", default=1.0, show_default=True, help="How many seconds to wait for each.")
-@click.option("--source", help="From which of the host's addresses.")
-@click.option("--source-port", type=click.IntRange(1, 65535), help="From which port; then one after another.")
-@click.option("--parallel", default=16, show_default=True, help="How many at a time.")
+@click.option("--count", "-n", default=1, show_default=True, help="Number of connections.")
+@click.option("--timeout", default=1.0, show_default=True, help="Timeout of each connection, in seconds.")
+@click.option("--source", help="Source address, one of the host's.")
+@click.option(
+    "--source-port", type=click.IntRange(1, 65535), help="Source port; connections then run one after another."
+)
+@click.option("--parallel", default=16, show_default=True, help="Number of connections at a time.")
 @click.pass_context
 def probe_command(context: click.Context, /, name: str, output: str, host: str, destination: str, **how: Any) -> None:
     """Connect from a host and say who answered: `vipwire lab probe client 10.96.0.10:80 -n 100`.
@@ -163,9 +172,7 @@ def show(name: str, output: str) -> None:
 @lab.command(short_help="Serve the page of a node's proxy.")
 @_NAME
 @click.argument("node", default="node-1")
-@click.option(
-    "--port", default=10247, show_default=True, type=click.IntRange(0, 65535), help="The port of 127.0.0.1."
-)
+@click.option("--port", default=10247, show_default=True, type=click.IntRange(0, 65535), help="Port of 127.0.0.1.")
 def view(name: str, node: str, port: int) -> None:
     """Serve the page of a node's proxy for a browser of this machine: `vipwire lab view`, until interrupted."""
     with plain_errors():
@@ -181,16 +188,16 @@ def manifests(name: str) -> None:
 
 
 @lab.command(short_help="Run all modes on the same Services and packets.")
-@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
+@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; repeatable.")
 @click.option("--html", expose_value=False, hidden=True, callback=refuse("--html", "use -o wide or -o json"))
-@click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
+@click.option("--here", is_flag=True, help="Do not boot a guest for a mode that this kernel cannot run.")
 @click.option(
     "--output",
     "-o",
     type=click.Choice(["table", "wide", "json"]),
     default="table",
     show_default=True,
-    help="How to print it; wide shows a packet's way through each mode's rules.",
+    help="Output format; wide shows a packet's way through each mode's rules.",
 )
 def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     """Run all modes, one after the other, on the same Services and packets, and compare them. About a minute.
@@ -208,8 +215,8 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
 
 
 @lab.command(short_help="Show each mode for a screen, with its own tools.")
-@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
-@click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
+@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; repeatable.")
+@click.option("--here", is_flag=True, help="Do not boot a guest for a mode that this kernel cannot run.")
 def tour(modes: tuple[str, ...], *, here: bool) -> None:
     """Show each mode for a screen: it runs, packets go through it, and what the kernel holds is shown and explained.
 
@@ -250,7 +257,7 @@ def show_lab(lab: Lab) -> None:
             case Node():
                 what, colour = f"node in {host.zone}", "cyan"
             case Client():
-                what, colour = f"outside, by way of {host.gateway}", "magenta"
+                what, colour = f"outside, with the gateway {host.gateway}", "magenta"
             case _:
                 ports = ", ".join(map(str, host.ports))
                 what, colour = f"Pod on {host.node}, answers on {ports}", "green"
@@ -258,10 +265,10 @@ def show_lab(lab: Lab) -> None:
         rows.append([Text(host.name, style=colour), what, "\n".join(host.addresses), namespace])
     screen = lab_console()
     screen.print(f"lab {lab.name}", style="bold", markup=False)
-    columns = [Column("host"), Column("what it is", prose=True), Column("addresses"), Column("namespace", rank=1)]
+    columns = [Column("host"), Column("role", prose=True), Column("addresses"), Column("namespace", rank=1)]
     screen.print(Grid(columns, rows), overflow="ignore", crop=False)
     if not raw_sockets.in_kernel():
-        screen.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
+        screen.print("This kernel has no SCTP sockets: Pods and probes use vipwire's own SCTP.", style="yellow")
     option = "" if lab.name == "demo" else f" --name {lab.name}"
     target = lab.topology.pods[0].addresses[0] if lab.topology.pods else lab.topology.nodes[0].addresses[0]
     screen.print(as_called(f"Try: vipwire lab probe{option} client {target}:80"), style="dim", highlight=False)

@@ -81,7 +81,7 @@ class Lab:
         if foreign:
             state.remove(directory)
             taken = state.namespace_of(self.name, foreign[0])
-            raise LabError(f"the network namespace {taken} exists already, and not as part of a lab")
+            raise LabError(f"the network namespace {taken} already exists, outside of a lab")
         try:
             servers.start(directory)
             self._build()

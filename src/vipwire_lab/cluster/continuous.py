@@ -101,7 +101,7 @@ class Connection:
         self._socket = open_socket(namespace, target, options)
         if self._socket.type == socket.SOCK_RAW:
             self._socket.close()
-            raise LabError("this kernel has no SCTP sockets: it can be probed, but no connection stays open")
+            raise LabError("this kernel has no SCTP sockets: probes work, but no connection stays open")
         self._timeout, self.target = options.timeout, target
         try:
             self.answer: Answer = self._begin(target)

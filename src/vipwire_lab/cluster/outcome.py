@@ -43,12 +43,12 @@ class Target:
         place, _, protocol = text.partition("/")
         host, _, port = place.rpartition(":")
         if ":" in host and not (host.startswith("[") and host.endswith("]")):
-            raise LabError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
+            raise LabError(f"{text!r} is not a destination: an IPv6 address needs brackets, as in [fd00::1]:80")
         number = port_number(port)
         if not host or number is None:
-            raise LabError(f"{text!r} is no destination: write ADDRESS:PORT with a port from 1 to 65535")
+            raise LabError(f"{text!r} is not a destination: write ADDRESS:PORT with a port from 1 to 65535")
         if protocol.upper() not in ("", *Protocol.__members__):
-            raise LabError(f"{text!r} is no destination: {protocol!r} is none of tcp, udp, sctp")
+            raise LabError(f"{text!r} is not a destination: {protocol!r} must be tcp, udp or sctp")
         return cls(_checked(host.strip("[]")), number, Protocol[protocol.upper() or "TCP"])
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class ProbeOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.count <= MAX_COUNT:
-            raise LabError(f"count is {self.count}; it must be from 1 to {MAX_COUNT}")
+            raise LabError(f"count is {self.count}; the count must be from 1 to {MAX_COUNT}")
         if self.timeout <= 0 or self.parallel < 1:
             raise LabError(f"timeout is {self.timeout} and parallel is {self.parallel}; both must be above 0")
 

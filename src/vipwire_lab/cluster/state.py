@@ -90,7 +90,7 @@ def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Pat
         DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=DIRECTORY))
     except PermissionError as error:
-        raise LabError("building a lab needs root: run it with sudo") from error
+        raise LabError("building a lab needs root: use sudo") from error
     try:
         (fresh / "lab.json").write_bytes(msgspec.json.encode(topology))
         if owner:
@@ -100,7 +100,7 @@ def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Pat
         shutil.rmtree(fresh)
         if target.exists():
             raise LabError(
-                as_called(f"the lab {name} is up already: `vipwire lab down --name {name}` ends it")
+                as_called(f"the lab {name} is already up: `vipwire lab down --name {name}` removes the lab")
             ) from error
         raise
     return target

@@ -147,7 +147,7 @@ def view(document: Document, *, wide: bool) -> RenderableType:
     """Lay out each mode's costs, then who answers; `wide` adds a packet's path through each mode's rules."""
     parts: list[RenderableType] = [Grid(_MODES, map(_costs, document["modes"]))]
     parts += [
-        Prose(Text(f"{each['mode']} does not run here: {each['reason']}", style="yellow"))
+        Prose(Text(f"{each['mode']} cannot run here: {each['reason']}", style="yellow"))
         for each in document["modes"]
         if each["kernel"] is None
     ]
@@ -163,8 +163,9 @@ def view(document: Document, *, wide: bool) -> RenderableType:
 
 _LEGEND: Final = (
     "RULES: objects written for 4 Services of both families. A CHANGE: one Pod of five leaves. CONNECTION: open, ask "
-    "and close, from a Pod to a Pod; BY THE SERVICE: more than that, to its ClusterIP. EXPLAIN: rules that the first "
-    "packet meets. A guest is several times slower."
+    "and close, from a Pod to a Pod; BY THE SERVICE: the additional time, to its ClusterIP. EXPLAIN: rules "
+    "that the first "
+    "packet meets. Guests are several times slower."
 )
 
 

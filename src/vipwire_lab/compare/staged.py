@@ -41,7 +41,7 @@ def _more(mode: str, stage: Stage, stack: contextlib.ExitStack) -> Sequence[str]
     try:
         cgroup = stack.enter_context(own_cgroup())
     except OSError as error:
-        raise LabError(f"no cgroup of our own can be made: {error.strerror}") from error
+        raise LabError(f"cannot create a cgroup: {error.strerror}") from error
     hosts = (NODE, *(pod.name for pod in objects.LOCAL_PODS))
     return f"--ebpf-cgroup={cgroup}", f"--ebpf-clients={','.join(str(stage.lab.netns(host)) for host in hosts)}"
 
@@ -61,7 +61,7 @@ def reason_of(error: LabError) -> str:
 
 def guest_obstacle() -> str:
     """Return "" if a guest can boot here. Guests cannot boot guests."""
-    return "this is a guest already" if inside() is not None else obstacle()
+    return "this machine is already a guest" if inside() is not None else obstacle()
 
 
 def in_guest(*arguments: str) -> bytes:

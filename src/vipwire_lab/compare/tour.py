@@ -31,7 +31,7 @@ class Sight:
 
 SIGHTS: Final = {
     "nftables": Sight(
-        "The rules are constant, and Services are data in maps: a change writes elements, no rules.",
+        "The rules are constant, and Services are elements of maps: a change writes elements, not rules.",
         ("nft", "list", "map", "ip", "vipwire", "service-endpoints"),
         rf"{re.escape(objects.WEB)} \. tcp|type|map ",
         "One element for each slot of the pool: ClusterIP, protocol, port and slot lead to a Pod's address and port. "
@@ -42,28 +42,32 @@ SIGHTS: Final = {
         ("iptables-save", "-t", "nat"),
         r"default/web:http",
         "KUBE-SERVICES finds the ClusterIP, KUBE-SVC-… draws by `--probability`, KUBE-SEP-… has the DNAT. Each "
-        "Service adds rules that packets of others walk past, unless a tree of address ranges stands above them.",
+        "Service adds rules, which all packets traverse, unless a tree of address ranges is above them.",
     ),
     "ipvs": Sight(
         "The kernel's own load balancer: a virtual server for each address, with real servers behind it.",
         ("ipvsadm", "-Ln", "-t", f"{objects.WEB}:80"),
         r".",
         "Every VIP is an address of this node, on the interface kube-ipvs0 (`ip address show kube-ipvs0`). The "
-        "scheduler is a word behind the address; ActiveConn and InActConn count connections.",
+        "scheduler follows the address; ActiveConn and InActConn count connections.",
     ),
     "userspace": Sight(
-        "A process answers: it takes the client's connection, and opens another one to a Pod.",
+        "A process accepts the client's connection, and opens another connection to a Pod.",
         ("iptables-save", "-t", "nat"),
         rf"{re.escape(objects.WEB)}/32.*--dport 80 ",
-        "The rules only lead to a socket of the proxy (`ss -ltn`); with --userspace-bind=none there are none at all. "
-        "Pods see this node, never the client.",
+        "The rules only lead to a socket of the proxy (`ss -ltn`); with --userspace-bind=none there are no rules. "
+        "Pods see this node's address, never the client's.",
     ),
     "ebpf": Sight(
-        "A socket is given its endpoint when it connects: no packet is translated. Others meet nftables' rules.",
+        (
+            "A program gives a socket its endpoint at connect(): the kernel translates no packets. Other traffic "
+            "meets nftables' rules."
+        ),
         ("bpftool", "cgroup", "tree"),
         r"vipwire|connect|sendmsg|recvmsg|getpeername",
-        "Programs at connect(), sendmsg() and getpeername() of a cgroup. The process is told the Service's address, "
-        "and speaks with a Pod: `ss -tn` shows the Pod. Clients outside have no socket here, so rules stay for them.",
+        "Programs at connect(), sendmsg() and getpeername() of a cgroup. The process sees the Service's address, "
+        "but its socket is connected to a Pod: `ss -tn` shows the Pod. Clients outside have no socket here, and "
+        "use the rules.",
     ),
 }
 

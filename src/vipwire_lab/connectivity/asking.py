@@ -93,7 +93,7 @@ class Asking:
             try:
                 situation = take(self._config, read_objects(self._config), kernel)
             except VipwireError as error:
-                return {each: [f"the objects cannot be read: {error}"] for each in self._failing}
+                return {each: [f"cannot read the objects: {error}"] for each in self._failing}
         found: dict[Question, list[str]] = {}
         for each in self._failing:
             if isinstance(each, NameCheck):

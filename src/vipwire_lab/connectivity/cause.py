@@ -30,7 +30,7 @@ def causes(situation: Situation, target: Target, *, refused: bool = False) -> li
     found = list(_by_rules(document, "rejected" if refused else "answered"))
     found += [] if found or refused else list(_by_endpoints(document, target))
     if not found:
-        found.append("plan, kernel and endpoints are in order: another program or the network loses the packets")
+        found.append("plan, kernel and endpoints are correct: another program or the network drops the packets")
     return [*found, f"see: vipwire explain {target}"]
 
 

@@ -75,10 +75,10 @@ def _of_port(
 def _of_balancer(service: Object, protocol: Protocol) -> Iterator[Check]:
     given = (service.get("status") or {}).get("loadBalancer", {}).get("ingress") or ()
     if not given:
-        yield Check("load-balancer", "load balancer", None, skip="no load balancer gave it an address")
+        yield Check("load-balancer", "load balancer", None, skip="no load balancer has assigned an address")
     for entry in given:
         if "ip" not in entry:
-            yield Check("load-balancer", "load balancer", None, skip=f"{entry.get('hostname')} is no address")
+            yield Check("load-balancer", "load balancer", None, skip=f"{entry.get('hostname')} is not an IP address")
         elif entry.get("ipMode") == "Proxy":
             yield Check("load-balancer", "load balancer", None, skip=f"{entry['ip']} is a proxy's")
         else:

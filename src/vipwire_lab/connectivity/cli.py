@@ -29,7 +29,7 @@ def connectivity() -> None:
 @click.option(
     "--wait", type=click.FloatRange(0, 3600), default=15.0, show_default=True, help="Seconds for all checks."
 )
-@click.option("--image", default="", help="Run echo Pods of this image on each Node; it has vipwire with the lab.")
+@click.option("--image", default="", help="Run echo Pods on each Node, from this image with vipwire and the lab.")
 @click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def test(config: Config, wait: float, image: str, cluster_domain: str, output: str) -> None:

@@ -58,7 +58,7 @@ def judge_name(check: NameCheck) -> str:
     except OSError as error:
         return f"no answer: {error.strerror or 'timed out'}"
     except (struct.error, IndexError, ValueError):
-        return "the answer is no DNS message"
+        return "the answer is not a DNS message"
     if code:
         return f"{_CODES.get(code, code)} for {check.name}"
     if tuple(sorted(set(found))) != check.wanted:

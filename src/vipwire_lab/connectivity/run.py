@@ -85,7 +85,7 @@ class Test:
         for text in [each for each in known if each in here] or here:
             first.setdefault(family_of(parse_address(text)), text)
         if not first:
-            raise UnsupportedError("this machine has no address that a Service could lead to")
+            raise UnsupportedError("this machine has no address for an endpoint of a Service")
         return list(first.values())
 
     async def _run_pods(self) -> list[Echo]:
@@ -118,7 +118,7 @@ class Test:
                 try:
                     await self._create(client, service_of(name, self.namespace, protocols))
                 except ApiError as error:
-                    self.skipped[name] = f"the API server refused it: {error.message}"
+                    self.skipped[name] = f"the API server refuses the object: {error.message}"
                     continue
                 for each in slices_of(name, self.namespace, echoes, protocols):
                     await self._create(client, each)

@@ -27,7 +27,7 @@ class Narrator:
         width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
         self._console = Console(highlight=False, width=width)
         unicode = self._console.encoding.startswith("utf")
-        self._marks = ("✓", "✗") if unicode else ("ok:", "NOT SO:")
+        self._marks = ("✓", "✗") if unicode else ("ok:", "FAILED:")
         self._letters = {} if unicode else _PLAIN
         self._chapter = 0
         self.checks = 0
@@ -69,9 +69,7 @@ class Narrator:
 
     def results(self, results: Sequence[ProbeResult]) -> None:
         counted = Counter((result.pod, result.outcome.value, result.saw) for result in results)
-        self._console.print(
-            Text(f"     {'times':>5}  {'what happened':<14} {'who answered':<13} whom it saw", style="dim")
-        )
+        self._console.print(Text(f"     {'times':>5}  {'result':<14} {'Pod':<13} source address", style="dim"))
         for (pod, outcome, saw), times in sorted(counted.items()):
             line = Text(f"     {times:>5}  {outcome:<14} ")
             line.append(f"{pod:<13} ", "green").append(saw, "magenta")

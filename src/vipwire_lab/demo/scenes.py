@@ -47,18 +47,18 @@ def run_demo() -> int:
         with stage:
             for scene in SCENES:
                 scene(stage, narrator)
-    narrator.chapter("Nothing is left")
+    narrator.chapter("The end")
     narrator.check("the lab's namespaces, processes and files are gone", holds=stage.gone)
     return verdict(narrator)
 
 
 def verdict(narrator: Narrator) -> int:
     if narrator.failures:
-        narrator.say(f"{len(narrator.failures)} of {narrator.checks} things were NOT as said:")
+        narrator.say(f"{len(narrator.failures)} of {narrator.checks} checks FAILED:")
         for failure in narrator.failures:
             narrator.say(f"  {failure}")
         return 1
-    narrator.say(f"All {narrator.checks} things were as said. Try next:")
+    narrator.say(f"All {narrator.checks} checks passed. Try next:")
     narrator.quote(as_called(_NEXT))
     return 0
 
@@ -67,8 +67,9 @@ def opening(stage: Stage, narrator: Narrator) -> None:
     narrator.chapter("A cluster, and vipwire on node-1")
     narrator.quote(_MAP)
     narrator.say(
-        "Everything is a network namespace; your own network is not touched. The Pods answer with their name and the "
-        "address they see. Services are YAML files in a folder that vipwire watches, in place of an API server."
+        "All hosts are network namespaces; the demo does not touch your own network. The Pods answer with their "
+        "name and the address they see. Services are YAML files in a folder that vipwire watches, in place of "
+        "an API server."
     )
     stage.write("nodes", objects.nodes())
     for name in ("web", "shop", "empty", "sticky"):
@@ -84,10 +85,10 @@ def opening(stage: Stage, narrator: Narrator) -> None:
 
 
 def in_the_kernel(stage: Stage, narrator: Narrator) -> None:
-    narrator.chapter("What the kernel holds: constant rules, and Services as data in maps")
+    narrator.chapter("The kernel's objects: constant rules, and Services as elements of maps")
     nft = shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
     if nft is None:
-        narrator.say("There is no nft command on this machine to show it with. (Debian: apt install nftables)")
+        narrator.say("This machine has no nft command to show them. (Debian: apt install nftables)")
         return
 
     def listed(*what: str) -> str:
@@ -171,7 +172,7 @@ def from_outside(stage: Stage, narrator: Narrator) -> None:
     narrator.results(results)
     narrator.check_answers(results, objects.LOCAL_PODS, "the Pods on this node only")
     narrator.check(
-        "which is why they can see who the client really is",
+        "which therefore see the client's address",
         holds={r.saw for r in results} == {CLIENT_ADDRESS},
     )
 
@@ -196,7 +197,7 @@ def nobody_there(stage: Stage, narrator: Narrator) -> None:
 
 
 def clients_stick(stage: Stage, narrator: Narrator) -> None:
-    narrator.chapter(f"Session affinity: each client of {objects.STICKY} stays where it went first")
+    narrator.chapter(f"Session affinity: each client of {objects.STICKY} keeps its first endpoint")
     clients = (
         (CLIENT, CLIENT_ADDRESS),
         (CLIENT, "203.0.113.130"),
@@ -219,7 +220,7 @@ def endpoint_leaves(stage: Stage, narrator: Narrator) -> None:
         narrator.quote(as_lines(stage.change("web", objects.web(rest))))
         results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
         narrator.check_answers(results, rest, f"the other 4, never {going}")
-        narrator.check("the open connection lives on", holds=_alive(connection))
+        narrator.check("the open connection stays open", holds=_alive(connection))
     narrator.say("It is put back:")
     narrator.quote(as_lines(stage.change("web", objects.web())))
     results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
@@ -229,7 +230,7 @@ def endpoint_leaves(stage: Stage, narrator: Narrator) -> None:
 def service_appears(stage: Stage, narrator: Narrator) -> None:
     narrator.chapter("A Service appears")
     before = stage.lab.probe(POD.name, objects.LATE, 80)
-    narrator.check(f"{objects.LATE} is nobody's: {before[0].outcome.value}", holds=not before[0].answer)
+    narrator.check(f"no Service has {objects.LATE}: {before[0].outcome.value}", holds=not before[0].answer)
     narrator.say("late.yaml is put into the folder:")
     stage.write("late", objects.late())
     seconds, result = stage.until_answered(POD.name, objects.LATE, 80)
@@ -252,13 +253,13 @@ def proxy_restarts(stage: Stage, narrator: Narrator) -> None:
         stream.wait_for(20)
         alive = _alive(connection)
     narrator.quote(as_lines(syncs))
-    narrator.check("the new process found all as it should be: 0 objects written", holds=_nothing_written(syncs))
+    narrator.check("the new process found no differences: 0 objects written", holds=_nothing_written(syncs))
     report = stream.report
     narrator.check(
-        f"{report.attempts} connections were made meanwhile, {len(report.failures)} failed",
+        f"of {report.attempts} connections meanwhile, {len(report.failures)} failed",
         holds=not report.failures,
     )
-    narrator.check("an open connection lives on", holds=alive)
+    narrator.check("an open connection stays open", holds=alive)
     (after,) = stage.lab.probe(CLIENT, objects.STICKY, 80)
     narrator.check(
         f"the client of the sticky Service still goes to {before.pod}",
@@ -272,13 +273,11 @@ def cleaned_up(stage: Stage, narrator: Narrator) -> None:
         stage.proxy.stop()
     removed = stage.cleanup()
     narrator.check(
-        "it says that it removed the tables of both families",
+        "the log says that vipwire removed the tables of both families",
         holds=all(f"ip_family={family}" in removed for family in FAMILIES) and "removed" in removed,
     )
     (result,) = stage.lab.probe(CLIENT, objects.WEB, 80)
-    narrator.check(
-        f"{objects.WEB} is an address like any other again: {result.outcome.value}", holds=not result.answer
-    )
+    narrator.check(f"{objects.WEB} is an ordinary address again: {result.outcome.value}", holds=not result.answer)
     narrator.check("a second cleanup finds nothing to remove", holds="removed" not in stage.cleanup())
 
 
@@ -298,7 +297,7 @@ _ESTABLISHED = "01"
 
 
 def at_connect(stage: Stage, narrator: Narrator) -> None:
-    narrator.chapter("ebpf mode: a socket is given an endpoint when it connects")
+    narrator.chapter("ebpf mode: a program gives a socket its endpoint at connect()")
     with contextlib.ExitStack() as stack:
         try:
             cgroup = stack.enter_context(own_cgroup())
@@ -307,7 +306,7 @@ def at_connect(stage: Stage, narrator: Narrator) -> None:
             syncs = stage.start_proxy(more)
         except (LabError, OSError) as error:
             reason = str(error).strip().splitlines()[-1]
-            narrator.say(f"This machine cannot show it: {reason}")
+            narrator.say(f"This machine cannot run ebpf mode: {reason}")
             return
         narrator.quote(as_lines(syncs))
         _connected(stage, narrator)
@@ -322,10 +321,10 @@ def _connected(stage: Stage, narrator: Narrator) -> None:
         table = Path("/proc/thread-self/net/tcp").read_text(encoding="ascii")
     with client:
         told, real = client.getpeername()[0], _peer(table, client.getsockname()[1])
-    narrator.quote(f"what the process is told:   {told}:{_PORT}\nthe kernel's own table:     {real}")
+    narrator.quote(f"getpeername() returns:      {told}:{_PORT}\nthe kernel's own table:     {real}")
     pods = [address for pod in objects.PODS for address in pod.addresses]
     narrator.check(
-        "the process speaks with a Pod directly, and knows the Service only",
+        "the socket is connected to a Pod, but the process sees the Service's address",
         holds=told == objects.WEB and real.rpartition(":")[0] in pods,
     )
 

@@ -227,7 +227,7 @@ class Stage:
             names = {result.pod for result in self.lab.probe(host, address, port, count=count, timeout=0.5)}
             if holds(names):
                 return
-        raise LabError(f"after {_PATIENCE:.0f} s, {address}:{port} is still answered by {', '.join(sorted(names))}")
+        raise LabError(f"after {_PATIENCE:.0f} s, {', '.join(sorted(names))} still answers at {address}:{port}")
 
     def until_answered(self, host: str, address: str, port: int) -> tuple[float, ProbeResult]:
         """Connect repeatedly until an answer comes; return the seconds, and the answer."""
@@ -236,7 +236,7 @@ class Stage:
             (result,) = self.lab.probe(host, address, port, Protocol.TCP, timeout=0.1)
             if result.answer:
                 return time.monotonic() - began, result
-        raise LabError(f"nobody has answered at {address}:{port} for {_PATIENCE:.0f} s; the last: {result}")
+        raise LabError(f"no answer at {address}:{port} for {_PATIENCE:.0f} s; the last result: {result}")
 
 
 def as_lines(syncs: Iterable[Sync]) -> str:

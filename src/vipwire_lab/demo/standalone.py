@@ -109,7 +109,7 @@ def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
     narrator.chapter("Without a cluster: vipwire up, and kubectl")
     kubectl = program("kubectl")
     if kubectl is None:
-        narrator.say("There is no kubectl on this machine to show it with. (Debian: apt install kubernetes-client)")
+        narrator.say("This machine has no kubectl for this part. (Debian: apt install kubernetes-client)")
         return
     here = Standalone(stage.lab, NODE, stage.folder / "up", kubectl)
     narrator.say("An API server, its store, controllers, health checks, DNS and the proxy, in one process on node-1:")
@@ -145,7 +145,9 @@ def _balanced(stage: Stage, narrator: Narrator, here: Standalone) -> None:
 
 
 def _health_checked(stage: Stage, narrator: Narrator, here: Standalone) -> None:
-    narrator.chapter("A workload breaks; its readiness probe takes it out, and takes it back")
+    narrator.chapter(
+        "A workload breaks; vipwire removes its endpoint after failed readiness probes, and adds it again"
+    )
     going = objects.PODS[3]
     rest = [pod for pod in objects.PODS if pod is not going]
     address, outside = _addresses(here)
@@ -153,7 +155,7 @@ def _health_checked(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     seconds, _ = here.until(lambda said: "False" in said, *_readiness_of(going.name))
     narrator.say(f"{going.name} has closed its port; {seconds:.1f} s later:")
     _show(narrator, here, "get", "pods")
-    with narrator.waiting("the kernel is told"):
+    with narrator.waiting("waiting for the kernel"):
         stage.until_gone(POD.name, address, 80, going)
     results = stage.lab.probe(POD.name, address, 80, count=MANY)
     narrator.check_answers(results, rest, f"the other 4, never {going.name}")
@@ -165,10 +167,10 @@ def _health_checked(stage: Stage, narrator: Narrator, here: Standalone) -> None:
 
 
 def _named(stage: Stage, narrator: Narrator, here: Standalone) -> None:
-    narrator.chapter("DNS, at the address that people's resolv.conf has")
+    narrator.chapter("DNS, at the usual address for resolv.conf")
     dig = program("dig")
     if dig is None:
-        narrator.say("There is no dig on this machine to ask with. (Debian: apt install bind9-dnsutils)")
+        narrator.say("This machine has no dig for DNS queries. (Debian: apt install bind9-dnsutils)")
         return
     address, _ = _addresses(here)
     for name, kind in ((_DOMAIN, "A"), (f"_http._tcp.{_DOMAIN}", "SRV")):
@@ -179,13 +181,13 @@ def _named(stage: Stage, narrator: Narrator, here: Standalone) -> None:
 
 
 def _deleted(stage: Stage, narrator: Narrator, here: Standalone) -> None:
-    narrator.chapter("Deleted, its addresses are nobody's; and vipwire up ends")
+    narrator.chapter("After the deletion, no Service has the addresses; vipwire up stops")
     address, outside = _addresses(here)
     _show(narrator, here, "delete", "service", "hello")
     stage.until_unanswered(POD.name, address, 80)
     for host, gone in ((POD.name, address), (CLIENT, outside)):
         (result,) = stage.lab.probe(host, gone, 80, timeout=_SILENT)
-        narrator.check(f"{host} to {gone}:80: nobody's, {result.outcome.value}", holds=not result.answer)
+        narrator.check(f"{host} to {gone}:80: no Service, {result.outcome.value}", holds=not result.answer)
     status = here.process.end(_PATIENCE) if here.process else 1
     narrator.check("it ends on SIGTERM with status 0", holds=status == 0)
 
@@ -210,9 +212,7 @@ def killed(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     """Let a machine join, and kill the one that has an address."""
     narrator.chapter("A second machine joins, takes an address, and is killed")
     if not stage.lab.topology.lan:
-        narrator.say(
-            "There is no ip command on this machine to build an Ethernet with. (Debian: apt install iproute2)"
-        )
+        narrator.say("This machine has no ip command to build an Ethernet. (Debian: apt install iproute2)")
         return
     joined = _join(stage, narrator, here)
     here.apply([_service()])
@@ -222,16 +222,14 @@ def killed(stage: Stage, narrator: Narrator, here: Standalone) -> None:
         stage.until_seen(CLIENT, ADDRESS, 80, objects.PODS)
     results = stage.lab.probe(CLIENT, ADDRESS, 80, count=MANY)
     narrator.check_answers(results, objects.PODS, f"all 5 Pods, at {ADDRESS}, which {OTHER} has")
-    narrator.say(
-        f"{OTHER} loses its plug: its cable is cut, and its process killed, while the client goes on asking."
-    )
+    narrator.say(f"{OTHER} fails: the demo cuts its cable and kills its process, while the client keeps connecting.")
     with stage.lab.continuous(CLIENT, ADDRESS, 80, timeout=0.2) as stream:
         stream.wait_for(20)
         began = time.monotonic()
         stage.lab.run(UNDERLAY, ["ip", "link", "set", links.lan_port(OTHER), "down"])
         joined.end(_PATIENCE, signal.SIGKILL)
         seconds = _outage(stream, began)
-    narrator.check(f"nobody answers for {seconds:.1f} s; then {NODE} does", holds=seconds < _LONGEST)
+    narrator.check(f"no answers for {seconds:.1f} s; then {NODE} answers", holds=seconds < _LONGEST)
     with narrator.waiting(f"the Pods on {OTHER} leave"):
         stage.until_gone(CLIENT, ADDRESS, 80, objects.PODS[-1])
     narrator.quote(f"{NODE}$ kubectl get nodes\n{here.kubectl('get', 'nodes')}")

@@ -12,14 +12,16 @@ from vipwire_lab.namespaces.errors import LabError
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--full", is_flag=True, help="Debian's own kernel in an emulator: it has nftables too, and is slow.")
+@click.option(
+    "--full", is_flag=True, help="Debian's own kernel in an emulator, which also has nftables, but is slow."
+)
 @click.option(
     "--unpacked",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="With --full: the folder of another kernel, as `scripts/setup kernel SUITE` leaves it.",
 )
-@click.option("--memory", default=MEMORY, show_default=True, help="The guest's memory, taken as it is used.")
-@click.option("--timeout", default=TIMEOUT, show_default=True, help="Seconds after which the guest is ended.")
+@click.option("--memory", default=MEMORY, show_default=True, help="Memory of the guest, which it allocates on use.")
+@click.option("--timeout", default=TIMEOUT, show_default=True, help="Seconds after which to stop the guest.")
 @click.option("--write", "writable", multiple=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(

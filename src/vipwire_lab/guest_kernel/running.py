@@ -34,7 +34,7 @@ def obstacle(kind: GuestKernel = GuestKernel.USER_MODE, unpacked: Path | None = 
     """Return why this machine cannot boot a guest of this kind, and what to install; "" if it can."""
     if why := _machine(Guest(kind=kind, unpacked=unpacked)).obstacle():
         return why
-    return "" if os.geteuid() == 0 else "booting a kernel of its own needs root here: use sudo"
+    return "" if os.geteuid() == 0 else "booting a guest kernel needs root here: use sudo"
 
 
 def run(
@@ -108,10 +108,10 @@ class _Boot:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_LOOK)
-                return "died before the command had ended"
+                return "died before the end of the command"
             now = time.monotonic()
             if guest.given_up.is_set():
-                return "was given up"
+                return "was stopped"
             if now - began > guest.timeout:
                 return self._ended(process, f"{guest.timeout:g} s")
             if now - max(began, *(pump.heard for pump in pumps)) > guest.silence:

@@ -37,7 +37,7 @@ def create(name: str) -> Path:
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0))
     except FileExistsError as error:
-        raise LabError(f"the network namespace {name} exists already (see: ip netns)") from error
+        raise LabError(f"the network namespace {name} already exists (see: ip netns)") from error
     try:
         with _coming_back():
             _call("unshare", _CLONE_NEWNET)
@@ -119,10 +119,10 @@ def _mount_shared(directory: bytes) -> None:
 
 def _why_not(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
-        return "making network namespaces needs root (CAP_SYS_ADMIN): run it with sudo"
+        return "creating network namespaces needs root (CAP_SYS_ADMIN): use sudo"
     if error.errno == errno.EINVAL:
         return "this kernel has no network namespaces (CONFIG_NET_NS)"
-    return f"cannot make a network namespace: {error.strerror}"
+    return f"cannot create a network namespace: {error.strerror}"
 
 
 def _call(function: str, *arguments: object) -> None:

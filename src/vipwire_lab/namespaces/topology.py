@@ -164,7 +164,7 @@ def _check_addresses(topology: Topology) -> None:
 
 def _must_be_node(what: str, name: str, names: set[str]) -> None:
     if name not in names:
-        raise LabError(f"{what} {name!r} is none of {', '.join(sorted(names))}")
+        raise LabError(f"{what} {name!r} must be one of {', '.join(sorted(names))}")
 
 
 DEFAULT = make_topology()

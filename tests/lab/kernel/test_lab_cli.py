@@ -127,7 +127,7 @@ def command_of(pid: str) -> list[str]:
         (("probe", "client", "fd00::1:80"), "needs brackets"),
         (("probe", "client", "10.244.1.11:80", "-n", "0"), "count is 0"),
         (("exec", "client", "no-such-command"), "there is no command 'no-such-command'"),
-        (("up",), "is up already"),
+        (("up",), "is already up"),
         (("up", "--pods", "many"), "write numbers from 0 to 26"),
     ],
 )

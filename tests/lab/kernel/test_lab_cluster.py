@@ -305,7 +305,7 @@ def test_a_lab_that_is_down_leaves_nothing() -> None:
     hosts = ("underlay", "node-1", "pod-1a", "client")
     assert namespaces(lab.name) == {f"vipwire-{lab.name}-{host}" for host in hosts}
     assert Lab.attach(lab.name).topology == lab.topology
-    with pytest.raises(LabError, match="is up already"):
+    with pytest.raises(LabError, match="is already up"):
         Lab(lab.topology, lab.name).up()
     assert only(lab.probe("client", "10.244.1.11", 80)).pod == "pod-1a"
     lab.down()
@@ -323,7 +323,7 @@ def test_a_lab_that_cannot_be_finished_is_removed() -> None:
     taken = f"vipwire-{lab.name}-client"
     netns.create(taken)
     try:
-        with pytest.raises(LabError, match=f"{taken} exists already"):
+        with pytest.raises(LabError, match=f"{taken} already exists"):
             lab.up()
         assert not state.directory_of(lab.name).exists()
         assert namespaces(lab.name) == {taken}, "it is not ours to remove"

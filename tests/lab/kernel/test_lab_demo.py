@@ -59,11 +59,11 @@ def test_everything_is_as_the_demo_says_and_nothing_is_left() -> None:
     demo = started()
     output, _ = demo.communicate(timeout=300)
     assert demo.returncode == 0, output
-    assert "NOT" not in output
-    assert "Nothing is left" in output
+    assert "FAILED" not in output
+    assert "The end" in output
     assert "kubectl get endpointslices" in output
-    assert "vipwire up ends" in output
-    assert "; then node-1 does" in output
+    assert "vipwire up stops" in output
+    assert "; then node-1 answers" in output
     assert "0 objects written" in output
     assert "\x1b" not in output  # plain where there is no terminal
     assert not left_by(demo.pid)
@@ -97,7 +97,7 @@ def test_it_says_so_when_something_is_not_as_said(stage: Stage, capsys: pytest.C
     scenes.from_a_pod(stage, narrator)
     assert any("answered, by all 5 Pods" in failure for failure in narrator.failures)
     assert scenes.verdict(narrator) == 1
-    assert "NOT as said" in capsys.readouterr().out
+    assert "checks FAILED" in capsys.readouterr().out
 
 
 def test_a_proxy_that_ends_is_an_error_that_shows_what_it_said(stage: Stage) -> None:

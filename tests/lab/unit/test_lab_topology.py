@@ -36,7 +36,7 @@ def test_a_host_knows_its_node() -> None:
     ("nodes", "pods", "clients", "complaint"),
     [
         ((make_node(1), make_node(1)), (), (), "two hosts are named 'node-1'"),
-        ((make_node(1),), (make_pod(2, 1),), (), "pod pod-2a: node 'node-2' is none of node-1"),
+        ((make_node(1),), (make_pod(2, 1),), (), "pod pod-2a: node 'node-2' must be one of node-1"),
         ((make_node(1),), (), (Client("c", ("1.1.1.1",), "x"),), "client c: gateway 'x'"),
         ((make_node(1),), (), (Client("c", ("192.168.0.1",)),), "node-1 and c have the same address"),
         ((make_node(1),), (), (Client("c", ("300.1.1.1",)),), "host c: '300.1.1.1' is not an IP address"),
@@ -75,7 +75,7 @@ def test_a_destination_is_read_as_a_person_writes_it(text: str, target: Target) 
         ("10.0.0.1", "write ADDRESS:PORT"),
         ("10.0.0.1:", "write ADDRESS:PORT"),
         ("10.0.0.1:65536", "from 1 to 65535"),
-        ("10.0.0.1:80/icmp", "'icmp' is none of tcp, udp, sctp"),
+        ("10.0.0.1:80/icmp", "'icmp' must be tcp, udp or sctp"),
         ("web:80", "'web' is not an IP address"),
         (":80", "write ADDRESS:PORT"),
     ],
