@@ -13,7 +13,7 @@ def only_in_ipvs(instead_of_forwarding: str) -> tuple[Lack, ...]:
     The argument describes how another mode brings packets to endpoints.
     """
     return (
-        Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
+        Lack("scheduler", "is in ipvs mode only: vipwire.io/algorithm chooses endpoints"),
         Lack("scheduler_flags", "is in ipvs mode only"),
         Lack("hash_flags", "is in ipvs mode only"),
         Lack(
@@ -21,5 +21,5 @@ def only_in_ipvs(instead_of_forwarding: str) -> tuple[Lack, ...]:
             f"is in ipvs mode only: {instead_of_forwarding}",
             (ForwardingMethod.DIRECT, ForwardingMethod.TUNNEL),
         ),
-        Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
+        Lack("drain_seconds", "is in ipvs mode only: connections stay open until their end"),
     )

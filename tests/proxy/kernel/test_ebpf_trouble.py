@@ -105,8 +105,8 @@ def test_what_could_not_be_written_is_told_left_to_the_rules_and_tried_again(
     assert ours(backend) == after
     assert backend.housekeeping_due() is None
     assert not backend.changed()
-    assert caplog.text.count("cannot write what the programs know") == 1
-    assert caplog.text.count("the programs know all again") == 1
+    assert caplog.text.count("cannot write the programs' maps") == 1
+    assert caplog.text.count("the programs' maps are complete again") == 1
 
 
 def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_that(
@@ -179,7 +179,7 @@ def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: P
         os.close(each)
     backend.pins.take_out(["connect6"])
     assert said()["in force"] == f"8 of 9 programs, for {cgroup}; not connect6"
-    assert said()["other programs"].startswith("programs of others are called at connect4")
+    assert said()["other programs"].startswith("other programs also run at connect4")
     os.close(theirs)
     backend.pins.remove()
     assert said()["in force"].startswith("0 of 9 programs")
@@ -258,7 +258,7 @@ def test_programs_of_a_network_namespace_that_is_gone_are_removed_and_no_others(
 ) -> None:
     config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup)))
     before = {each.what: each.said for each in remarks(config, folder())}
-    assert "network namespaces that are gone" in before["programs left"]
+    assert "deleted network namespaces" in before["programs left"]
     if command == "cleanup":
         subprocess.run([sys.executable, "-m", "vipwire", "cleanup"], check=True)
     else:

@@ -170,7 +170,7 @@ def test_a_table_of_another_layout_is_said_to_be_one(network: int, flags: list[s
     family = as_json("status", *flags)["families"][0]
     assert family["state"] == "of another version"
     assert "table ip vipwire" in family["reason"]
-    assert vipwire("diff", *flags).stdout.startswith("# IPv4: table ip vipwire was made by another version")
+    assert vipwire("diff", *flags).stdout.startswith("# IPv4: another version of vipwire")
     kernel = as_json("explain", "web", "--from=203.0.113.9", *flags)["kernel"]
     assert (kernel["agrees"], kernel["difference"]) == (None, family["reason"])
 

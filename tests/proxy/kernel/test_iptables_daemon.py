@@ -102,7 +102,7 @@ def test_kube_proxys_flat_form_is_one_line_of_the_configuration(variant: str, tm
 def test_an_algorithm_that_this_mode_has_not_is_reported_on_the_service(variant: str) -> None:
     async def story(it: Scene) -> None:
         (event,) = await it.posted("InvalidField", "web")
-        assert "'maglev' is not in iptables mode" in event["message"]
+        assert "iptables mode does not support 'maglev'" in event["message"]
         assert it.daemon.said("invalid object", field="metadata.annotations[vipwire.io/algorithm]")
         assert await reached(VIP) == POD
 

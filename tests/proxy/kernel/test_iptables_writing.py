@@ -138,7 +138,7 @@ def test_what_this_iptables_does_not_show_is_left_to_it(family: Family, monkeypa
     run(f"{'iptables' if family is Family.IPV4 else 'ip6tables'}-nft -t mangle -N KUBE-KUBELET-CANARY")
     built, notes = build([family], RuleSettings(), prepare=True)
     (backend,) = built.values()
-    assert any(note.what == "rules go through the tool" for note in notes)
+    assert any(note.what == "writing rules with the iptables tool" for note in notes)
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     reconciler.desire_node(backend.render_node(node_plan(family)))
     reconciler.sync()

@@ -316,7 +316,7 @@ def test_rules_are_not_fallen_back_to_where_there_is_no_right_to_any(tmp_path: P
                 assert await daemon.ended() == 1
                 first, last = (line for line in daemon.lines if line.startswith("error: "))
                 assert last.startswith(first), "what three modes say alike is told once"
-                assert last.endswith("or let this mode do without rules (--userspace-bind)")
+                assert last.endswith("or run this mode without rules (--userspace-bind)")
             steps = [(each["mode"], each["to"]) for each in daemon.said("falling back")]
             assert steps == [("ipvs", "iptables"), ("iptables", "nftables"), ("nftables", "userspace")]
             assert all("CAP_NET_ADMIN" in each["reason"] for each in daemon.said("falling back"))

@@ -217,5 +217,5 @@ def test_explain_tells_which_of_the_two_is_damaged(data: st.DataObject, pair: Bo
     nobody = endpoint_slot(Address(packet.destination), 9)
     misled = pair.walk(packet, {**pair.objects, key: pair.objects[key][: HEAD.size] + nobody})
     assert misled.direct is not None
-    assert "which the plan does not have" in misled.direct.difference
+    assert "which are not in the plan" in misled.direct.difference
     assert misled.shares == whole.shares

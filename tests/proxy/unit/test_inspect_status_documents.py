@@ -63,10 +63,10 @@ def test_status_is_the_recorded_one(drifted: Situation, name: str, view: Callabl
 
 
 def test_what_a_mode_has_beside_rules_stands_in_the_head(drifted: Situation) -> None:
-    standing = (Remark("programs", "8 of 9", "rules serve what they do not", bad=True), Remark("maps", "1 of 2"))
+    standing = (Remark("programs", "8 of 9", "rules serve the others", bad=True), Remark("maps", "1 of 2"))
     document = status_document(drifted, [], standing=standing)
     head = shown(status_view(document, wide=False, details=False)).splitlines()
-    assert "programs: 8 of 9 (rules serve what they do not)" in head
+    assert "programs: 8 of 9 (rules serve the others)" in head
     assert "maps: 1 of 2" in head
     assert [each["bad"] for each in document["standing"]] == [True, False]
 

@@ -87,7 +87,7 @@ def test_affinity_without_rules_for_it_is_said(world: World) -> None:
     forgetting = World(settings=replace(PLAIN, affinity=False))
     forgetting.put(service("sticky", "10.96.0.4", affinity_seconds=60), slice_of("sticky", endpoint("10.1.0.1")))
     forgetting.sync()
-    assert "not remembered" in way(forgetting, sticky).affinity
+    assert "no rule for session affinity" in way(forgetting, sticky).affinity
 
 
 def test_a_remembered_client_is_told_with_what_is_left(world: World) -> None:

@@ -211,6 +211,6 @@ def test_what_is_asked_for_in_vain_is_said() -> None:
     by = {each: (("vipwire.io/algorithm", each),) for each in ("round-robin", "source-hash", "maglev")}
     assert not lacking(RuleSettings(), annotations=by["source-hash"])
     assert not lacking(RuleSettings(), annotations=by["round-robin"])
-    assert "'maglev' is not in iptables mode" in lacking(RuleSettings(), annotations=by["maglev"])[0]
+    assert "iptables mode does not support 'maglev'" in lacking(RuleSettings(), annotations=by["maglev"])[0]
     assert "needs the match 'bpf'" in lacking(RuleSettings(source_hash=False), annotations=by["source-hash"])[0]
     assert "needs the match 'recent'" in lacking(RuleSettings(affinity=False), affinity_seconds=60)[0]

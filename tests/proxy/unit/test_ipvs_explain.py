@@ -194,7 +194,7 @@ def test_what_others_have_put_behind_a_service_is_named() -> None:
     ("scheduling", "said"),
     [
         (Scheduling("rr"), IN_TURN),
-        (Scheduling("wlc"), "each new connection goes to the one with the fewest connections for its weight"),
+        (Scheduling("wlc"), "each new connection goes to the endpoint with the fewest connections for its weight"),
         (Scheduling("sh", ServiceFlag.SCHEDULER_1), BY_ADDRESS),
         (Scheduling("mh", ServiceFlag.SCHEDULER_1 | ServiceFlag.SCHEDULER_2), BY_ADDRESS_AND_PORT),
         (Scheduling("mh", ServiceFlag.SCHEDULER_1), BY_ADDRESS),
@@ -205,7 +205,7 @@ def test_how_a_server_is_chosen_is_what_its_scheduler_does(scheduling: Schedulin
     wanted = objects()
     found = walked({**wanted, WEB: scheduling}, wanted)
     assert found.choice == said
-    assert "not remembered" in found.affinity
+    assert "remembers no clients" in found.affinity
     assert walked({**wanted, WEB: Scheduling("rr", ServiceFlag.PERSISTENT, 300)}, wanted).affinity == ""
 
 

@@ -120,5 +120,5 @@ def test_what_one_family_alone_lacks_is_told_for_it() -> None:
     def lacks(operation: Operation) -> bool:
         return nat_chain(operation) and operation.payload[0] == wire.NFPROTO[Family.IPV6]
 
-    with pytest.raises(UnsupportedError, match=r"nf_tables, but does not take .* for IPv6"):
+    with pytest.raises(UnsupportedError, match=r"nf_tables, but refuses .* for IPv6"):
         try_tables(tuple(Family), Kernel(lacks).send)

@@ -271,7 +271,7 @@ def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> I
         yield f"no connection goes to {listed(left_out)}"
     extra = [target for target in held if target is not None and target not in planned]
     if extra:
-        yield f"some go to {listed([format_endpoint(*target) for target in extra])}, which the plan does not have"
+        yield f"some go to {listed([format_endpoint(*target) for target in extra])}, which are not in the plan"
     if not (left_out or extra or None in held):
         yield "the endpoints' shares differ from the plan"
 

@@ -43,11 +43,11 @@ def find_cgroup(named: str, mounts: Path = _MOUNTS) -> Path:
     if found:
         raise UnsupportedError(
             f"ebpf mode needs the machine's root of cgroup2, and {found[0]} is a container's own cgroup: mount the "
-            "node's /sys/fs/cgroup by hostPath (read-only will do) and name it by --ebpf-cgroup"
+            "node's /sys/fs/cgroup by hostPath (read-only suffices) and set --ebpf-cgroup to this folder"
         )
     raise UnsupportedError(
-        "ebpf mode needs cgroup2, which is not mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`, or name "
-        "the folder by --ebpf-cgroup"
+        "ebpf mode needs cgroup2, which is not mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`, or set "
+        "--ebpf-cgroup"
     )
 
 

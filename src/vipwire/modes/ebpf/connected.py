@@ -47,11 +47,11 @@ class ConnectedSockets:
             try:
                 ended += within(path, lambda: _end(peers, stale))
             except (OSError, DecodeError) as error:
-                log.warning("cannot look for UDP sockets in a network namespace", namespace=str(path), error=error)
+                log.warning("cannot list UDP sockets in a network namespace", namespace=str(path), error=error)
             if not stale:
                 break
         if stale:
-            log.warning("UDP sockets stay with endpoints that are gone: not found", sockets=len(stale))
+            log.warning("UDP sockets keep removed endpoints: network namespaces not found", sockets=len(stale))
         return ended
 
     def _stale(self, peers: Map, serving: Serving, *, whole: bool) -> Iterator[tuple[bytes, tuple[Address, int]]]:

@@ -78,7 +78,7 @@ class ProgramRemains:
         with closing(self._pins):
             if any((self._pins.folder / "links" / hook).exists() for hook in _FORTH):
                 self._pins.take_out(_FORTH)
-                return RemovalResult(waiting=("programs that know whose answers come",))
+                return RemovalResult(waiting=("programs for replies",))
             self._pins.remove()
         return RemovalResult(removed=("programs and maps of ebpf mode",))
 
@@ -114,7 +114,7 @@ def _node() -> int:
         return netns_cookie()
     except OSError as error:
         raise UnsupportedError(
-            "ebpf mode needs Linux 5.14 or newer: this kernel does not tell the cookie of a network namespace "
+            "ebpf mode needs Linux 5.14 or newer: this kernel does not return the cookie of a network namespace "
             f"(SO_NETNS_COOKIE: {error.strerror})"
         ) from error
 
@@ -162,9 +162,7 @@ def _cookie(path: str) -> int:
     try:
         return cookie_of(Path(path))
     except (OSError, struct.error) as error:
-        raise ConfigError(
-            f"--ebpf-clients: {path} is not all, node or a network namespace that can be entered: {error}"
-        ) from error
+        raise ConfigError(f"--ebpf-clients: {path} must be all, node or a network namespace: {error}") from error
 
 
 DRIVER: Final = Driver(

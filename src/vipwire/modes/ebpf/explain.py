@@ -101,11 +101,11 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         )
         words = []
         if surplus := flags & ~meant & self._led:
-            words.append(f"programs lead sockets of {for_whom(surplus)}, which the plan leaves to the rules")
+            words.append(f"programs translate sockets of {for_whom(surplus)}, but the plan uses rules for them")
         if strays := dealt.keys() - pool.keys():
-            words.append(f"programs lead some sockets to {self._named(strays)}, which the plan does not have")
+            words.append(f"programs connect some sockets to {self._named(strays)}, which are not in the plan")
         elif dealt != pool:
-            words.append("programs lead sockets to the endpoints in other shares")
+            words.append("programs give the endpoints other shares than the plan")
         return Direct(Flag.NODE in flags, Flag.POD in flags & self._led, "; ".join(words), seconds > 0)
 
     def _named(self, dealt: Iterable[bytes]) -> str:

@@ -241,7 +241,7 @@ class EbpfBackend:
         if self._keeps_clients and self.wanted.look_for_pods():
             settings = self.wanted.settings
             log.info(
-                "kubelet's cgroup was made or removed", found=bool(settings.pods_cgroup), level=settings.pods_level
+                "kubelet's cgroup was created or removed", found=bool(settings.pods_cgroup), level=settings.pods_level
             )
 
     def _look(self) -> Ours:
@@ -263,7 +263,7 @@ class EbpfBackend:
             return
         self._take_in(delta)
         if self._undone.record_success(delta):
-            log.info("the programs know all again", ip_family=self.family.value)
+            log.info("the programs' maps are complete again", ip_family=self.family.value)
 
     def _take_in(self, delta: Delta[OurKey, bytes]) -> None:
         """Note written objects in place: a change touches a few of up to 100,000."""
@@ -305,7 +305,7 @@ class EbpfBackend:
         """Leave the refused frontends to the rules: remove them from the maps, or detach the programs."""
         if self._undone.record_failure(delta, str(error), time.monotonic()):
             log.warning(
-                "cannot write what the programs know; nftables' rules serve it until that works",
+                "cannot write the programs' maps; using the rules until this works",
                 ip_family=self.family.value,
                 objects=len(self._undone.objects),
                 reason=error,

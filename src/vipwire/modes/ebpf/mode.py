@@ -15,7 +15,9 @@ MODE: Final = ModeSpec(
         masquerading="nftables",
         primary_node_ports=True,
     ),
-    for_whom="Linux 5.14 or newer, and many new connections from Pods and the node: they go to endpoints directly",
+    for_whom=(
+        "Linux 5.14 or newer, and many new connections from Pods and the node: sockets connect to endpoints directly"
+    ),
     lacks=RULES.lacks,
     metrics=RULES.metrics,
     page="ebpf.md",

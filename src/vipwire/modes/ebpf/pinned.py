@@ -286,11 +286,9 @@ def remove_gone(own: Path) -> int:
         try:
             removed += each.remove()
         except OSError as error:
-            log.warning(
-                "cannot remove the programs of a network namespace that is gone", folder=each.folder, error=error
-            )
+            log.warning("cannot remove the programs of a deleted network namespace", folder=each.folder, error=error)
     if removed:
-        log.info("removed the programs of network namespaces that are gone", namespaces=removed)
+        log.info("removed the programs of deleted network namespaces", namespaces=removed)
     return removed
 
 

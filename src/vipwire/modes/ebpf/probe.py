@@ -65,7 +65,7 @@ def _load(hook: str, maps: dict[str, int], constants: int) -> int:
         said = [line for line in notes if line.strip() and not line.startswith("processed ")]
         if said and error.errno == errno.EACCES:
             raise UnsupportedError(
-                f"ebpf mode cannot be used here: {what} for a process without CAP_PERFMON; its verifier says: "
+                f"ebpf mode cannot run here: {what} for a process without CAP_PERFMON; its verifier says: "
                 f"{said[-1]}: add that capability"
             ) from error
         last = f"; its verifier says: {said[-1]}" if said else ""
@@ -78,8 +78,8 @@ def _attach(hook: str, program: int, target: int, cgroup: Path) -> int:
     except OSError as error:
         if error.errno in _REFUSED and (owner := exclusive(cgroup, hook)) is not None:
             raise UnsupportedError(
-                f"ebpf mode cannot be used here: the hook {hook} of {owner} belongs to a program of somebody else, "
-                "which was attached without BPF_F_ALLOW_MULTI: see `bpftool cgroup tree`"
+                f"ebpf mode cannot run here: the hook {hook} of {owner} has another owner's program, attached "
+                "without BPF_F_ALLOW_MULTI: see `bpftool cgroup tree`"
             ) from error
         raise _not_allowed(error, f"the kernel does not attach the program for {hook} to {cgroup}") from error
 
@@ -109,9 +109,7 @@ def _not_allowed(error: OSError, what: str) -> UnsupportedError:
             remedy = "it needs CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF"
         case _:
             remedy = f"it answers {error.strerror}"
-    return UnsupportedError(
-        f"ebpf mode cannot be used here: {what} ({errno.errorcode.get(error.errno or 0)}): {remedy}"
-    )
+    return UnsupportedError(f"ebpf mode cannot run here: {what} ({errno.errorcode.get(error.errno or 0)}): {remedy}")
 
 
 def why_refused(proc: Path = Path("/proc")) -> str:
@@ -119,15 +117,17 @@ def why_refused(proc: Path = Path("/proc")) -> str:
     held = capabilities(proc)
     held |= {"CAP_BPF"} if "CAP_SYS_ADMIN" in held else set()
     if missing := [each for each in _NEEDED if each not in held]:
-        return f"it needs the capabilities {' and '.join(_NEEDED)} (or root), and this process lacks {missing[0]}"
+        return (
+            f"ebpf mode needs the capabilities {' and '.join(_NEEDED)} (or root), and this process lacks {missing[0]}"
+        )
     if _is_filtered(proc):
         return (
-            "this process has the rights, but a seccomp profile is in force: have it admit bpf(2), as those of "
+            "this process has the capabilities, but also a seccomp profile: allow bpf(2) in the profile, as "
             "containerd 1.7 and Docker 23 do, or set seccompProfile to Unconfined"
         )
     return (
-        "this process has the capabilities: is it in a user namespace of its own, or does a security module "
-        "(SELinux, AppArmor) refuse it?"
+        "this process has the capabilities: check for a user namespace of its own, or a security module (SELinux, "
+        "AppArmor)"
     )
 
 

@@ -73,19 +73,19 @@ def _in_force(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     missing = [hook for hook in HOOKS if hook not in running]
     said = f"{len(running)} of {len(HOOKS)} programs, for {cgroup}"
     if missing:
-        yield Remark("in force", f"{said}; not {', '.join(missing)}", "rules serve what they do not", bad=True)
+        yield Remark("in force", f"{said}; not {', '.join(missing)}", "rules serve the others", bad=True)
     else:
         yield Remark("in force", said)
 
 
 def _pods(cgroup: Path) -> Remark:
     if find_pods(cgroup).number:
-        return Remark("Pods", "are told by kubelet's cgroup")
+        return Remark("Pods", "recognised by kubelet's cgroup")
     return Remark(
         "Pods",
-        f"there is no cgroup of kubelet's below {cgroup}: only the node's own sockets are translated",
-        "vipwire proxy looks again every syncPeriod; if kubelet has them elsewhere, name the cgroup above them by "
-        "--ebpf-cgroup",
+        f"there is no cgroup of kubelet's below {cgroup}: vipwire translates only the node's own sockets",
+        "vipwire proxy checks again every syncPeriod; if kubelet's cgroup is elsewhere, set --ebpf-cgroup to its "
+        "parent",
     )
 
 
@@ -101,14 +101,17 @@ def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     if others:
         yield Remark(
             "other programs",
-            f"programs of others are called at {', '.join(others)}: they and ours may both translate",
-            "see `bpftool cgroup tree`; of Cilium, switch its socket load balancer off",
+            f"other programs also run at {', '.join(others)}: both may translate",
+            "see `bpftool cgroup tree`; with Cilium, switch off the socket load balancer",
         )
     missing = [hook for hook in ours if ours[hook] not in there[hook]]
     if missing:
         yield Remark(
             "overridden",
-            f"ours are not called at {', '.join(missing)}: a program of others above the cgroup overrides them",
+            (
+                f"vipwire's programs do not run at {', '.join(missing)}: another program, higher in the cgroup "
+                "tree, overrides them"
+            ),
             "see `bpftool cgroup tree`",
             bad=True,
         )
@@ -119,7 +122,7 @@ def _other_nodes(folder: Path) -> Iterator[Remark]:
     if gone:
         yield Remark(
             "programs left",
-            f"{len(gone)} network namespaces that are gone have programs in force",
+            f"{len(gone)} deleted network namespaces still have programs",
             "`vipwire cleanup` and the next start of vipwire proxy remove them",
         )
     if others:
@@ -146,6 +149,6 @@ def _meshes(config: Config, proc: Path) -> Iterator[Remark]:
     if found:
         yield Remark(
             "service mesh",
-            f"{' and '.join(sorted(found))} runs here: its sidecars would see endpoints instead of Services",
+            f"{' and '.join(sorted(found))} runs here: its sidecars would see endpoints, not Services",
             "use --ebpf-clients=node",
         )

@@ -130,7 +130,7 @@ def build(
             SetupNote(
                 "rules of both iptables-nft and iptables-legacy",
                 "both are in force, one after the other",
-                f"find out who writes the other ones (iptables-{other.value}-save) and move him",
+                f"find the program with the other rules (iptables-{other.value}-save), and switch its variant",
             )
         )
     built: dict[Family, IptablesBackend] = {}
@@ -143,7 +143,7 @@ def build(
         writer = rule_access(tool, lock_wait, by_tools=able.by_tools)
         if prepare and isinstance(writer, NftAccess) and (reason := unreadable(tool, able)):
             writer.direct = False
-            notes.append(SetupNote("rules go through the tool", reason, ""))
+            notes.append(SetupNote("writing rules with the iptables tool", reason, ""))
         built[family] = IptablesBackend(tool, able, detectors[family], writer)
     if note := affinity_note():
         notes.append(note)

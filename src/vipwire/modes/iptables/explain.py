@@ -73,7 +73,7 @@ class Recent:
         if self._now is None:
             found = _JIFFIES.search(self._clock.read_text(encoding="ascii"))
             if found is None:
-                raise ValueError("the kernel does not tell its jiffies")
+                raise ValueError("the kernel does not report its jiffies")
             now = int(found[1])
             self._now = now, ticks_per_second(now, time.clock_gettime(time.CLOCK_BOOTTIME))
         return self._now
@@ -132,7 +132,7 @@ def walk(table: RuleTables, packet: Packet, recall: Recall = lambda _: None) -> 
     bound = run(table, packet, recall=recall)
     remembered = (*bound.target, bound.met) if bound.met is not None and bound.target is not None else None
     remembers = any(Verdict.REMEMBER in step.verdicts for each in runs for step in each.steps)
-    affinity = "" if remembers else "clients are not remembered: there is no rule for it"
+    affinity = "" if remembers else "the kernel has no rule for session affinity"
     return merge(runs, remembered=remembered, affinity=affinity)
 
 

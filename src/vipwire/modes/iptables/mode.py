@@ -12,17 +12,20 @@ from vipwire.modes.spec import Difference, ModeSpec, Tool
 from vipwire.plan.annotations import PREFIX, Balancing, Lack, field_of, in_vain
 from vipwire.plan.plan import Forward, ServicePlan
 
-_AT_RANDOM = "endpoints are chosen at random, by weight if they have any"
+_AT_RANDOM = "connections go to random endpoints, by weight"
 
 LACKS: Final = (
     Lack(
         "balancing",
-        f"'maglev' is not in iptables mode, which has no match that looks up a table: {_AT_RANDOM}",
+        f"iptables mode does not support 'maglev', because no match looks up a table: {_AT_RANDOM}",
         (Balancing.MAGLEV,),
     ),
     Lack(
         "balancing",
-        f"'least-connections' is not in iptables mode, which does not see connections end: {_AT_RANDOM}",
+        (
+            "iptables mode does not support 'least-connections', because it does not see the end of connections: "
+            f"{_AT_RANDOM}"
+        ),
         (Balancing.LEAST_CONNECTIONS,),
     ),
     ONLY_IN_USERSPACE,
@@ -55,7 +58,7 @@ MODE: Final = ModeSpec(
     driver="vipwire.modes.iptables.driver",
     inspection="vipwire.modes.iptables.explain",
     settings=ModeSettings(periods="iptables", masquerading="iptables"),
-    for_whom="kernels, tools and runbooks that speak iptables: kube-proxy's chains and names, "
+    for_whom="kernels, tools and runbooks for iptables: kube-proxy's chains and names, "
     r"`iptables-save \| grep KUBE-SVC`",
     lacks=LACKS,
     metrics=frozenset(

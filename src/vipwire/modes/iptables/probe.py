@@ -197,7 +197,7 @@ def _nft_census(family: Family, *, exact: bool) -> Census:
             chains = chains_of(sock, family)
             rules = count_rules(sock, family, chains) if exact else any(_has_rules(family, table) for table in TABLES)
             return Census(frozenset[str]().union(*chains.values()), int(rules))
-    raise OSError(errno.EINTR, "others commit all the time")
+    raise OSError(errno.EINTR, "other programs change the tables too often")
 
 
 def _has_rules(family: Family, table: str) -> bool:
@@ -262,7 +262,7 @@ def workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice
             return choice if variant is choice.variant else VariantChoice(variant, f"the other fails: {reasons[0]}")
         reasons.append(reason)
     raise UnsupportedError(
-        f"{PURPOSE} cannot be used here, for the kernel refuses every chain: {'; '.join(reasons)}; "
+        f"{PURPOSE} cannot run here, because the kernel refuses every chain: {'; '.join(reasons)}; "
         "load ip_tables and iptable_nat, or nf_tables and nft_compat, or choose another --proxy-mode"
     )
 
@@ -281,7 +281,7 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
     try:
         refused = apart(lambda: _try_needs(tool, needs))
     except XtablesLockedError as error:
-        return settings, [SetupNote(UNTRIED, str(error), "what is missing will show when rules are refused")]
+        return settings, [SetupNote(UNTRIED, str(error), "refused rules will show missing parts")]
     for need, reason in refused.items():
         if not reason:
             continue
@@ -312,7 +312,7 @@ def affinity_note(clients: Path = _RECENT) -> SetupNote | None:
         return None
     return SetupNote(
         "session affinity",
-        f"the kernel remembers {limit} clients an endpoint and forgets the oldest beyond that",
+        f"the kernel remembers {limit} clients for each endpoint, and drops the oldest",
         "load its module with more: modprobe xt_recent ip_list_tot=10000 ip_list_hash_size=1024, or add "
         "xt_recent.ip_list_tot=10000 to the kernel's command line",
     )

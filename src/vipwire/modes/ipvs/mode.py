@@ -8,8 +8,12 @@ from vipwire.modes.spec import Difference, ModeSpec, Tool
 from vipwire.plan.annotations import Balancing, Lack, Scope
 
 LACKS: Final = (
-    Lack("balancing", "'random' is not in ipvs mode: the node's scheduler takes its place", (Balancing.RANDOM,)),
-    Lack("scope", "'service' is not in ipvs mode: IPVS remembers a client for each port by itself", (Scope.SERVICE,)),
+    Lack("balancing", "ipvs mode does not support 'random': the node's scheduler applies", (Balancing.RANDOM,)),
+    Lack(
+        "scope",
+        "ipvs mode does not support 'service': IPVS remembers a client for each port separately",
+        (Scope.SERVICE,),
+    ),
     ONLY_IN_USERSPACE,
 )
 
@@ -19,7 +23,7 @@ MODE: Final = ModeSpec(
     driver="vipwire.modes.ipvs.driver",
     inspection="vipwire.modes.ipvs.explain.explainer",
     settings=ModeSettings(periods="ipvs", masquerading="iptables"),
-    for_whom="IPVS schedulers, direct return, `ipvsadm -Ln`. kube-proxy gives this mode up",
+    for_whom="IPVS schedulers, direct return, `ipvsadm -Ln`. Deprecated in kube-proxy",
     lacks=LACKS,
     metrics=frozenset({MetricGroup.IPTABLES_RESTORE, MetricGroup.CONNECTION_TRACKING}),
     page="ipvs.md",
@@ -54,7 +58,7 @@ MODE: Final = ModeSpec(
         Difference(
             ("S173",),
             "A Service with an endpoint's address and port as external IP stops other Services' connections there.",
-            "What IPVS sends on meets routes and the rules of OUTPUT once more, with the endpoint's address.",
+            "Packets from IPVS meet routes and the rules of OUTPUT again, with the endpoint's address.",
         ),
         Difference(
             ("S174",),

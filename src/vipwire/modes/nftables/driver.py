@@ -44,7 +44,7 @@ def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> i
     """
     if packets and (obstacle := obstacle_to_offloading(families)):
         if warn:
-            log.warning("connections are not offloaded, and all packets meet the rules", reason=obstacle)
+            log.warning("not offloading connections; all packets meet the rules", reason=obstacle)
         return 0
     return packets
 

@@ -155,7 +155,7 @@ class NftablesBackend:
                 self._foreign = before
                 self._note_flowtable(there=fastpath.KEY in objects)
                 return objects
-        raise CommitError("the nftables ruleset changes faster than it can be read", errno=errno.EBUSY)
+        raise CommitError("the nftables ruleset changes faster than vipwire can read", errno=errno.EBUSY)
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
         """Send one transaction; return its size in bytes."""
@@ -220,7 +220,7 @@ class NftablesBackend:
         try:
             self._socket.send(batch)
         except OSError as error:
-            raise CommitError(f"the kernel does not take a transaction of {len(batch)} bytes: {error}") from error
+            raise CommitError(f"the kernel refuses a transaction of {len(batch)} bytes: {error}") from error
         answers = self._socket.acknowledgements(first + len(operations))
         return first, len(batch), next((answer for answer in answers if answer.errno), None)
 
@@ -243,7 +243,7 @@ class NftablesBackend:
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read the counting sets, over a separate socket."""
         if not self._counters:
-            raise CommitError("nothing is counted (--counters=none)")
+            raise CommitError("counting is off (--counters=none)")
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
 
     def adopt_settings(self, explicit: frozenset[str]) -> None:

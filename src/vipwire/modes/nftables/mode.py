@@ -10,8 +10,8 @@ from vipwire.plan.annotations import Balancing, Lack
 LACKS: Final = (
     Lack(
         "balancing",
-        "'least-connections' is not in nftables mode, which does not see connections end: endpoints are chosen at "
-        "random, by weight if they have any",
+        "'least-connections' is not in nftables mode, which does not see connections end: connections go to random "
+        "endpoints, by weight",
         (Balancing.LEAST_CONNECTIONS,),
     ),
     ONLY_IN_USERSPACE,

@@ -268,7 +268,7 @@ def try_offloading(family: Family, send: Send) -> str:
     if refusal is None:
         return ""
     return (
-        f"this kernel cannot offload connections of {family.value}: it does not take {refusal}; load or build in "
+        f"this kernel cannot offload connections of {family.value}: it refuses {refusal}; load or build in "
         f"{OFFLOADING.module}, in Linux {OFFLOADING.since} or newer"
     )
 
@@ -289,7 +289,7 @@ def _try_objects(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Sen
 
 def _unsupported(family: Family, refusal: KernelRefusal, missing: list[Feature]) -> UnsupportedError:
     name = family.value
-    said = f"nftables mode cannot be used here: the kernel has nf_tables, but does not take {refusal} for {name}"
+    said = f"nftables mode cannot run here: the kernel has nf_tables, but refuses {refusal} for {name}"
     if not missing:  # no part alone fails: report the kernel's own error
         return UnsupportedError(f"{said}: use another mode (--proxy-mode)")
     parts = "; ".join(f"{each.name} (in Linux since {each.since})" for each in missing)

@@ -36,7 +36,7 @@ def choose(family: Family, *, tried: bool) -> IptablesTool:
     if not tools and not errors:
         raise UnsupportedError(
             f"{PURPOSE} needs {PROGRAM[family]}-restore, which is not installed: install the package iptables, "
-            "or do without rules (--userspace-bind)"
+            "or run without rules (--userspace-bind)"
         )
     for tool in tools:
         if not tried:
@@ -52,7 +52,7 @@ def choose(family: Family, *, tried: bool) -> IptablesTool:
     raise UnsupportedError(
         f"{PURPOSE} needs NAT rules, and this kernel or user may not have them: {'; '.join(errors)}; "
         "load iptable_nat, xt_REDIRECT, xt_addrtype and xt_conntrack, give CAP_NET_ADMIN, "
-        "or do without rules (--userspace-bind)"
+        "or run without rules (--userspace-bind)"
     )
 
 

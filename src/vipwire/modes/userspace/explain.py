@@ -87,7 +87,7 @@ _UNKNOWN_PORT: Final = 65535
 _CHOICES: Final = {
     "round-robin": IN_TURN,
     "random": BY_CHANCE,
-    "least-connections": "each new connection goes to the one with the fewest open connections for its weight",
+    "least-connections": "each new connection goes to the endpoint with the fewest open connections for its weight",
     "source-hash": BY_HASH,
     "maglev": BY_MAGLEV,
 }

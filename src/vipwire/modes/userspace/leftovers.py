@@ -47,7 +47,7 @@ class RelayRemains:
         try:
             if self._retires is not None and time.monotonic() >= self._retires:
                 forget_relayed(self._family, remote)
-                return RemovalResult(removed=("the relay takes no more connections",) if remote.retire() else ())
+                return RemovalResult(removed=("the relay accepts no more connections",) if remote.retire() else ())
             if not remote.listeners():
                 return RemovalResult()
             self._retires = self._retires or time.monotonic() + RELAY_SECONDS

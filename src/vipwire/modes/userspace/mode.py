@@ -14,9 +14,9 @@ from vipwire.plan.annotations import PREFIX, Lack, field_of, in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 
-_RESTS: Final = "a relay has its own rule: after 3 failures in a row an endpoint rests for 10 s"
+_RESTS: Final = "the relay has its own rule: after 3 consecutive failures, the relay skips an endpoint for 10 s"
 LACKS: Final = (
-    *only_in_ipvs("a relay makes a connection of its own to the endpoint"),
+    *only_in_ipvs("the relay opens its own connection to the endpoint"),
     *(Lack(wish, _RESTS) for wish in ("eject_after", "eject_for", "eject_at_most", "eject_udp")),
 )
 """With any settings."""
@@ -60,8 +60,11 @@ MODE: Final = ModeSpec(
         Difference(("S92",), "SCTP is not served.", "The relay carries TCP and UDP only."),
         Difference(
             ("S162", "S163", "S164", "S165", "S166", "S167"),
-            "The annotations for ejection have no effect, and are reported.",
-            "The relay itself tries another endpoint at once. One that fails 3 times in a row rests for 10 s.",
+            "The annotations for ejection have no effect. vipwire reports them.",
+            (
+                "The relay itself tries another endpoint at once. After 3 consecutive failures, the relay skips an "
+                "endpoint for 10 s."
+            ),
         ),
         Difference(
             ("S132",),
@@ -75,7 +78,7 @@ MODE: Final = ModeSpec(
         ),
         Difference(
             ("S170",),
-            "Rules for source NAT of what the node itself sends hold for the relay's connections, too.",
+            "Rules for source NAT of the node's own packets also apply to the relay's connections.",
             "The relay connects to endpoints as any process of the node does.",
         ),
         Difference(
@@ -88,5 +91,5 @@ MODE: Final = ModeSpec(
     per_address=True,
     relays=True,
     without_rules=_without_rules,
-    way_out="; or let this mode do without rules (--userspace-bind)",
+    way_out="; or run this mode without rules (--userspace-bind)",
 )

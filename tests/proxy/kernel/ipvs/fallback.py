@@ -16,7 +16,7 @@ def test_without_nftables_iptables_mode_runs_with_the_legacy_tools(wanted: str) 
         async with scene(server(), f"--proxy-mode={wanted}", "--proxy-mode-fallback") as it:
             record = await it.daemon.heard(FALLBACK)
             assert (record["mode"], record["to"]) == ("nftables", "iptables")
-            assert "the kernel has nf_tables, but does not take `add table`" in record["reason"]
+            assert "the kernel has nf_tables, but refuses `add table`" in record["reason"]
             assert "CONFIG_NF_TABLES_IPV4" in record["reason"]
             await it.synced()
             assert await page("/proxyMode", 10249) == (200, "iptables")

@@ -135,7 +135,9 @@ class NftAccess:
             if error.errno in _OTHERS:
                 return written
             self.direct = False
-            log.warning("iptables", what="the kernel has refused what iptables-nft gets in", reason=str(error))
+            log.warning(
+                "iptables", what="the kernel has refused a change that iptables-nft can make", reason=str(error)
+            )
             return written
 
     def transact(self, run: RestoreInput) -> Written:
@@ -154,7 +156,7 @@ class NftAccess:
             error = OSError(refused.errno, refused.text or errno.errorcode.get(refused.errno, "refused"))
             if refused.errno != errno.ERESTART:
                 break
-        raise error or OSError(errno.ERESTART, "others commit all the time")
+        raise error or OSError(errno.ERESTART, "other programs change the tables too often")
 
     def _generation(self) -> int:
         (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())

@@ -94,7 +94,10 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
             refused = paths[0].end is End.REJECTED and not paths[0].uncertain
             return merge(paths, refuses_strays=refused and planned and packet.destination in objects.wanted.vips)
         if not held.servers[server].persistence:
-            return merge(paths, affinity="clients are not remembered: only that choice keeps them where they are")
+            return merge(
+                paths,
+                affinity="IPVS remembers no clients, and only the scheduler keeps them at an endpoint",
+            )
         taking = {real.address: real.port for real, how in held.reals.get(server, {}).items() if how.weight}
         return merge(paths, remembered=find_template(_connections(), server, packet.source, taking))
 

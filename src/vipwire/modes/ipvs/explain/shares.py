@@ -28,18 +28,20 @@ _SHIFT = 24  # hash_32 keeps the top 8 bits
 _CHOICES: Final = {
     "rr": IN_TURN,
     "wrr": IN_TURN,
-    "lc": "each new connection goes to the one with the fewest connections",
-    "wlc": "each new connection goes to the one with the fewest connections for its weight",
-    "sed": "each new connection goes to where the shortest delay is expected",
-    "nq": "each new connection goes to one without any, else to where the shortest delay is expected",
-    "lblc": "new connections go where those to this address went before, unless that one has too many",
-    "lblcr": "new connections go where those to this address went before, unless these have too many",
-    "dh": "this address decides which of them all clients get",
+    "lc": "each new connection goes to the endpoint with the fewest connections",
+    "wlc": "each new connection goes to the endpoint with the fewest connections for its weight",
+    "sed": "each new connection goes to the endpoint with the shortest expected delay",
+    "nq": "each new connection goes to an idle endpoint, else to the one with the shortest expected delay",
+    "lblc": "new connections go to the endpoint of this address's earlier connections, unless it is overloaded",
+    "lblcr": "new connections go to the endpoints of this address's earlier connections, unless these are overloaded",
+    "dh": "this address decides the endpoint for all clients",
     "sh": BY_ADDRESS,
     "mh": BY_ADDRESS,
-    "fo": "all new connections go to the one of the greatest weight",
-    "ovf": "new connections go to the one of the greatest weight that has fewer connections than its weight",
-    "twos": "of two that are drawn by chance, each new connection goes to the one with less to do",
+    "fo": "all new connections go to the endpoint with the greatest weight",
+    "ovf": (
+        "new connections go to the endpoint with the greatest weight among those with fewer connections than weight"
+    ),
+    "twos": "each new connection goes to the less loaded of two random endpoints",
 }
 _WITH_PORT: Final = {"mh": ServiceFlag.SCHEDULER_2, "sh": ServiceFlag.SCHEDULER_2}
 

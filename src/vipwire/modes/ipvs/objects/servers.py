@@ -263,7 +263,7 @@ def _other_way(change: ServerCommand, code: int) -> list[ServerCommand] | None:
 
 def _missing(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
-        return "IPVS cannot be used here: run as root, or with the capability CAP_NET_ADMIN"
+        return "IPVS cannot run here: run as root, or with the capability CAP_NET_ADMIN"
     return (
         "the kernel has no IPVS: load the module ip_vs (modprobe ip_vs), of the package linux-image-$(uname -r) on "
         "Debian, linux-modules-extra-$(uname -r) on Ubuntu, kernel-modules on Fedora and RHEL; or choose another "

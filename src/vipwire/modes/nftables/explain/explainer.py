@@ -43,7 +43,7 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
         with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
             there = has_table(netlink, self.family)
         name = text.table_name(self.family)
-        return f"table {name} was made by another version of vipwire, or by somebody else" if there else ""
+        return f"another version of vipwire, or another program, created the table {name}" if there else ""
 
     def commands_to_remove_foreign(self) -> Iterable[str]:
         return (f"delete table {text.table_name(self.family)}",)
