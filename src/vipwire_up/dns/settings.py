@@ -52,7 +52,7 @@ def check_domain(text: str) -> str:
     except ValueError as error:
         raise ConfigError(f"--cluster-domain: {error} (allowed: a name such as cluster.local)") from error
     if name.endswith(b"\4arpa\0"):
-        raise ConfigError(f"--cluster-domain: {text[:80]} is the domain of reverse names")
+        raise ConfigError(f"--cluster-domain: {text[:80]!r} is the domain of reverse names")
     if len(name) == 1 or len(name) > LONGEST_DOMAIN:
         raise ConfigError(f"--cluster-domain: {text[:80]!r} has to have 1 to {LONGEST_DOMAIN - 2} characters")
     return text

@@ -213,7 +213,7 @@ def _skip_space(text: str, start: int) -> int:
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise DecodeError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]} is duplicate")
+        raise DecodeError(f"duplicate key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r}")
     return found
 
 

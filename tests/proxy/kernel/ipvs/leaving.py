@@ -81,7 +81,7 @@ def test_it_reads_the_configuration_and_the_kernel_and_says_what_will_be_otherwi
     said: dict[str, list[dict[str, str]]] = {}
     for each in document["changes"]:
         said.setdefault(each["area"], []).append(each)
-    assert "does not take" in said["mode"][0]["then"], "this kernel has no tables of nftables"
+    assert "refuses" in said["mode"][0]["then"], "this kernel has no tables of nftables"
     assert vip() in said["ping"][0]["now"]
     assert [each["level"] for each in said["ping"]] == ["otherwise", "otherwise"]
     scheduled = {each["now"].split()[0]: each for each in said["scheduler"]}
