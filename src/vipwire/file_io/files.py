@@ -168,15 +168,17 @@ def check_owner(path: Path, flag: str) -> None:
         trusted = {0, os.geteuid(), *([_NOBODY] if not is_named and _root_is_nobody() else [])}
         if found.st_uid not in trusted and is_named:
             raise ConfigError(
-                f"{flag} {path}: belongs to user {found.st_uid}, who can replace the files in it: "
-                f"choose another folder, or give it to user {os.geteuid()} (chown)"
+                f"{flag} {path}: user {found.st_uid} owns this folder and can replace its files: choose another "
+                f"folder, or chown it to user {os.geteuid()}"
             )
         if found.st_uid not in trusted:
-            raise ConfigError(f"{flag} {path}: user {found.st_uid}, who owns {place}, can replace it: choose another")
+            raise ConfigError(
+                f"{flag} {path}: user {found.st_uid} owns {place} and can replace this folder: choose another folder"
+            )
         if place != way[-1] and _others_may_write(found):
             raise ConfigError(
-                f"{flag} {path}: users who may write to {place} can replace it: choose another, or take away "
-                f"that right (chmod go-w {place})"
+                f"{flag} {path}: other users may write to {place} and can replace this folder: choose another "
+                f"folder, or run chmod go-w {place}"
             )
 
 

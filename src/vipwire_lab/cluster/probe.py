@@ -258,12 +258,12 @@ def progress(info: bytes, unread: int = 0) -> str:
     (received,) = _LONG.unpack_from(info, _RECEIVED_AT)
     again = f"sent again {repeated} times" if repeated else "not sent again"
     if state == _SYN_SENT:
-        return f"its SYN has no answer, {again}"
+        return f"no answer to the SYN, {again}"
     where = "connected" if state == _ESTABLISHED else f"in TCP state {state}"
     if unread:
-        return f"{where}, {unread} bytes of an answer have come and are not read"
+        return f"{where}, {unread} bytes of the answer are unread"
     if unsent:
-        return f"{where}, {unsent} bytes of what it said have not been sent"
+        return f"{where}, {unsent} bytes of the request are unsent"
     if unacknowledged:
-        return f"{where}, what it said is not acknowledged, {again}"
-    return f"{where}, what it said is acknowledged, {received} bytes have come"
+        return f"{where}, the request is not acknowledged, {again}"
+    return f"{where}, the request is acknowledged, {received} bytes received"

@@ -213,7 +213,7 @@ def _colour(words: str) -> str:
 
 
 def _way(each: Document) -> Grid:
-    columns = [Column("on the way"), Column("rule or element", prose=True), Column("what it does", prose=True)]
+    columns = [Column("on the way"), Column("rule or element", prose=True), Column("effect", prose=True)]
     return Grid(columns, [[step["object"], step["text"], step["effect"]] for step in each["explained"]["path"]])
 
 

@@ -68,7 +68,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, command: str, *, li
     words = [*VIPWIRE, command, "--run-dir", str(folder), "--manifests", str(manifests)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert f"--run-dir {folder}: belongs to user 65534, who can replace the files in it" in done.stderr
+    assert f"--run-dir {folder}: user 65534 owns this folder and can replace its files" in done.stderr
     assert list(folder.iterdir()) == []
 
 

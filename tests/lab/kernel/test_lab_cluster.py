@@ -231,12 +231,12 @@ def test_continuous_connections_report_those_that_failed(lab: Lab) -> None:
 @FAMILIES
 def test_what_times_out_says_how_far_it_came(lab: Lab, family: Family) -> None:
     dropped = only(lab.probe("client", NOBODY[family], 80, timeout=0.1))
-    assert str(dropped) == "timed out (its SYN has no answer, not sent again)"
+    assert str(dropped) == "timed out (no answer to the SYN, not sent again)"
     with lab.inside("pod-1a"):
         silent = socket.create_server(("", 99), family=AF[family])
     with silent:
         result = only(lab.probe("client", lab.address("pod-1a", family), 99, timeout=0.3))
-    assert str(result) == "timed out (connected, what it said is acknowledged, 0 bytes have come)"
+    assert str(result) == "timed out (connected, the request is acknowledged, 0 bytes received)"
     assert only(lab.probe("client", NOBODY[family], 80, Protocol.UDP, timeout=0.1)).progress == ""
 
 

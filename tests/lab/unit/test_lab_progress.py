@@ -22,13 +22,13 @@ def info(state: int, unacknowledged: int = 0, repeated: int = 0, received: int =
 @pytest.mark.parametrize(
     ("told", "unread", "words"),
     [
-        (info(2, 1, 5), 0, "its SYN has no answer, sent again 5 times"),
-        (info(2, 1), 0, "its SYN has no answer, not sent again"),
-        (info(1, 1, 3), 0, "connected, what it said is not acknowledged, sent again 3 times"),
-        (info(1, unsent=6), 0, "connected, 6 bytes of what it said have not been sent"),
-        (info(1), 0, "connected, what it said is acknowledged, 0 bytes have come"),
-        (info(1, 0, 0, 154), 154, "connected, 154 bytes of an answer have come and are not read"),
-        (info(8), 0, "in TCP state 8, what it said is acknowledged, 0 bytes have come"),
+        (info(2, 1, 5), 0, "no answer to the SYN, sent again 5 times"),
+        (info(2, 1), 0, "no answer to the SYN, not sent again"),
+        (info(1, 1, 3), 0, "connected, the request is not acknowledged, sent again 3 times"),
+        (info(1, unsent=6), 0, "connected, 6 bytes of the request are unsent"),
+        (info(1), 0, "connected, the request is acknowledged, 0 bytes received"),
+        (info(1, 0, 0, 154), 154, "connected, 154 bytes of the answer are unread"),
+        (info(8), 0, "in TCP state 8, the request is acknowledged, 0 bytes received"),
         (info(1)[:104], 0, ""),
     ],
 )

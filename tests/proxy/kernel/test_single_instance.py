@@ -106,7 +106,7 @@ def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, *, linked:
     async def story(server: FakeApiServer) -> None:
         async with proxy(server, f"--state-dir={folder}") as refused:
             assert await refused.ended() == 1
-            assert f"--state-dir {folder}: belongs to user 65534" in refused.log()
+            assert f"--state-dir {folder}: user 65534 owns this folder" in refused.log()
             assert rules() == ""
 
     play(story)

@@ -178,7 +178,7 @@ def test_the_token_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> N
         read_token(path)
     path.chmod(0o600)
     os.chown(path, 65534, 65534)
-    with pytest.raises(ConfigError, match="belongs to user 65534"):
+    with pytest.raises(ConfigError, match="user 65534 owns this file"):
         read_token(path)
     os.chown(path, 0, 0)
     path.write_text("short\n")

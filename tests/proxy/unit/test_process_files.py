@@ -190,6 +190,6 @@ def test_each_command_that_writes_refuses_a_folder_below_another_users(tmp_path:
     (mine / "services.yaml").write_text(SERVICE)
     done = vipwire(*words.format(folder, mine).split())
     assert done.returncode == 1
-    assert f"user {STRANGER}, who owns {folder.parent}, can replace it" in done.stderr
+    assert f"user {STRANGER} owns {folder.parent} and can replace this folder" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not [each for each in folder.rglob("*") if each.is_file()]

@@ -122,7 +122,7 @@ def test_a_data_directory_of_another_user_is_refused(tmp_path: Path, words: tupl
     command = [*VIPWIRE, *words, "--data-dir", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert f"--data-dir {folder}: belongs to user 65534, who can replace the files in it" in done.stderr
+    assert f"--data-dir {folder}: user 65534 owns this folder and can replace its files" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(folder.iterdir()) == []
 

@@ -194,7 +194,7 @@ _HOLDS: Final = frozenset({".", ":", "goto", "jump"})
 _COLUMNS: Final = (
     Column("on the way"),
     Column("rule or element", prose=True, holds=_HOLDS),
-    Column("what it does", prose=True, rank=1),
+    Column("effect", prose=True, rank=1),
     Column("state"),
 )
 _RULE_INDENT: Final = 2

@@ -115,7 +115,7 @@ def read_token(path: Path) -> str:
     with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
         about = os.fstat(descriptor)
         if about.st_uid not in (0, os.geteuid()):
-            raise ConfigError(f"{path}: belongs to user {about.st_uid}, who can read this token: remove the file")
+            raise ConfigError(f"{path}: user {about.st_uid} owns this file and can read the token: remove the file")
         if stat.S_IMODE(about.st_mode) & 0o077:
             raise ConfigError(f"{path}: others can read this token: chmod 600 {path}")
         token = file.read(4096).strip()

@@ -69,18 +69,16 @@ class Need(NamedTuple):
 
 
 _NEEDS: Final = (
-    Need("comment", NAT, '-m comment --comment "a b" -j RETURN', "every rule says which Service it is for"),
+    Need("comment", NAT, '-m comment --comment "a b" -j RETURN', "naming the Service of each rule"),
     Need("tcp", NAT, "-p tcp -m tcp --dport 1 -j RETURN", "TCP Services"),
     Need("udp", NAT, "-p udp -m udp --dport 1 -j RETURN", "UDP Services"),
     Need("mark", NAT, "-m mark --mark 0x4000/0x4000 -j RETURN", "masquerading"),
     Need("MARK", NAT, "-j MARK --set-xmark 0x4000/0x4000", "masquerading"),
     Need("MASQUERADE", NAT, "-j MASQUERADE", "masquerading"),
-    Need("addrtype", NAT, "-m addrtype --dst-type LOCAL -j RETURN", "telling this node's addresses: node ports"),
-    Need("conntrack", FILTER, "-m conntrack --ctstate NEW -j RETURN", "telling new connections"),
-    Need("REJECT", FILTER, "-j REJECT", "telling clients that nobody answers"),
-    Need(
-        "statistic", NAT, "-m statistic --mode random --probability 0.5 -j RETURN", "choosing an endpoint by chance"
-    ),
+    Need("addrtype", NAT, "-m addrtype --dst-type LOCAL -j RETURN", "recognising this node's addresses: node ports"),
+    Need("conntrack", FILTER, "-m conntrack --ctstate NEW -j RETURN", "recognising new connections"),
+    Need("REJECT", FILTER, "-j REJECT", "refusing clients"),
+    Need("statistic", NAT, "-m statistic --mode random --probability 0.5 -j RETURN", "choosing a random endpoint"),
     Need(
         "recent",
         NAT,

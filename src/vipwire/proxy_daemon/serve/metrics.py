@@ -125,7 +125,7 @@ class Metrics:
     sync_full_proxy_rules_duration_seconds: BatchHistogram = _histogram(
         "A full sync, in seconds", group=MetricGroup.FULL_AND_PARTIAL_SYNCS)
     sync_partial_proxy_rules_duration_seconds: BatchHistogram = _histogram(
-        "A sync of what has changed, in seconds", group=MetricGroup.FULL_AND_PARTIAL_SYNCS)
+        "A partial sync, in seconds", group=MetricGroup.FULL_AND_PARTIAL_SYNCS)
 
     sync_proxy_rules_iptables_restore_failures_total: Counter = _counter(
         "Failures of iptables-restore", FAMILY, MetricGroup.IPTABLES_RESTORE)
