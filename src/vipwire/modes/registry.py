@@ -12,7 +12,7 @@ def spec_of(name: str) -> ModeSpec:
     """Return a mode's ModeSpec. Raise KeyError for a mode that is not registered."""
     found = registered(name)
     if not isinstance(found, ModeSpec):
-        raise TypeError(f"what is registered as mode {name} is no ModeSpec")
+        raise TypeError(f"the registered object of mode {name} is not a ModeSpec")
     return found
 
 
@@ -29,7 +29,7 @@ def every_spec() -> tuple[ModeSpec, ...]:
 def driver_of(spec: ModeSpec) -> Driver:
     found = import_module(spec.driver).DRIVER
     if not isinstance(found, Driver):
-        raise TypeError(f"DRIVER of {spec.driver} is no Driver")
+        raise TypeError(f"DRIVER of {spec.driver} is not a Driver")
     return found
 
 
@@ -37,5 +37,5 @@ def driver_of(spec: ModeSpec) -> Driver:
 def inspection_of(spec: ModeSpec) -> Inspection:
     found = import_module(spec.inspection).INSPECTION
     if not isinstance(found, Inspection):
-        raise TypeError(f"INSPECTION of {spec.inspection} is no Inspection")
+        raise TypeError(f"INSPECTION of {spec.inspection} is not an Inspection")
     return found

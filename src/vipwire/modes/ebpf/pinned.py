@@ -147,7 +147,7 @@ class NodePins:
     def put_in_force(self, hooks: Iterable[str], settings: bytes) -> None:
         """Attach programs with these settings to these hooks, and to hooks that have one already. Raise OSError."""
         if self._cgroup is None:
-            raise ValueError("nothing is put in force by who only looks")
+            raise ValueError("a reader cannot attach programs")
         (self.folder / "netns" / str(netns_inode())).mkdir(mode=0o700, parents=True, exist_ok=True)
         loaded = self._load(settings)
         wanted = set(hooks) | {hook for hook in HOOKS if (self.folder / "links" / hook).exists()}
