@@ -224,7 +224,7 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
     theirs = load("connect4", code, "GPL", "theirs")
     bpf(BpfCommand.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
     try:
-        with pytest.raises(UnsupportedError, match=r"connect4.*somebody else"):
+        with pytest.raises(UnsupportedError, match=r"connect4.*another owner's program"):
             probe(cgroup)
         assert "has another owner's program" in lacks(cgroup)
     finally:

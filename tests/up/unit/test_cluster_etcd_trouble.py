@@ -189,7 +189,7 @@ def test_a_member_that_is_passed_over_is_named_while_the_others_answer(tmp_path:
             etcd.stop(2)
             pair = ("--cert-file", str(other.server.certificate), "--key-file", str(other.server.key))
             etcd.start(2, *pair)
-            await until_named(found, f"{named}the certificate of 127.0.0.1:{etcd.ports[2][0]} does not hold")
+            await until_named(found, f"{named}the certificate of 127.0.0.1:{etcd.ports[2][0]} is not valid")
             etcd.stop(2)
             await until_named(found, f"{named}failed to connect")
             etcd.start(2)
