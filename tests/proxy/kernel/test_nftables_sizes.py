@@ -4,11 +4,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from threading import Event, Thread
-from time import sleep
 
 import pytest
 from tests.fakes.own_network import enter, own_network, run
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
+from tests.fakes.waiting import until
 from tests.proxy.kernel.nft_transactions import dump
 
 from vipwire.linux.netlink.nftables import decode, encode
@@ -73,7 +73,7 @@ def connecting(namespace: int) -> Iterator[list[str]]:
 
     def connect() -> None:
         enter(namespace)
-        while not enough.is_set() and len(found) < 5000:
+        while not enough.wait(0.002):
             try:
                 with socket.create_connection((VIP, 80), timeout=5) as made:
                     found.append(made.recv(100).decode())
@@ -113,8 +113,7 @@ def test_many_services_at_once_enlarge_sets_and_no_connection_fails() -> None:
         world.add(range(1, 2), affinity=600)
         world.sync()
         with connecting(here) as found:
-            while len(found) < 20:
-                sleep(0.01)
+            until(lambda: len(found) >= 20, "connections are made")
             for last in (4_000, 14_000):
                 world.add(range(2, last))
                 report = world.sync()
@@ -123,8 +122,7 @@ def test_many_services_at_once_enlarge_sets_and_no_connection_fails() -> None:
                 assert sizes()["service-ips"] == size_for(last - 1)
                 assert sizes()["service-endpoints"] == size_for(2 * (last - 2))
             seen = len(found)
-            while len(found) < seen + 20:
-                sleep(0.01)
+            until(lambda: len(found) >= seen + 20, "connections are made after the growth")
         assert set(found) == {found[0]}, "each connection reaches the endpoint that the client had first"
         assert found[0] in (POD, "127.0.0.2")
         world.reconciler.distrust()
