@@ -182,6 +182,12 @@ def file_of(suite: str, way: str) -> str:
     return f"vipwire-*-linux-{own_architecture()}.tar.gz"
 
 
+def _install(packages: str) -> str:
+    """Return the command that installs packages, newer or older ones; its output ends with the scripts' lines."""
+    options = "--yes --quiet=2 --allow-downgrades -o Dpkg::Options::=--force-confdef"
+    return f"set -o pipefail; DEBIAN_FRONTEND=noninteractive apt-get install {options} {packages} 2>&1 | tail -n 4"
+
+
 def live(system: System, new: str, again: str, before: str) -> None:
     """Install, use, upgrade, go back, upgrade. `before` installs the last release, or is blank."""
     say(system.do(before or new))
@@ -200,12 +206,10 @@ def live(system: System, new: str, again: str, before: str) -> None:
 
 def try_deb(system: System, suite: str, *, before: bool) -> None:
     """Walk the package's life, to its removal and purge."""
-    install = "apt-get install --yes --quiet=2 --allow-downgrades -o Dpkg::Options::=--force-confdef"
     new, older = (f"/root/{folder}/{file_of(suite, 'deb')}" for folder in ("dist", "before"))
-    system.do(f"{install} python3 libstdc++6")
+    system.do(_install("python3 libstdc++6"))
     system.before = system.files()
-    again = f"{install} --reinstall {new}"
-    live(system, f"{install} {new}", again, f"{install} {older}" if before else "")
+    live(system, _install(new), _install(f"--reinstall {new}"), _install(older) if before else "")
     say(system.do("dpkg -V vipwire; /usr/lib/vipwire/bin/python -c 'import grpc'"))
     say(system.do("apt-get remove --yes vipwire 2>&1 | tail -n 12"))
     system.do("test -e /var/lib/vipwire/admin.kubeconfig && test -e /etc/vipwire/up.env")
@@ -215,7 +219,7 @@ def try_deb(system: System, suite: str, *, before: bool) -> None:
 
 def try_pip(system: System, *, before: bool) -> None:
     """Walk the life of an environment made as docs/install.md says; pip finds the locked wheels in a folder."""
-    system.do("apt-get install --yes --quiet=2 --no-install-recommends python3-venv")
+    system.do(_install("python3-venv"))
     system.before = system.files()
     system.machine.write("/etc/pip.conf", "[global]\nno-index = true\nfind-links = /root/wheels\n")
     pip = "/opt/vipwire/bin/pip install --quiet"
