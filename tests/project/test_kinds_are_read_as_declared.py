@@ -41,11 +41,24 @@ NOT_SERVED = {"clustertrustbundles.certificates.k8s.io"}
 NO_KIND = {"WireObject", "ListMeta", "Page", "Status", "WatchEvent", "ClusterTrustBundle", "TrustBundle"}
 """Structs beside those that read kinds: lists, events and answers; kinds that are not served."""
 EXCEPTIONS = {
-    "AllowedListeners.namespaces": "kinds/gateway.py fills it in: the default is an object",
-    "AllowedRoutes.namespaces": "kinds/gateway.py fills it in: the default is an object",
-    "HttpRule.matches": "kinds/gateway.py fills it in: the default is a list",
-    "HttpRouteSpec.rules": "kinds/gateway.py fills it in: the default is a list",
+    "AllowedListeners.namespaces": "the default, an object, has defaults of its own",
+    "AllowedRoutes.namespaces": "the default, an object, has defaults of its own",
+    "HttpRule.matches": "the default, a list, has an element with defaults of its own",
+    "HttpRouteSpec.rules": "the default, a list, has an element with defaults of its own",
     "BackendRef.filters": "one struct reads backends that have filters, and those of TCP, UDP and mirrors",
+    "BackendRef.weight": "one struct reads backends that have weights, and those of mirrors and authorization",
+    **dict.fromkeys(
+        (
+            "Filter.cors",
+            "Filter.direct_response",
+            "Filter.external_auth",
+            "Filter.request_redirect",
+            "Filter.url_rewrite",
+        ),
+        "one struct reads the filters of HTTPRoutes and GRPCRoutes",
+    ),
+    "ParentRef.port": "one struct reads the parents of routes and of ListenerSets",
+    "ParentRef.section_name": "one struct reads the parents of routes and of ListenerSets",
     "ObjectRef.kind": "one struct reads references of all kinds, of which the API gives only Secrets a default",
     "ObjectRef.namespace": "one struct reads references within a namespace and beyond it",
     "ClientValidation.cluster_trust_bundle_ref": "other API servers have ClusterTrustBundles",

@@ -42,6 +42,7 @@ REASONS: Final = {
     "Duplicate value": "FieldValueDuplicate",
     "Not found": "FieldValueNotFound",
     "Forbidden": "FieldValueForbidden",
+    "Too many": "FieldValueTooMany",
 }
 _SECTION: Final = re.compile(r"kind (\w+)(?: in (.+))?")
 _ROW: Final = re.compile(r"(\{.*?\})(?: >> (\{.*?\}))? (=>|->|~>) ?(.*)")

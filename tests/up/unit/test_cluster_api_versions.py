@@ -209,7 +209,14 @@ async def test_a_route_of_v1beta1_is_one_of_v1(here: Here) -> None:
         assert (made["apiVersion"], made["spec"]["hostnames"]) == (sent["apiVersion"], ["a.test"])
         _, same = await here.send("GET", f"{ROUTES}/r")
         assert same == made | {"apiVersion": "gateway.networking.k8s.io/v1"}
-        parent = {"parentRef": {"name": "g"}, "controllerName": "a.test/b", "conditions": []}
+        condition = {
+            "type": "Accepted",
+            "status": "True",
+            "reason": "Accepted",
+            "message": "",
+            "lastTransitionTime": TIME,
+        }
+        parent = {"parentRef": {"name": "g"}, "controllerName": "a.test/b", "conditions": [condition]}
         code, told = await here.send("PUT", f"{BETA}/r/status", made | {"status": {"parents": [parent]}})
         assert (code, told["status"]["parents"][0]["controllerName"]) == (200, "a.test/b"), told
         spec = {"spec": {"hostnames": ["b.test"]}}

@@ -126,7 +126,9 @@ def _property(field: Field, base: str, document: int) -> dict[str, Any]:
     schema["description"] = field.description
     if field.default is not None:
         schema["default"] = field.default
-    if field.one_of:
+    if field.one_of and field.type.shape is Shape.LIST:
+        schema["items"] = schema["items"] | {"enum": list(field.one_of)}
+    elif field.one_of:
         schema["enum"] = list(field.one_of)
     if field.type.shape is Shape.LIST:
         schema["x-kubernetes-list-type"] = "map" if field.keys else "set" if field.is_set else "atomic"

@@ -12,14 +12,23 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import zip_longest
 from typing import Any, Final
 
 from vipwire.model.times import time_or_none
-from vipwire_up.api.objects.errors import Cause, bad_request, invalid, required, too_long, unsupported
+from vipwire_up.api.objects.errors import (
+    Cause,
+    bad_request,
+    duplicate,
+    invalid,
+    required,
+    too_long,
+    too_many,
+    unsupported,
+)
 from vipwire_up.api.objects.quantity import PATTERN, read_quantity, written
 from vipwire_up.api.objects.schema import Field, Shape, Type
 
@@ -71,10 +80,10 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
                 findings.unknown.append(f"{prefix}{name}")
         elif part is not None and not (part == "" and _may_be_empty(known)):
             result[name] = decode(part, known.type, findings, f"{prefix}{name}", before.get(name))
-            if not result[name] and known.type.element and not known.required:
+            if not result[name] and known.type.element and not known.required and not known.is_custom:
                 del result[name]  # Go's omitempty drops empty lists and maps
                 continue
-            if (known.one_of or known.range or known.longest or known.pattern) and part != before.get(name):
+            if known.is_bounded and part != before.get(name):
                 _check_field(result[name], known, findings, f"{prefix}{name}")
     for name, known in _filled(kind):
         if name not in result:
@@ -95,14 +104,43 @@ def _may_be_empty(known: Field) -> bool:
 
 def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
     if known.default is not None:
-        result[known.name] = decode({}, known.type, findings, path) if known.default == {} else known.default
-    elif known.required and needed and known.range and known.range[0] > 0:  # Go's zero value is out of range
+        is_scalar = known.type.shape is Shape.SCALAR
+        result[known.name] = known.default if is_scalar else decode(known.default, known.type, findings, path)
+    elif known.required and needed and known.range and known.range[0] > 0 and not known.is_custom:
+        # Go's zero value is out of range
         _check_field(0, known, findings, path)
     elif known.required and needed:
         findings.causes.append(required(path, f"{known.name} must be specified" if known.is_named else ""))
 
 
 def _check_field(value: Any, known: Field, findings: Findings, path: str) -> None:
+    if known.items and not known.items[0] <= len(value) <= known.items[1]:
+        low, high = known.items
+        few = invalid(path, len(value), f"should have at least {low} items")
+        findings.causes.append(few if len(value) < low else too_many(path, len(value), high))
+    if known.type.shape is Shape.LIST:
+        if known.is_custom and (known.keys or known.is_set):
+            findings.causes.extend(_repeated(value, known, path))
+        for index, part in enumerate(value):
+            _check_value(part, known, findings, f"{path}[{index}]")
+    elif known.type.shape is Shape.MAP:
+        for key, part in value.items():
+            _check_value(part, known, findings, f"{path}[{key}]")
+    else:
+        _check_value(value, known, findings, path)
+
+
+def _repeated(value: list[Any], known: Field, path: str) -> Iterator[Cause]:
+    """Find elements whose key another element has."""
+    seen: set[str] = set()
+    for index, part in enumerate(value):
+        key = {name: part.get(name) for name in known.keys} if known.keys else part
+        if (text := json.dumps(key)) in seen:
+            yield duplicate(f"{path}[{index}]", key)
+        seen.add(text)
+
+
+def _check_value(value: Any, known: Field, findings: Findings, path: str) -> None:
     if known.one_of and value not in known.one_of:
         findings.causes.append(unsupported(path, value, known.one_of))
     if known.range and isinstance(value, int) and not known.range[0] <= value <= known.range[1]:
@@ -112,6 +150,10 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
         else:
             detail = f"must be between {low} and {high}, inclusive"
         findings.causes.append(invalid(path, value, detail))
+    if not isinstance(value, str):
+        return
+    if len(value) < known.shortest:
+        findings.causes.append(invalid(path, value, f"should be at least {known.shortest} chars long"))
     if known.longest and len(value) > known.longest:
         findings.causes.append(too_long(path, known.longest))
     if known.pattern and not known.pattern.fullmatch(value):

@@ -1,0 +1,269 @@
+"""The Gateway API's rules between fields: the CEL rules of its custom resource definitions, with their messages."""
+
+import ipaddress
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.errors import Cause, invalid, required
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.objects.schema import PATTERNS
+
+_UNITS: Final = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_PLAIN: Final = ("HTTP", "TCP", "UDP")
+_FIELDS: Final = {
+    "RequestHeaderModifier": "requestHeaderModifier",
+    "ResponseHeaderModifier": "responseHeaderModifier",
+    "RequestMirror": "requestMirror",
+    "RequestRedirect": "requestRedirect",
+    "URLRewrite": "urlRewrite",
+    "CORS": "cors",
+    "ExternalAuth": "externalAuth",
+    "DirectResponse": "directResponse",
+    "ExtensionRef": "extensionRef",
+}
+_PATH_FIELDS: Final = {"ReplaceFullPath": "replaceFullPath", "ReplacePrefixMatch": "replacePrefixMatch"}
+_AUTH_FIELDS: Final = {"GRPC": "grpc", "HTTP": "http"}
+_NAME_FIELDS: Final = {"Hostname": "hostname", "URI": "uri"}
+_ANSWERING: Final = ("RequestRedirect", "DirectResponse")
+_MANY: Final = ("RequestMirror", "ExtensionRef")
+_UNIQUE_PLACE: Final = "Combination of port, protocol and hostname must be unique for each listener"
+_ABSOLUTE: Final = "value must be an absolute path and start with '/' when type one of ['Exact', 'PathPrefix']"
+_ONE_PREFIX: Final = "When using replacePrefixMatch, exactly one path match with type PathPrefix must be specified"
+_CHARACTERS: Final = f"must only contain valid characters (matching {PATTERNS['path'].pattern})"
+_SEQUENCES: Final = ("//", "/./", "/../", "%2f", "%2F", "#")
+_ENDINGS: Final = ("/..", "/.")
+_GRPC: Final = {
+    "service": re.compile(r"(?i:\.?[a-z_][a-z_0-9]*(\.[a-z_][a-z_0-9]*)*)"),
+    "method": re.compile("[A-Za-z_][A-Za-z_0-9]*"),
+}
+_MOST_MATCHES: Final = 128
+
+
+def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
+    name = at(new, "spec", "controllerName")
+    if old is not None and name != at(old, "spec", "controllerName"):
+        yield invalid("spec.controllerName", name, "Value is immutable")
+
+
+def check_gateway(new: Object, _old: Object | None) -> Iterator[Cause]:
+    yield from _check_listeners(at(new, "spec", "listeners") or ())
+    for field in ("labels", "annotations"):
+        for key in at(new, "spec", "infrastructure", field) or ():
+            if problem := names.qualified(key):
+                yield invalid(f"spec.infrastructure.{field}", key, problem)
+    asked = at(new, "spec", "addresses") or ()
+    for kind, values in _grouped(asked, ("type",), lambda each: each.get("value")).items():
+        if len(found := [each for each in values if each]) > len(set(found)):
+            yield invalid("spec.addresses", None, f"{kind[0]} values must be unique")
+    yield from _check_addresses(asked, "spec.addresses")
+    yield from _check_addresses(at(new, "status", "addresses") or (), "status.addresses")
+
+
+def _grouped(values: Iterable[Object], keys: tuple[str, ...], part: Any) -> Mapping[tuple[Any, ...], list[Any]]:
+    """Return a part of each value, by the value's fields; an empty field counts as a missing one."""
+    groups = defaultdict(list)
+    for each in values:
+        groups[tuple(each.get(key) or "" for key in keys)].append(part(each))
+    return groups
+
+
+def _check_addresses(addresses: Iterable[Object], path: str) -> Iterator[Cause]:
+    for index, each in enumerate(addresses):
+        kind, value = each.get("type"), each.get("value")
+        if value and kind == "IPAddress" and not _is_address(value):
+            yield invalid(f"{path}[{index}].value", value, "must be an IPv4 or IPv6 address")
+        if value and kind == "Hostname" and not PATTERNS["host"].fullmatch(value):
+            yield invalid(f"{path}[{index}].value", value, "Hostname value must only contain valid characters")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_listener_set(new: Object, _old: Object | None) -> Iterator[Cause]:
+    yield from _check_listeners(at(new, "spec", "listeners") or ())
+
+
+def _check_listeners(listeners: Any) -> Iterator[Cause]:
+    places = Counter(
+        (each.get("port"), str(each.get("protocol")).upper(), each.get("hostname")) for each in listeners
+    )
+    if any(count > 1 for count in places.values()):
+        yield invalid("spec.listeners", None, _UNIQUE_PLACE)
+    for index, each in enumerate(listeners):
+        yield from _check_listener(each, f"spec.listeners[{index}]")
+
+
+def _check_listener(listener: Object, path: str) -> Iterator[Cause]:
+    protocol, tls, host = str(listener.get("protocol")).upper(), listener.get("tls"), listener.get("hostname")
+    if host and protocol in ("TCP", "UDP"):
+        yield invalid(f"{path}.hostname", host, "hostname must not be specified for protocols ['TCP', 'UDP']")
+    if tls is not None and protocol in _PLAIN:
+        yield invalid(f"{path}.tls", None, "tls must not be specified for protocols ['HTTP', 'TCP', 'UDP']")
+    if tls is not None and protocol == "HTTPS" and tls.get("mode") == "Passthrough":
+        yield invalid(f"{path}.tls.mode", "Passthrough", "tls mode must be Terminate for protocol HTTPS")
+    if protocol == "TLS" and tls is None:
+        yield required(f"{path}.tls")
+    ends_here = tls is not None and tls.get("mode", "Terminate") == "Terminate"
+    if tls is not None and ends_here and not tls.get("certificateRefs") and not tls.get("options"):
+        yield invalid(f"{path}.tls", None, "certificateRefs or options must be specified when mode is Terminate")
+
+
+def check_tls_policy(new: Object, _old: Object | None) -> Iterator[Cause]:
+    """Check a BackendTLSPolicy."""
+    targets = at(new, "spec", "targetRefs") or ()
+    yield from _check_places(targets, ("group", "kind", "name"), ("sectionName",), "spec.targetRefs", "target")
+    checked = at(new, "spec", "validation") or {}
+    if checked and bool(checked.get("caCertificateRefs")) == bool(checked.get("wellKnownCACertificates")):
+        said = "must specify either CACertificateRefs or WellKnownCACertificates, and not both"
+        yield invalid("spec.validation", None, said)
+    for index, each in enumerate(checked.get("subjectAltNames") or ()):
+        yield from _check_union(each, "type", _NAME_FIELDS, f"spec.validation.subjectAltNames[{index}]")
+
+
+def check_route(new: Object, _old: Object | None) -> Iterator[Cause]:
+    spec = new.get("spec") or {}
+    keys = ("group", "kind", "namespace", "name")
+    yield from _check_places(spec.get("parentRefs") or (), keys, ("sectionName", "port"), "spec.parentRefs", "parent")
+    for index, host in enumerate(spec.get("hostnames") or ()):
+        if new.get("kind") == "TLSRoute" and _is_address(host):
+            yield invalid(f"spec.hostnames[{index}]", host, "Hostnames cannot contain an IP")
+    rules = spec.get("rules") or ()
+    named = Counter(rule["name"] for rule in rules if rule.get("name"))
+    if any(count > 1 for count in named.values()):
+        yield invalid("spec.rules", None, "Rule name must be unique within the route")
+    if sum(len(rule.get("matches") or ()) for rule in rules) > _MOST_MATCHES:
+        yield invalid("spec.rules", None, f"the total number of matches must be at most {_MOST_MATCHES}")
+    for index, rule in enumerate(rules):
+        yield from _check_rule(rule, f"spec.rules[{index}]")
+
+
+def _check_places(
+    references: Iterable[Object], keys: tuple[str, ...], parts: tuple[str, ...], path: str, of: str
+) -> Iterator[Cause]:
+    """Check references to one object: all of them, or none, name a part of the object, and each another one."""
+    named, plural = " or ".join(parts), path.rpartition(".")[2]
+    end = f"when {plural} includes 2 or more references to the same {of}"
+    for found in _grouped(references, keys, lambda each: tuple(each.get(part) or "" for part in parts)).values():
+        if len(set(found)) < len(found):
+            yield invalid(path, None, f"{named} must be unique {end}")
+        if len({tuple(map(bool, each)) for each in found}) > 1:
+            yield invalid(path, None, f"{named} must be specified {end}")
+
+
+def _check_union(value: Object, key: str, fields: Mapping[str, str], path: str) -> Iterator[Cause]:
+    """Check that a value has the one field that belongs to its type."""
+    for kind, field in fields.items():
+        is_wanted, is_there = value.get(key) == kind, value.get(field) is not None
+        if is_wanted and not is_there:
+            yield invalid(path, None, f"{field} must be specified when {key} is {kind}")
+        elif is_there and not is_wanted:
+            yield invalid(path, None, f"{field} must be nil when {key} is not {kind}")
+
+
+def _check_rule(rule: Object, path: str) -> Iterator[Cause]:
+    refs, filters = rule.get("backendRefs") or (), rule.get("filters") or ()
+    for kind in _ANSWERING:
+        if refs and any(each.get("type") == kind for each in filters):
+            yield invalid(path, None, f"{kind} filter must not be used together with backendRefs")
+    for index, match in enumerate(rule.get("matches") or ()):
+        where = f"{path}.matches[{index}]"
+        yield from _check_path(match.get("path") or {}, f"{where}.path")
+        if "method" in match and isinstance(match["method"], dict):
+            yield from _check_grpc_method(match["method"], f"{where}.method")
+    yield from _check_filters(filters, rule, f"{path}.filters")
+    for index, ref in enumerate(refs):
+        yield from _check_backend(ref, f"{path}.backendRefs[{index}]")
+        yield from _check_filters(ref.get("filters") or (), rule, f"{path}.backendRefs[{index}].filters")
+    yield from _check_timeouts(rule.get("timeouts") or {}, f"{path}.timeouts")
+    session = rule.get("sessionPersistence") or {}
+    if at(session, "cookieConfig", "lifetimeType") == "Permanent" and not session.get("absoluteTimeout"):
+        said = "AbsoluteTimeout must be specified when cookie lifetimeType is Permanent"
+        yield invalid(f"{path}.sessionPersistence", None, said)
+
+
+def _check_backend(ref: Object, path: str) -> Iterator[Cause]:
+    if not ref.get("group") and ref.get("kind", "Service") == "Service" and ref.get("port") is None:
+        yield invalid(path, None, "Must have port for Service reference")
+
+
+def _check_filters(filters: Any, rule: Object, path: str) -> Iterator[Cause]:
+    kinds = Counter(each.get("type") for each in filters)
+    for kind, count in kinds.items():
+        if count > 1 and kind not in _MANY:
+            yield invalid(path, None, f"{kind} filter cannot be repeated")
+    if kinds["RequestRedirect"] and kinds["URLRewrite"]:
+        yield invalid(path, None, "May specify either requestRedirect or urlRewrite, but not both")
+    for index, each in enumerate(filters):
+        where = f"{path}[{index}]"
+        yield from _check_union(each, "type", _FIELDS, where)
+        for field in ("requestRedirect", "urlRewrite"):
+            yield from _check_replacement(at(each, field, "path") or {}, rule, f"{where}.{field}.path")
+        for field in ("requestMirror", "externalAuth"):
+            yield from _check_backend(at(each, field, "backendRef") or {"kind": ""}, f"{where}.{field}.backendRef")
+        yield from _check_mirror(each.get("requestMirror") or {}, f"{where}.requestMirror")
+        for field in ("allowOrigins", "allowMethods", "allowHeaders"):
+            if "*" in (found := at(each, "cors", field) or ()) and len(found) > 1:
+                yield invalid(f"{where}.cors.{field}", None, f"{field} cannot contain '*' alongside others")
+        if auth := each.get("externalAuth"):
+            yield from _check_union(auth, "protocol", _AUTH_FIELDS, f"{where}.externalAuth")
+
+
+def _check_mirror(mirror: Object, path: str) -> Iterator[Cause]:
+    fraction = mirror.get("fraction")
+    if fraction is not None and mirror.get("percent") is not None:
+        yield invalid(path, None, "Only one of percent or fraction may be specified in HTTPRequestMirrorFilter")
+    if fraction and fraction.get("numerator", 0) > fraction.get("denominator", 100):
+        yield invalid(f"{path}.fraction", None, "numerator must be less than or equal to denominator")
+
+
+def _check_path(path: Object, where: str) -> Iterator[Cause]:
+    value = path.get("value", "/")
+    if path.get("type", "PathPrefix") == "RegularExpression":
+        return
+    if not value.startswith("/"):
+        yield invalid(where, value, _ABSOLUTE)
+    for part in _SEQUENCES:
+        if part in value:
+            yield invalid(where, value, f"must not contain '{part}' when type one of ['Exact', 'PathPrefix']")
+    for part in _ENDINGS:
+        if value.endswith(part):
+            yield invalid(where, value, f"cannot end with '{part}' when type one of ['Exact', 'PathPrefix']")
+    if not PATTERNS["path"].fullmatch(value):
+        yield invalid(where, value, _CHARACTERS)
+
+
+def _check_grpc_method(match: Object, path: str) -> Iterator[Cause]:
+    if match.get("service") is None and match.get("method") is None:
+        yield invalid(path, None, "One or both of 'service' or 'method' must be specified")
+    for field, pattern in _GRPC.items():
+        text = match.get(field)
+        if text is not None and match.get("type", "Exact") == "Exact" and not pattern.fullmatch(text):
+            yield invalid(f"{path}.{field}", text, f"{field} must only contain valid characters")
+
+
+def _check_replacement(path: Object, rule: Object, where: str) -> Iterator[Cause]:
+    """Check the new path of a filter; a new prefix needs exactly one match, of type PathPrefix."""
+    yield from _check_union(path, "type", _PATH_FIELDS, where)
+    matches: list[Object] = rule.get("matches") or []
+    is_prefix = len(matches) == 1 and at(matches[0], "path", "type") == "PathPrefix"
+    if path.get("type") == "ReplacePrefixMatch" and not is_prefix:
+        yield invalid(where, None, _ONE_PREFIX)
+
+
+def _check_timeouts(timeouts: Object, path: str) -> Iterator[Cause]:
+    whole, one = (_milliseconds(timeouts.get(field)) for field in ("request", "backendRequest"))
+    if 0 < whole < one:
+        yield invalid(path, None, "backendRequest timeout cannot be longer than request timeout")
+
+
+def _milliseconds(duration: str | None) -> int:
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)(ms|h|m|s)", duration or ""))
