@@ -148,6 +148,7 @@ def test_an_expression_reads_the_decoded_first_value(here: GatewaySite) -> None:
 
 def test_a_plus_is_a_space_and_the_first_value_counts(here: GatewaySite) -> None:
     queries = {"v=a+b": 301, "v=a%20b": 301, "%76=a+b": 301, "v=a%2Bb": 200, "v=x&v=a+b": 200, "v=a+b&v=x": 301}
+    queries |= dict.fromkeys(("next=/p?v=a+b", "a=b;v=a+b", "v=a+b;x", "v=a+b?x"), 200)
     assert {query: status(here, "routed", f"/?{query}") for query in queries} == queries
 
 
