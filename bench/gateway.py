@@ -1,8 +1,10 @@
 """What `vipwire gateway` costs: `python -m bench.gateway` (needs haproxy and wrk; loopback only).
 
 The same as bench.ingress measures, for HTTPRoutes: HAProxy with the configuration of vipwire beside one by hand for
-the same sites; from objects to serving with 1,000 HTTPRoutes and their Services; then one endpoint's change at a time
-until HAProxy answers from the new Pod.
+the same sites; from objects to serving with some HTTPRoutes and their Services; then one change at a time, of an
+endpoint or of a route's backendRef, until HAProxy answers from the new Pod.
+
+    python -m bench.gateway --starts 0 --routes 20 10000 --before ../released   # another checkout beside this one
 """
 
 import argparse
@@ -10,6 +12,7 @@ import asyncio
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -53,6 +56,9 @@ spec:
   hostnames: [{host}]
   rules: [{{matches: [{{path: {{value: {path}}}}}], backendRefs: [{{name: {name}, port: 8080}}]}}]
 """
+
+
+HOST = "h{}.example.com"
 
 
 @contextmanager
@@ -108,49 +114,70 @@ def measure(case: Case, folder: Path, port: int, pid: int, seconds: int) -> Roun
 
 
 def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
-    """Start with many HTTPRoutes, each of its own Service, and change one endpoint at a time."""
+    """Start with many HTTPRoutes, each of its own Service; change one endpoint and one backendRef at a time."""
     pods = free_port(), free_port()
     with ExitStack() as stack:
         for number, port in enumerate(pods):
             stack.enter_context(haproxy(folder, ANSWERING.format(port=port, text=number)))
         here = stack.enter_context(gateways(folder))
-        hosts = tuple(f"h{number}.example.com" for number in range(count))
-        put_routes(here, hosts, pods[0], "/")
-        began = time.perf_counter()
+        put_routes(here, tuple(map(HOST.format, range(count))), pods[0], "/")
+        here.put(service("other", "127.0.0.1", pods[1]))
+        here.put(ROUTE.format(name="other", host="other.example.com", path="/"))
+        began, cpu = time.perf_counter(), time.process_time()
         list_all(here)
         here.settle()
-        start = time.perf_counter() - began
+        start, start_cpu = time.perf_counter() - began, time.process_time() - cpu
         reloads = [each.reload for each in here.done if each.reload]
-        took = [change(here, pods, number * 37 % count) for number in range(changes)]
+        which = [number * 37 % count for number in range(changes)]
+        found = {"endpoint": changed(here, which, pods), "backend_ref": changed(here, which, None)}
         if [each.reload for each in here.done if each.reload] != reloads:
             raise RuntimeError("there was a reload")
-    milliseconds = sorted(1000 * each for each in took)
-    return {
-        "routes": count,
-        "objects_to_serving_s": round(start, 3),
-        "change_to_answer_ms_median": round(statistics.median(milliseconds), 2),
-        "change_to_answer_ms_worst": round(milliseconds[-1], 2),
-        "changes": changes,
-    }
+    figures: dict[str, object] = {"routes": count, "changes": changes}
+    figures |= {"objects_to_serving_s": round(start, 3), "objects_to_serving_cpu_s": round(start_cpu, 3)}
+    for name, took in found.items():
+        for what, values in zip(("to_answer", "cpu"), map(sorted, zip(*took, strict=True)), strict=True):
+            figures[f"{name}_{what}_ms_median"] = round(1000 * statistics.median(values), 2)
+            figures[f"{name}_{what}_ms_worst"] = round(1000 * values[-1], 2)
+    return figures
 
 
-def change(here: GatewaySite, pods: tuple[int, int], which: int) -> float:
-    """Move a Service to the other Pod; return the seconds until that Pod answers a request."""
-    name, host, port = f"web-{which}", f"h{which}.example.com", here.port("http")
-    after, before = (here.objects(service(name, "127.0.0.1", pod))[1] for pod in reversed(pods))
+def changed(here: GatewaySite, which: list[int], pods: tuple[int, int] | None) -> list[tuple[float, float]]:
+    """Move Services to the other of `pods`, or routes to the other Service, one by one."""
+    found = []
+    for number in which:
+        name, host = f"web-{number}", HOST.format(number)
+        if pods is None:
+            first = ROUTE.format(name=name, host=host, path="/")
+            texts = first, first.replace(f"{{name: {name}, port", "{name: other, port")
+            before, after = (here.objects(text)[0] for text in texts)
+        else:
+            before, after = (here.objects(service(name, "127.0.0.1", pod))[1] for pod in pods)
+        found.append(here.run(change(here, host, before, after)))
+    return found
 
-    async def changing() -> float:
-        await ask(port, host)
-        began = time.perf_counter()
-        here.put_object(after)
-        while await ask(port, host) != b"1":  # noqa: ASYNC110  # of another process nobody is told
-            await asyncio.sleep(0)
-        took = time.perf_counter() - began
-        here.put_object(before)
-        await here.controller.settled()
-        return took
 
-    return float(here.run(changing()))
+async def change(here: GatewaySite, host: str, before: object, after: object) -> tuple[float, float]:
+    """Put an object and then the former one; return the seconds until the other Pod answers, and vipwire's CPU."""
+    port = here.port("http")
+    await ask(port, host)
+    began, cpu = time.perf_counter(), time.process_time()
+    here.put_object(after)
+    await here.controller.settled()
+    cpu = time.process_time() - cpu
+    while await ask(port, host) != b"1":  # noqa: ASYNC110  # of another process nobody is told
+        await asyncio.sleep(0)
+    took = time.perf_counter() - began
+    here.put_object(before)
+    await here.controller.settled()
+    return took, cpu
+
+
+def scale_before(checkout: str, count: int, changes: int) -> None:
+    """Measure another checkout by this file."""
+    environment = os.environ | {"PYTHONPATH": f"{checkout}/src:{checkout}"}
+    numbers = ("--routes", str(count), "--changes", str(changes))
+    command = (sys.executable, os.path.realpath(__file__), "--starts", "0", *numbers)
+    subprocess.run(command, cwd=checkout, env=environment, check=True)
 
 
 if __name__ == "__main__":
@@ -158,7 +185,9 @@ if __name__ == "__main__":
     parser.add_argument("--starts", type=int, default=9, help="of both processes")
     parser.add_argument("--rounds", type=int, default=3, help="of each start")
     parser.add_argument("--seconds", type=int, default=1)
-    parser.add_argument("--routes", type=int, default=1000, help="of the second part; 0 leaves it out")
+    parser.add_argument("--routes", type=int, nargs="*", default=[1000], help="of the second part, for each run")
+    parser.add_argument("--changes", type=int, default=50, help="of each kind in the second part")
+    parser.add_argument("--before", default="", help="another checkout of vipwire, for the second part")
     given = parser.parse_args()
     for case in (each for each in CASES if not each.sticky and not each.tls):
         found = []
@@ -167,6 +196,9 @@ if __name__ == "__main__":
                 found.append(once(case, Path(folder), given.rounds, given.seconds))
         if found:
             show(case.name, judged(found))
-    if given.routes:
+    for count in given.routes:
         with tempfile.TemporaryDirectory() as folder:
-            show("scale", scale(Path(folder), given.routes, 50))
+            show("scale", scale(Path(folder), count, given.changes))
+        if given.before:
+            print("before:", flush=True)
+            scale_before(given.before, count, given.changes)
