@@ -57,15 +57,7 @@ def longest_path(expressions: Iterable[str]) -> int:
 
 def expressions_of(choice: Choice) -> Iterator[str]:
     """Yield the regular expressions of paths in a choice that may guard."""
-    for each in (condition for step in choice.steps for condition in step.when):
-        # A costly expression guards nothing: `gateway.plan.rules` denies all paths that it could match.
-        if (
-            isinstance(each, Compared)
-            and each.aspect is Aspect.PATH
-            and each.expression
-            and not is_costly(each.value)
-        ):
-            yield each.value
+    return (each.value for step in choice.steps for each in step.when if _may_guard(each))
 
 
 def _may_guard(of: Condition) -> TypeGuard[Compared]:

@@ -145,22 +145,18 @@ def plain_search(file: str) -> Iterator[str]:
 def _answers() -> str:
     """Write the backends with generated responses."""
     refused = f"backend {REFUSED}\n" + line("mode tcp") + "\n" + line("tcp-request content reject") + "\n"
-    nowhere = _answer(NOWHERE, 404, "no rule for this host and path")
-    broken = _answer(BROKEN, 500, "this route leads nowhere, as its status tells")
-    return nowhere + _unavailable() + _closed() + broken + refused
+    answers = (
+        (NOWHERE, 404, "no rule for this host and path"),
+        (UNAVAILABLE, 503, "the Service of this path is not there"),
+        (CLOSED, 503, "this path is closed, as Events tell"),
+        (BROKEN, 500, "this route leads nowhere, as its status tells"),
+    )
+    return "".join(_answer(*each) for each in answers) + refused
 
 
 def _answer(name: str, status: int, text: str) -> str:
     answer = line(f'http-request return status {{}} content-type text/plain string "{text}\\n"', plain(status))
     return f"backend {name}\n{answer}\n"
-
-
-def _unavailable() -> str:
-    return _answer(UNAVAILABLE, 503, "the Service of this path is not there")
-
-
-def _closed() -> str:
-    return _answer(CLOSED, 503, "this path is closed, as Events tell")
 
 
 def _binds(layout: Layout) -> Iterator[str]:

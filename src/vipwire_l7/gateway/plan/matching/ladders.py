@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject
 from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch
 from vipwire_l7.plan.expressions import literal_prefix
-from vipwire_l7.plan.sites import CLOSED, Aspect, Choice, Compared, Match, Route, Step, choice_of
-
-NOWHERE = "nowhere"
+from vipwire_l7.plan.sites import CLOSED, NOWHERE, Aspect, Choice, Compared, Match, Route, Step, choice_of
 
 
 @dataclass(frozen=True, slots=True)
