@@ -269,14 +269,14 @@ class _Cluster:
     async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
         node, bird = self._setting.node, partial(Bird, self._setting.folder / "bgp")
         follow = StoreSource(self._registry.store, BGP_RESOURCES).run
-        await self._own.follow(lambda own: BgpSpeaker(settings, node, own, bird).run(follow, begun))
+        await self._own.restart_on_change(lambda own: BgpSpeaker(settings, node, own, bird).run(follow, begun))
 
     async def _serve_names(self, settings: DnsSettings, begun: Begun) -> None:
         async def work(own: tuple[str, ...]) -> None:
             place = dataclasses.replace(self._place, own=own)
             await serve_names(settings, self._registry, self._services, place, begun)
 
-        await self._own.follow(work)
+        await self._own.restart_on_change(work)
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects, addresses = StoreSource(self._registry.store, proxy_resources(self._setting.node)), self._addresses

@@ -89,7 +89,7 @@ class OutputOptions:
                 self.print(document(_looked(self.config)), view)
                 return
             with opened(self.config) as kernel:
-                _follow(self, lambda store: document(take(self.config, store, kernel)), view)
+                _print_changes(self, lambda store: document(take(self.config, store, kernel)), view)
         except VipwireError as error:
             if without is None:
                 raise
@@ -161,7 +161,7 @@ def _with_silences(view: Callable[[Document], RenderableType], document: Documen
     return Group(*(Text(line, style="bold yellow") for line in silent_lines(silent)), Styled(view(document), style))
 
 
-def _follow(
+def _print_changes(
     scope: OutputOptions, document: Callable[[Any], Document], view: Callable[[Document], RenderableType]
 ) -> None:
     """Print the document whenever it changes; on a terminal, in place."""

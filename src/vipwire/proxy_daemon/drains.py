@@ -129,7 +129,7 @@ class DrainFollower:
             self._orders = read_orders(path)
         except ConfigError as error:
             log.error("cannot read the list of drained endpoints; no endpoint is drained", reason=error)
-        self._settle()
+        self._refresh()
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Follow the file until cancelled; call `changed` when the set of drained endpoints changes."""
@@ -140,7 +140,7 @@ class DrainFollower:
                     async with asyncio.timeout(next_end(self._orders, time.time())):
                         await self._came.wait()
                 self._came.clear()
-                if self._settle():
+                if self._refresh():
                     changed()
 
     async def _watch(self) -> None:
@@ -152,7 +152,7 @@ class DrainFollower:
                 continue
             self._came.set()
 
-    def _settle(self) -> bool:
+    def _refresh(self) -> bool:
         """Read the drains that apply now; report whether they changed."""
         before, self.drained = self.drained, in_force(self._orders, time.time())
         self._count(len(self.drained))

@@ -23,7 +23,7 @@ from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.process_lifecycle.worker import Worker
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics, of_family
-from vipwire.proxy_daemon.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
+from vipwire.proxy_daemon.sync.after_sync import EjectionReporter, HealthPorts, StaleFlowDeleter
 from vipwire.proxy_daemon.sync.engine import Engine, Outcome
 from vipwire.proxy_daemon.sync.report import Reporter
 from vipwire.proxy_daemon.view import History
@@ -58,9 +58,9 @@ class ProxyParts(Value, frozen=True):
     metrics: Metrics
     reporter: Reporter
     addresses: AddressWatch
-    flows: FlowFollower
+    flows: StaleFlowDeleter
     ports: HealthPorts
-    ejections: EjectionFollower
+    ejections: EjectionReporter
     in_cluster: bool
     record_soon: Callable[[], None] = lambda: None
     history: History = field(default_factory=History)
@@ -123,7 +123,7 @@ class SyncLoop:
             await self._sleep()
             await asyncio.wait([ahead])  # not `await ahead`: if the loop is cancelled, the thread must still finish
             while True:
-                await self._settle(await self._sync())
+                await self._finish_sync(await self._sync())
                 await self._sleep()
         finally:
             await asyncio.wait([ahead])
@@ -140,7 +140,7 @@ class SyncLoop:
             for health in parts.source.health():
                 self._note_source(health)
             if not parts.ports.complete:
-                parts.reporter.problems(await parts.ports.follow(()))
+                parts.reporter.problems(await parts.ports.update(()))
             await asyncio.sleep(_LOOK_SECONDS)
 
     def observed(self, tallies: Tallies) -> None:
@@ -215,11 +215,11 @@ class SyncLoop:
             self._parts.health.record_queued(line.family, now)
         self._wake.set()
 
-    async def _settle(self, outcomes: Sequence[Outcome]) -> None:
+    async def _finish_sync(self, outcomes: Sequence[Outcome]) -> None:
         parts, now = self._parts, time.time()
         for outcome in outcomes:
             line = self._lines[outcome.family]
-            parts.flows.follow(line, outcome)
+            parts.flows.delete_stale(line, outcome)
             parts.reporter.report_sync(line, outcome, now)
             parts.history.record_sync(line, outcome, now)
         behind = False
@@ -234,7 +234,7 @@ class SyncLoop:
             loop = asyncio.get_running_loop()  # later: the objects of the sync are not freed yet
             loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
         await self._open_ports(outcomes)
-        parts.ejections.follow(self.observed, now)
+        parts.ejections.watch_and_report(self.observed, now)
         parts.record_soon()
         if not behind and not parts.engine.store.waiting:
             parts.history.record_all_synced()
@@ -246,7 +246,7 @@ class SyncLoop:
         if moved and (problems := await parts.ports.move()):
             parts.reporter.problems(problems)
         changed = dict.fromkeys([name for outcome in outcomes for name in outcome.changes])
-        if changed and (problems := await parts.ports.follow(changed)):
+        if changed and (problems := await parts.ports.update(changed)):
             parts.reporter.problems(problems)
 
     def _start_garbage_collection(self) -> None:

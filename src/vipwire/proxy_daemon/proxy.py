@@ -42,7 +42,7 @@ from vipwire.proxy_daemon.servers import ProxyServers, ViewProcess
 from vipwire.proxy_daemon.start.machine import adjust_machine
 from vipwire.proxy_daemon.start.modes import mode_here
 from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
-from vipwire.proxy_daemon.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
+from vipwire.proxy_daemon.sync.after_sync import EjectionReporter, HealthPorts, StaleFlowDeleter
 from vipwire.proxy_daemon.sync.engine import Engine, Line
 from vipwire.proxy_daemon.sync.node_plan import Known, awaited_facts, health_check_prefixes, planned_node
 from vipwire.proxy_daemon.sync.report import Reporter, missing_node, unknown_fact
@@ -115,9 +115,9 @@ class Proxy:
         source = KeptSource(given)
         history = History(changes_file(self._config.state_dir))
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.note)
-        flows = FlowFollower(self._addresses, self.metrics)
+        flows = StaleFlowDeleter(self._addresses, self.metrics)
         changed, spec = self._recorder.soon, selected(self._config)
-        self._ejections = EjectionFollower(self._engine, self.metrics, reporter, changed, spec)
+        self._ejections = EjectionReporter(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
             listeners = ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses)
             async with HealthPorts(self._engine, listeners) as ports:
@@ -181,7 +181,7 @@ class Proxy:
         parts.reporter.started()
         async with asyncio.TaskGroup() as tasks:
             servers = ProxyServers(tasks, self._health, self.metrics, parts.reporter)
-            await servers.settle(self._config)
+            await servers.apply(self._config)
             adopt = partial(self._adopt, loop, servers)
             reloader.change_mode = partial(self._change_mode, stop)
             running = [
@@ -213,7 +213,7 @@ class Proxy:
             for line in self._engine.lines:
                 line.pacer.become(after.sync.min_sync_period, after.sync.sync_period, time.monotonic())
         self._log_gates()
-        await servers.settle(after)
+        await servers.apply(after)
         self._view.config_changed()
         self._recorder.soon()
         loop.configured()

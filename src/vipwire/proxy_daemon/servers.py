@@ -34,7 +34,7 @@ class ProxyServers:
         self._document: dict[str, object] = {}
         self._flags: dict[str, str] = {}
 
-    async def settle(self, config: Config) -> None:
+    async def apply(self, config: Config) -> None:
         self._show(config)
         made = {server.name: server for server in self._make(config)}
         wanted = {name: what_served(name, config) for name in made}

@@ -93,9 +93,9 @@ class DatagramListener(BaseListener):
         for fd in self.sockets:
             self.loop.add(fd, self, select.EPOLLIN)
 
-    def settle(self, listener: Listener) -> None:
+    def apply(self, listener: Listener) -> None:
         """Apply the description; clients of removed endpoints get another one."""
-        super().settle(listener)
+        super().apply(listener)
         self._serving = frozenset(listener.serving)
         for session in list(self._sessions.values()):
             if not self._serves(session.target):

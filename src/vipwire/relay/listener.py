@@ -174,7 +174,7 @@ class BaseListener:
         for place, sock in zip(self.listener.binds, self.sockets.values(), strict=True):
             yield (self.listener.protocol, place), sock
 
-    def settle(self, listener: Listener) -> None:
+    def apply(self, listener: Listener) -> None:
         """Apply a listener's description, except its sockets."""
         self.listener = listener
         self._admitted.clear()

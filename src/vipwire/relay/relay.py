@@ -111,7 +111,7 @@ class Relay:
             if key in opened:
                 self._open(key, listener, opened[key])
             else:
-                self._settle(self._listeners[key], listener)
+                self._apply(self._listeners[key], listener)
         return Opened({key: self._listeners[key].ports for key in listeners})
 
     def _stays(self, key: str, listener: Listener) -> bool:
@@ -143,14 +143,14 @@ class Relay:
         opened: BaseListener = kind(self.shared, key, listener, sockets)
         self._listeners[key] = opened
         self.budget.others += len(sockets)
-        self._settle(opened, listener)
+        self._apply(opened, listener)
 
-    def _settle(self, opened: BaseListener, listener: Listener) -> None:
+    def _apply(self, opened: BaseListener, listener: Listener) -> None:
         memory = self._memory(listener.group, listener)
         if memory is None:
             memory = opened.pool.memory if not opened.listener.group else ClientMemory()
         opened.pool.take(listener, memory, self._memory(listener.beside, listener))
-        opened.settle(listener)
+        opened.apply(listener)
 
     def _memory(self, group: str, listener: Listener) -> ClientMemory | None:
         """Return the affinity table of a group; a new one if `whole` has changed."""

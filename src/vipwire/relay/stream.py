@@ -258,8 +258,8 @@ class StreamListener(BaseListener):
         for fd in self.sockets:
             self.loop.add(fd, self, select.EPOLLIN)
 
-    def settle(self, listener: Listener) -> None:
-        super().settle(listener)
+    def apply(self, listener: Listener) -> None:
+        super().apply(listener)
         self.greets = bool(listener.proxy_protocol)
 
     def ready(self, fd: int, mask: int) -> None:

@@ -82,9 +82,9 @@ class AddressKeeper:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._announced.tasks = tasks
-                tasks.create_task(self._follow(follow), name="announcements: objects")
+                tasks.create_task(self._receive_events(follow), name="announcements: objects")
                 tasks.create_task(self._renew(), name="announcements: Lease")
-                tasks.create_task(self._settle_on_news(), name="announcements: addresses")
+                tasks.create_task(self._reconcile_on_news(), name="announcements: addresses")
         finally:
             for each in self._pending:
                 each.cancel()
@@ -130,7 +130,7 @@ class AddressKeeper:
         for address in mine:
             log.info("handed over an address", address=address, to=wanted.get(address, ""))
 
-    async def _follow(self, follow: Follow) -> None:
+    async def _receive_events(self, follow: Follow) -> None:
         await follow(self._take)
 
     def _take(self, event: EventOf[AnnounceKind, Object]) -> None:
@@ -250,12 +250,12 @@ class AddressKeeper:
                 "stopped announcing: other machines may take over the addresses", addresses=",".join(self._speaking)
             )
 
-    async def _settle_on_news(self) -> None:
+    async def _reconcile_on_news(self) -> None:
         while True:
             left = False
             if len(self._listed) == len(AnnounceKind) and not self._leaving:
                 try:
-                    left = await self._settle()
+                    left = await self._reconcile()
                 except (ApiError, UnreachableError):
                     left = True
             with contextlib.suppress(TimeoutError):
@@ -263,7 +263,7 @@ class AddressKeeper:
                     await self._news.wait()
             self._news.clear()
 
-    async def _settle(self) -> bool:
+    async def _reconcile(self) -> bool:
         """Take and give addresses; report whether this machine still waits for some."""
         claims = self._claims
         self._fall_silent_about(self._speaking - claims.mine)

@@ -77,7 +77,7 @@ class NamedSecrets:
         if until == self._seen:
             return
         try:
-            self._follow() if self._seen >= 0 else self._begin()
+            self._count_changes() if self._seen >= 0 else self._begin()
         except (CompactedError, FutureRevisionError):  # the store has compacted that revision
             self._begin()
         self._seen = until
@@ -86,7 +86,7 @@ class NamedSecrets:
         self._named = Counter(key for kind in _NAMING for each in self._store.scan(kind) for key in _names(each))
         self._changed = self._store.revision
 
-    def _follow(self) -> None:
+    def _count_changes(self) -> None:
         for change in [change for kind in _NAMING for change in self._store.changes(kind, self._seen)]:
             before = set(_names(change.previous)) if change.previous else set[Key]()
             now = set[Key]() if change.deleted else set(_names(change.record))

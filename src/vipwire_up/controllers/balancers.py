@@ -64,13 +64,13 @@ class Balancers:
         self._unwritten, self._freed = {}, False
         for name in names:
             with self._guard.of(key_of(SERVICES, *name)):
-                await self._settle(name)
+                await self._reconcile(name)
         return bool(self._unwritten) or self._freed or self._guard.holds
 
     def _put(self, name: Name, addresses: Iterable[str]) -> None:
         self._freed |= self._pool.put(name, addresses)
 
-    async def _settle(self, name: Name) -> None:
+    async def _reconcile(self, name: Name) -> None:
         record = self._registry.store.read(key_of(SERVICES, *name))
         if record is None:
             self._told.pop(name, None)

@@ -64,14 +64,14 @@ class GatewayServices:
         self._left = {}
         for name in names:
             with self._guard.of(key_of(GATEWAYS, *name)):
-                await self._settle(name)
+                await self._reconcile(name)
         return bool(self._left) or self._guard.holds
 
     def _all(self) -> Iterator[Name]:
         for record in self._registry.store.scan(GATEWAYS.id):
             yield record.key.namespace, record.key.name
 
-    async def _settle(self, name: Name) -> None:
+    async def _reconcile(self, name: Name) -> None:
         record = self._registry.store.read(key_of(GATEWAYS, *name))
         if record is None:  # garbage collection deletes its Service
             self._told.pop(name, None)

@@ -110,7 +110,7 @@ class OwnServices:
     async def add(self, service: OwnService) -> None:
         self._services[service.name] = service
         with self._guard.of(key_of(SERVICES, *service.name)):
-            await self._settle(service)
+            await self._reconcile(service)
 
     async def drop(self, name: Name) -> None:
         """Delete a Service that an earlier start made."""
@@ -137,10 +137,10 @@ class OwnServices:
                 self._waiting.add(name)
                 continue
             with self._guard.of(key_of(SERVICES, *name)):
-                await self._settle(service)
+                await self._reconcile(service)
         return self._guard.holds or bool(self._waiting)
 
-    async def _settle(self, service: OwnService) -> None:
+    async def _reconcile(self, service: OwnService) -> None:
         self._settled[service.name] = self._clock()
         found = self._read(SERVICES, service.name)
         if found is not None and not _is_ours(found) and service.name != API_SERVICE:

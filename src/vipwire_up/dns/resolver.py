@@ -64,7 +64,7 @@ class Resolver:
         if found is not None:
             if kind in (CNAME, ANY) or zone.target(query.name) is None:
                 return found if kind not in _META else _REFUSED
-            return self._follow(query)
+            return self._resolve_alias(query)
         if kind in _META:
             return _REFUSED if kind in _TRANSFERS else _UNKNOWN_TYPE
         if zone.holds(query.name):
@@ -105,7 +105,7 @@ class Resolver:
         known = self.forwarder.known(query)
         return None if known is None else known.reply(self.forwarder.now())
 
-    def _follow(self, query: Query) -> Reply | None:
+    def _resolve_alias(self, query: Query) -> Reply | None:
         chain = self._chain(query)
         if not chain.outside:
             return chain.end

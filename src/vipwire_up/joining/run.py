@@ -169,7 +169,7 @@ class _Machine:
 
     async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
         node, bird, follow = self._member.node, partial(Bird, self._setting.folder / "bgp"), ApiSource
-        await self._own.follow(
+        await self._own.restart_on_change(
             lambda own: BgpSpeaker(settings, node, own, bird).run(follow(self._access(), BGP_RESOURCES).run, begun)
         )
 

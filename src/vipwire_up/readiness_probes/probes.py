@@ -179,31 +179,31 @@ class Probes:
         match event:
             case Listed(kind=ProbedKind.NODE, objects=machines):
                 self._probing = {each.name: each.probes for each in machines if isinstance(each, Machine)}
-                self._settle(self._found, tasks)
+                self._start_and_stop(self._found, tasks)
             case Listed(objects=pods):
                 before = set(self._found)
                 self._found = {each.name: each for each in pods if isinstance(each, Workload)}
-                self._settle(before | self._found.keys(), tasks)
+                self._start_and_stop(before | self._found.keys(), tasks)
             case Upserted(object=Machine(name=name, probes=own)):
                 if self._probing.get(name, False) != own:
                     self._probing[name] = own
-                    self._settle(self._found, tasks)
+                    self._start_and_stop(self._found, tasks)
             case Upserted(object=Workload(name=place) as pod):
                 self._found[place] = pod
-                self._settle((place,), tasks)
+                self._start_and_stop((place,), tasks)
             case Deleted(kind=ProbedKind.NODE, name=gone):
                 self._probing.pop(gone.name, None)
-                self._settle(self._found, tasks)
+                self._start_and_stop(self._found, tasks)
             case Deleted(name=gone):
                 self._found.pop(gone, None)
-                self._settle((gone,), tasks)
+                self._start_and_stop((gone,), tasks)
 
     def _is_ours(self, pod: Workload) -> bool:
         if self._prober.node:
             return pod.node == self._prober.node
         return not self._probing.get(pod.node, False)
 
-    def _settle(self, names: Iterable[ObjectName], tasks: asyncio.TaskGroup) -> None:
+    def _start_and_stop(self, names: Iterable[ObjectName], tasks: asyncio.TaskGroup) -> None:
         """Start and stop the probes of Pods."""
         for name in tuple(names):
             fresh = None

@@ -135,12 +135,12 @@ class EmbeddedStore(Visible):
             await asyncio.shield(work)
         except asyncio.CancelledError:
             await asyncio.wait([work])
-            self._settle(batch, changes, work.exception())
+            self._complete(batch, changes, work.exception())
             raise
         except StoreError as error:
-            self._settle(batch, changes, error)
+            self._complete(batch, changes, error)
         else:
-            self._settle(batch, changes, None)
+            self._complete(batch, changes, None)
 
     def _append(self, changes: list[RecordChange], visible: int) -> None:
         """Commit changes, in the thread. If there is no space, drop the history before `visible` from the file.
@@ -156,7 +156,7 @@ class EmbeddedStore(Visible):
             self._forgotten = visible
         self._database.append(changes, beyond=all(change.deleted for change in changes))
 
-    def _settle(self, batch: list[_Submission], changes: list[RecordChange], error: BaseException | None) -> None:
+    def _complete(self, batch: list[_Submission], changes: list[RecordChange], error: BaseException | None) -> None:
         if error is None:
             self._publish(changes, changes[-1].revision if changes else self.revision)
             for change in changes:

@@ -78,7 +78,7 @@ class OwnAddresses:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def follow(self, work: Work) -> None:
+    async def restart_on_change(self, work: Work) -> None:
         """Run `work` with the Node's addresses until it ends; restart it whenever they change."""
         while True:
             changed, own = self._changed, self.own

@@ -56,7 +56,7 @@ class Scene:
 
     def follow(self, *names: str) -> dict[int, ServiceHealthCheck | None]:
         self.listeners.asked.clear()
-        asyncio.run(self.ports.follow(map(named, names)))
+        asyncio.run(self.ports.update(map(named, names)))
         return self.listeners.asked[-1] if self.listeners.asked else {}
 
 

@@ -88,7 +88,7 @@ class World:
 
     def ask(self, *endpoints: EndpointKey) -> None:
         self.watch_version, self.asked = self.watch_version + 1, frozenset(endpoints)
-        self.watch.settle()
+        self.watch.watch_named_endpoints()
 
     async def heard(self) -> Tallies:
         async with asyncio.timeout(60):
@@ -108,7 +108,7 @@ def play(scenario: Callable[[World], Awaitable[None]]) -> None:
 
 def test_there_is_a_socket_as_long_as_somebody_asks() -> None:
     async def scenario(world: World) -> None:
-        world.watch.settle()
+        world.watch.watch_named_endpoints()
         assert world.kernels == []
         world.ask(POD)
         kernel, asker = world.kernels

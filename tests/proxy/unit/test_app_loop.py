@@ -81,7 +81,7 @@ class NoAddresses:
 class Unasked:
     """Ejections that nobody asks for."""
 
-    def follow(self, *_: object) -> None:
+    def watch_and_report(self, *_: object) -> None:
         pass
 
     def close(self) -> None:
@@ -246,13 +246,13 @@ class Quiet(Nothing):
     def _heard(self, *_: object) -> None:
         pass
 
-    follow = report_sync = record_update = record_queued = record_list = problems = node_seen = _heard
+    delete_stale = report_sync = record_update = record_queued = record_list = problems = node_seen = _heard
 
 
 class NoPorts(Quiet):
     """No Service asks for a health check port."""
 
-    async def follow(self, *_: object) -> tuple[()]:  # type: ignore[override]
+    async def update(self, *_: object) -> tuple[()]:
         return ()
 
 

@@ -39,7 +39,7 @@ class World:
         return self.table.get(flow.identifier)
 
     def settle(self, now: float) -> dict[EndpointKey, Tally]:
-        return self.attempts.settle(now, self.look)
+        return self.attempts.take_outcomes(now, self.look)
 
 
 def test_an_answer_in_time_is_an_answer() -> None:
@@ -107,7 +107,7 @@ def test_where_sockets_name_the_endpoint_connections_to_it_count() -> None:
     attempts.watch([POD])
     past = past._replace(flow=past.flow._replace(destination=POD.address, destination_port=POD.port))
     attempts.see(past, 0.0)
-    assert attempts.settle(PATIENCE, lambda _: False) == {POD: Tally(failures=1)}
+    assert attempts.take_outcomes(PATIENCE, lambda _: False) == {POD: Tally(failures=1)}
 
 
 def test_who_is_no_longer_watched_is_forgotten_and_may_come_back() -> None:

@@ -208,7 +208,7 @@ def test_only_servers_with_an_address_run(healthz: str, names: set[str]) -> None
             servers = ProxyServers(
                 tasks, _health(), metrics, Reporter(Engine((), "node", lambda *_: node_plan()), metrics, None, "node")
             )
-            await servers.settle(Config(healthz_bind_address=healthz, metrics_bind_address="127.0.0.1:0"))
+            await servers.apply(Config(healthz_bind_address=healthz, metrics_bind_address="127.0.0.1:0"))
             running = {task.get_name() for task in asyncio.all_tasks()}
             servers.stop()
         return running

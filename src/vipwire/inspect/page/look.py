@@ -217,9 +217,9 @@ class LiveRates:
         except UnsupportedError as error:
             self.obstacle = str(error)
             return
-        threading.Thread(target=self._follow, args=(events,), name="connections", daemon=True).start()
+        threading.Thread(target=self._receive_flow_events, args=(events,), name="connections", daemon=True).start()
 
-    def _follow(self, events: FlowEvents) -> None:
+    def _receive_flow_events(self, events: FlowEvents) -> None:
         with events:
             while True:
                 for heard in events.until(time.monotonic() + _LISTEN_SECONDS):

@@ -64,18 +64,18 @@ class Attempts(Struct):
         oldest = (next(iter(begun.values())).since for begun in self._followed.values() if begun)
         return min((since + PATIENCE for since in oldest), default=None)
 
-    def settle(self, now: float, look: Look) -> dict[EndpointKey, Tally]:
+    def take_outcomes(self, now: float, look: Look) -> dict[EndpointKey, Tally]:
         """Look up due connections; return the outcomes since the last call."""
         found: dict[EndpointKey, Tally] = {}
         for key in [key for key, begun in self._followed.items() if begun or key in self._reset]:
-            tally = self._settle(key, now, look)
+            tally = self._judge_endpoint(key, now, look)
             if tally.answered or tally.failures:
                 found[key] = tally
             if not self._followed[key]:
                 del self._followed[key]
         return found
 
-    def _settle(self, key: EndpointKey, now: float, look: Look) -> Tally:
+    def _judge_endpoint(self, key: EndpointKey, now: float, look: Look) -> Tally:
         """Judge one endpoint's connections in the order in which they began."""
         begun, reset = self._followed[key], self._reset.pop(key, [])
         verdicts = [(since, Failure.RESET) for since in reset]

@@ -111,10 +111,10 @@ class _Reader:
             word, first = self._words[self._at], self._at
             if word in ("-j", "-g"):
                 return self._target(tuple(conditions))
-            if word == "-m" and (module := self._follow(1)) is not None:
+            if word == "-m" and (module := self._consume(1)) is not None:
                 self._module = module[0]
                 continue
-            if word in _JUDGES_NOTHING and self._follow(1) is not None:
+            if word in _JUDGES_NOTHING and self._consume(1) is not None:
                 continue
             condition = self._condition()
             if condition is None:
@@ -135,19 +135,19 @@ class _Reader:
         option = _OPTIONS.get(name)
         if option is None or (option.modules and self._module not in option.modules):
             return None
-        words = self._follow(option.words)
+        words = self._consume(option.words)
         details: list[tuple[str, str]] = []
         while words is not None and self._at < len(self._words):
             detail = self._words[self._at]
             if detail not in option.details:
                 break
-            said = self._follow(option.details[detail])
+            said = self._consume(option.details[detail])
             if said is None:
                 return None
             details.append((detail, " ".join(said)))
         return None if words is None else Condition(name, words, wanted, tuple(details))
 
-    def _follow(self, count: int) -> tuple[str, ...] | None:
+    def _consume(self, count: int) -> tuple[str, ...] | None:
         """Consume an option and `count` words; None, without consuming any, if too few follow."""
         end = self._at + 1 + count
         if end > len(self._words):

@@ -115,7 +115,7 @@ class ServiceListeners:
                     self._desired.pop(port, None)
                 else:
                     self._desired[port] = check
-            return await self._settle(changes.keys() | self._failing.keys())
+            return await self._open_and_close(changes.keys() | self._failing.keys())
 
     async def move(self) -> tuple[Problem, ...]:
         """Serve at the addresses of now; the listeners at those that stay go on. Return new failures."""
@@ -126,9 +126,9 @@ class ServiceListeners:
             for each in self._listening.values():
                 gone = each.serving.keys() - set(self._addresses)
                 await _close([each.serving.pop(address) for address in gone])
-            return await self._settle(self._desired.keys())
+            return await self._open_and_close(self._desired.keys())
 
-    async def _settle(self, ports: Collection[int]) -> tuple[Problem, ...]:
+    async def _open_and_close(self, ports: Collection[int]) -> tuple[Problem, ...]:
         """Open and close some ports as desired; return new failures."""
         desired = {port: self._desired[port] for port in ports if port in self._desired}
         todo = port_changes(

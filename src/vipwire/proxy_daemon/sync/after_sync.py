@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from vipwire.proxy_daemon.sync.flow_keeper import FlowKeeper
 
 
-class FlowFollower:
+class StaleFlowDeleter:
     """Deletes stale flows from the first sync on. Imports its modules then, which keeps the start short."""
 
     def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
         self._addresses, self._metrics = addresses, metrics
         self._keeper: FlowKeeper | None = None
 
-    def follow(self, line: Line, outcome: Outcome) -> None:
+    def delete_stale(self, line: Line, outcome: Outcome) -> None:
         if self._keeper is None:
             from vipwire.proxy_daemon.sync.flow_keeper import FlowKeeper  # noqa: PLC0415  # the first sync is over
 
             self._keeper = FlowKeeper(self._addresses, self._metrics)
-        self._keeper.follow(line, outcome)
+        self._keeper.delete_stale(line, outcome)
 
     def close(self) -> None:
         if self._keeper is not None:
@@ -63,7 +63,7 @@ class HealthPorts:
         """Whether every wanted port is open. Ports that another process holds are tried again."""
         return self._listeners.complete
 
-    async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
+    async def update(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
         """Open and close ports for the changed plans. Return new failures; failed ports are tried again."""
         ports: set[int] = set()
         for name in names:
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from vipwire.proxy_daemon.sync.ejection_watch import EjectionWatch
 
 
-class EjectionFollower:
+class EjectionReporter:
     """Follows ejections after each sync. `spec` is the mode's: conntrack sees no connections of a relay.
 
     Calls `changed` when `current`, the list of ejected endpoints, changes.
@@ -114,11 +114,11 @@ class EjectionFollower:
         self.current: tuple[EjectedEndpoint, ...] = ()
         metrics.ejected_endpoints.set_function(lambda: len(self.current))
 
-    def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
+    def watch_and_report(self, tell: Callable[[Tallies], None], now: float) -> None:
         """Start or stop watching, and report ejections. `tell` receives results of connections."""
         if self._watches:
             self._watch = self._watch or self._begin(tell)
-            self._watch.settle()
+            self._watch.watch_named_endpoints()
         notes = self._engine.ejection_notes()
         for note in notes:
             self._reporter.ejection(note, now)

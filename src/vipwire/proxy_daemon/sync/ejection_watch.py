@@ -69,7 +69,7 @@ class EjectionWatch:
         self._seen = 0
         self._refused = False
 
-    def settle(self) -> None:
+    def watch_named_endpoints(self) -> None:
         """Listen to the endpoints that the engine now names, if they changed."""
         if (version := self._engine.watch_version) == self._seen or self._refused:
             return
@@ -125,7 +125,7 @@ class EjectionWatch:
         busy = self._take(self._socket, now)
         if busy is None:
             return
-        if tallies := self._attempts.settle(now, self._look):
+        if tallies := self._attempts.take_outcomes(now, self._look):
             self._tell(tallies)
         if self._timer is not None:
             self._timer.cancel()

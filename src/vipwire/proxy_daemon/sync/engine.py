@@ -76,7 +76,7 @@ class Line:
     def plans(self) -> Mapping[ObjectName, ServicePlan]:
         return self.planner.plans if self.planner else {}
 
-    def settle_node(self, node: NodePlan, store: Store, now: float) -> None:
+    def set_node(self, node: NodePlan, store: Store, now: float) -> None:
         """Set the node's plan; if it changed, plan and render every Service again.
 
         The node comes first, because a Service's rendering may depend on it even if the Service's plan is the same.
@@ -321,7 +321,7 @@ class Engine:
         if self.store.node_changed or self._node_stale:
             self.store.node_changed = self._node_stale = False
             for line in self.lines:
-                line.settle_node(self._make_node_plan(line.family, self.store), self.store, now)
+                line.set_node(self._make_node_plan(line.family, self.store), self.store, now)
         if touched := self.store.take_touched():
             for line in self.lines:
                 line.plan(touched, self.store, now)

@@ -29,7 +29,7 @@ class FlowKeeper:
         if self._table is not None:
             self._table.close()
 
-    def follow(self, line: Line, outcome: Outcome) -> None:
+    def delete_stale(self, line: Line, outcome: Outcome) -> None:
         """Examine the flows of changed frontends; after the first sync those of all frontends."""
         if outcome.error is not None:
             return

@@ -15,9 +15,9 @@ from vipwire_up.api.kinds.service_rules import (
     TOPOLOGY_HINTS,
     TOPOLOGY_MODE,
     check_service,
+    fill_status,
     is_reached_from_outside,
     moves,
-    settle_status,
     wants_health_check,
     wants_ports,
 )
@@ -185,7 +185,7 @@ def _prepare(new: Object, old: Object | None) -> None:
         if not moves(spec, before):  # else the validation refuses it
             _drop_unused(spec, before)
     _join_addresses(spec, (old or {}).get("spec"))
-    settle_status(new, old)
+    fill_status(new, old)
 
 
 def _join_addresses(spec: Object, old: Object | None) -> None:

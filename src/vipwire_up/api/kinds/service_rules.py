@@ -252,7 +252,7 @@ def _check_kept(spec: Object, old: Object, name: str, word: str, policy: Any) ->
 BALANCED: Final = "LoadBalancer"
 
 
-def settle_status(new: Object, old: Object | None) -> None:
+def fill_status(new: Object, old: Object | None) -> None:
     """Clear the status of a Service that is no longer of type LoadBalancer; else fill in ipMode."""
     if _is_balanced(old) and not _is_balanced(new):
         new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}

@@ -66,9 +66,9 @@ class ServiceCidrs:
         self._held = any(map(_is_going, values.values()))
         for key, value in values.items():
             with self._guard.of(key), contextlib.suppress(ApiError):  # a change brings another check
-                await self._settle(value, stay)
+                await self._reconcile(value, stay)
 
-    async def _settle(self, value: Object, stay: Sequence[Network]) -> None:
+    async def _reconcile(self, value: Object, stay: Sequence[Network]) -> None:
         if not _is_going(value):
             if FINALIZER not in (value["metadata"].get("finalizers") or ()):
                 await self._write(value, finalized=True)

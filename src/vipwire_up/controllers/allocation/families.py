@@ -20,7 +20,7 @@ _NEEDS_SINGLE: Final = "must be 'SingleStack' to release the secondary {}"
 _OTHER: Final = {"IPv4": "IPv6", "IPv6": "IPv4"}
 
 
-def settle_families(spec: Object, available: Sequence[str], old: Object) -> tuple[Cause, ...]:
+def fill_families(spec: Object, available: Sequence[str], old: Object) -> tuple[Cause, ...]:
     """Fill in ipFamilyPolicy and ipFamilies; `available` are the cluster's families, its default first.
 
     `old` is the spec before, {} at creation. Return the errors; with errors, no families are filled in.

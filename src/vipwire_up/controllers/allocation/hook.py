@@ -24,7 +24,7 @@ from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.errors import internal, not_valid
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.addresses import Addresses
-from vipwire_up.controllers.allocation.families import settle_families
+from vipwire_up.controllers.allocation.families import fill_families
 from vipwire_up.controllers.allocation.node_ports import NodePorts, owner_of, ports_of
 from vipwire_up.controllers.allocation.port_notes import PortNotes
 from vipwire_up.store.record import Step
@@ -55,12 +55,12 @@ class ServiceAllocation:
             return None  # the validation that follows refuses it
         if wrong := tuple(check_cluster_ips(new["spec"])):
             raise not_valid("Service", "", attempt.name, wrong)
-        return self._settle(new, before)
+        return self._allocate(new, before)
 
-    def _settle(self, new: Object, old: Object) -> Admitted:
+    def _allocate(self, new: Object, old: Object) -> Admitted:
         also: tuple[Step, ...] = ()
         if new["spec"].get("type") in _VIRTUAL:
-            self._settle_families(new, old["spec"])
+            self._fill_families(new, old["spec"])
             also = self._addresses.give(new, format_time(self._clock()))
         undo_ports = self._ports.give(new)
         left = set(_addresses(old)) - set(_addresses(new))
@@ -75,11 +75,11 @@ class ServiceAllocation:
 
         return Admitted(also, undo)
 
-    def _settle_families(self, new: Object, old: Object) -> None:
+    def _fill_families(self, new: Object, old: Object) -> None:
         available = self._addresses.families() or tuple(old.get("ipFamilies") or ())
         if not available and new["spec"].get("clusterIP") != NONE:
             raise internal("failed to allocate a serviceIP: there is no ServiceCIDR that is ready")
-        causes = settle_families(new["spec"], available, old)
+        causes = fill_families(new["spec"], available, old)
         if causes:
             raise not_valid("Service", "", new["metadata"]["name"], causes)
 

@@ -63,7 +63,7 @@ class AddressRepair:
                 touched.update(dict.fromkeys(self._note(change)))
         for number, address in enumerate(touched):
             with self._guard.of(key_of(IP_ADDRESSES, "", address)), contextlib.suppress(ApiError):
-                await self._settle(address)  # a conflict means a change, whose event brings another check
+                await self._reconcile(address)  # a conflict means a change, whose event brings another check
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return self._guard.holds
@@ -77,7 +77,7 @@ class AddressRepair:
         addresses = () if change.deleted else addresses_of(decoded(change.record))
         yield from self._users.put((key.namespace, key.name), addresses)
 
-    async def _settle(self, address: str) -> None:
+    async def _reconcile(self, address: str) -> None:
         users = self._users.of(address)
         note = self._read(IP_ADDRESSES, ("", address))
         if note is None:

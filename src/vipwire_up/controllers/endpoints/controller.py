@@ -72,7 +72,7 @@ class EndpointController:
         writes: list[tuple[Name, Awaitable[Result]]] = []
         for name in dirty:
             with self._guard.of(key_of(SERVICES, *name)):
-                writes.extend((name, write) for write in self._settle(name))
+                writes.extend((name, write) for write in self._reconcile(name))
         results = await asyncio.gather(*(write for _, write in writes), return_exceptions=True)
         for (name, _), result in zip(writes, results, strict=True):
             self._learn(name, result)
@@ -147,7 +147,7 @@ class EndpointController:
         if change.revision not in self._own:
             self._dirty.update({found: None for found in (before, self._service_of.get(name)) if found})
 
-    def _settle(self, name: Name) -> Iterator[Awaitable[Result]]:
+    def _reconcile(self, name: Name) -> Iterator[Awaitable[Result]]:
         service = self._read(SERVICES, name)
         endpoints = self._read(ENDPOINTS, name)
         existing = list(self._slices_of(name))
@@ -158,7 +158,7 @@ class EndpointController:
                 if is_auto(service):
                     self._undivided[name] = self._divide(grouped)
                 owner = slices.Owner(service, service, slices.CONTROLLER)
-                yield from self._settle_legacy(name, endpoints, legacy.endpoints_object(service, grouped))
+                yield from self._reconcile_legacy(name, endpoints, legacy.endpoints_object(service, grouped))
             elif endpoints is not None and _is_mirrored(endpoints):
                 owner, grouped = (
                     slices.Owner(service, endpoints, slices.MIRRORING),
@@ -166,7 +166,7 @@ class EndpointController:
                 )
         elif endpoints is not None and _is_ours(endpoints):
             yield self._registry.delete(ENDPOINTS, *name, options=_OPTIONS)
-        yield from self._settle_slices(name[0], owner, existing, grouped)
+        yield from self._reconcile_slices(name[0], owner, existing, grouped)
 
     def _slices_of(self, name: Name) -> Iterator[Object]:
         """Yield a Service's slices, without those that cannot be decoded."""
@@ -196,7 +196,7 @@ class EndpointController:
         problems = [divide(endpoints, self._shares) for endpoints in families.values()]
         return next(filter(None, problems), "")
 
-    def _settle_slices(
+    def _reconcile_slices(
         self, namespace: str, owner: slices.Owner | None, existing: list[Object], grouped: Grouped
     ) -> Iterator[Awaitable[Result]]:
         if owner is None:
@@ -212,7 +212,7 @@ class EndpointController:
             yield self._registry.replace(ENDPOINT_SLICES, namespace, value["metadata"]["name"], value, _OPTIONS)
         yield from self._delete(namespace, steps.delete)
 
-    def _settle_legacy(self, name: Name, found: Object | None, wanted: Object) -> Iterator[Awaitable[Result]]:
+    def _reconcile_legacy(self, name: Name, found: Object | None, wanted: Object) -> Iterator[Awaitable[Result]]:
         if found is None:
             yield self._registry.create(ENDPOINTS, name[0], wanted, _OPTIONS)
             return

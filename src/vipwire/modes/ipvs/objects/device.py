@@ -140,10 +140,10 @@ class Device:
             index = self._create()
         size = self._change(NEW_ADDRESS, index, addresses, errno.EEXIST)
         if self._family is Family.IPV6:
-            self._settle(addresses[-_LAST:])
+            self._wait_until_local(addresses[-_LAST:])
         return size
 
-    def _settle(self, addresses: Iterable[Address]) -> None:
+    def _wait_until_local(self, addresses: Iterable[Address]) -> None:
         """Wait until the kernel delivers new addresses locally.
 
         For IPv6 a worker of the kernel does this a moment later. The wait is bounded: if the worker hangs, the

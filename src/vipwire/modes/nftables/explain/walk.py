@@ -99,7 +99,7 @@ class _Walker:
         """Evaluate the chains of one hook; report whether one of them ended the packet."""
         self._hook = name
         for chain_name, chain in self.table.hooked.get(name, []):
-            if chain.hook is not None and chain.hook.type == "nat" and (not nat or self._settled(name)):
+            if chain.hook is not None and chain.hook.type == "nat" and (not nat or self._is_nat_decided(name)):
                 continue
             verdict = self.chain(chain_name)
             if verdict is not None and verdict.end is not None:
@@ -107,7 +107,7 @@ class _Walker:
                 return True
         return False
 
-    def _settled(self, hook: str) -> bool:
+    def _is_nat_decided(self, hook: str) -> bool:
         """Report whether NAT is decided at a hook: the kernel calls no further nat chains then."""
         return self.run.target is not None if hook in ("prerouting", "output") else self.run.masqueraded
 
