@@ -52,14 +52,14 @@ def test_a_watch_never_raises_and_always_knows_what_to_do(resource: Any, story: 
             case "p":
                 machine.page(data, now)
             case "l":
-                machine.opened(now)
-                machine.received(data + b"\n", now)
+                machine.handle_open(now)
+                machine.handle_bytes(data + b"\n", now)
             case "r":
-                machine.refused(400 + len(data), data, now)
+                machine.handle_refusal(400 + len(data), data, now)
             case "f":
-                machine.failed("x", now)
+                machine.handle_failure("x", now)
             case _:
-                machine.ended(now)
+                machine.handle_end(now)
     machine.next_action(0.5)
     assert isinstance(machine.next_action(0.5), WatchRequest)
 

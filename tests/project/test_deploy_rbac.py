@@ -56,7 +56,7 @@ def requests() -> frozenset[Right]:
                 for _ in range(2):
                     recorder.record(Subject("Node", NODE, uid=NODE), "Starting", "vipwire starts")
                     recorder.record(Subject("Service", "web", "shop", "u-1"), "Conflict", "10.0.0.1:80")
-                    await recorder.drained()
+                    await recorder.wait_until_sent()
                 for task in tasks:
                     task.cancel()
             return server.seen

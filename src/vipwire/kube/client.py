@@ -67,9 +67,9 @@ class ApiSource(Generic[K, T]):
         )
         async with connection, asyncio.TaskGroup() as group:
             for watch in self._watches:
-                group.create_task(self._follow(connection, watch, emit), name=f"watch {watch.resource.plural}")
+                group.create_task(self._watch(connection, watch, emit), name=f"watch {watch.resource.plural}")
 
-    async def _follow(
+    async def _watch(
         self, connection: Connection, watch: ResourceWatch[K, T], emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         while True:
@@ -89,34 +89,34 @@ class ApiSource(Generic[K, T]):
         try:
             async with connection.request("GET", request.path, request.query, timeout=request.timeout) as response:
                 if response.status != 200:
-                    await self._refused(watch, response, emit)
+                    await self._handle_refusal(watch, response, emit)
                 elif request.watch:
                     await self._stream(watch, response, emit)
                 else:
                     _emit_all(watch.page(await response.read(LONGEST_PAGE, self._alone), self._clock()), emit)
         except TRANSPORT_ERRORS as error:
-            watch.failed(reason_of(error), self._clock())
+            watch.handle_failure(reason_of(error), self._clock())
 
-    async def _refused(
+    async def _handle_refusal(
         self, watch: ResourceWatch[K, T], response: Response, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         body = await response.read_at_most(1 << 16)
         wait = retry_after(response.headers.get("retry-after", ""), time.time())
-        _emit_all(watch.refused(response.status, body, self._clock(), wait), emit)
+        _emit_all(watch.handle_refusal(response.status, body, self._clock(), wait), emit)
 
     async def _stream(
         self, watch: ResourceWatch[K, T], response: Response, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         def take(data: bytes) -> bool:
-            for event in watch.received(data, clock()):
+            for event in watch.handle_bytes(data, clock()):
                 emit(event)
             return not watch.broken
 
         clock = self._clock
 
-        watch.opened(self._clock())
+        watch.handle_open(self._clock())
         await response.feed(take)
-        watch.ended(self._clock())
+        watch.handle_end(self._clock())
 
 
 def retry_after(text: str, now: float) -> float:

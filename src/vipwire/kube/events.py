@@ -129,7 +129,7 @@ class EventRecorder:
                 finally:
                     self._queue.task_done()
 
-    async def drained(self) -> None:
+    async def wait_until_sent(self) -> None:
         await self._queue.join()
 
     async def _send_until_answered(self, connection: Connection, note: EventNote) -> None:

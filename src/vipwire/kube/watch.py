@@ -176,11 +176,11 @@ class ResourceWatch(Generic[K, T]):
             return ""
         return f"resourceVersion {number} after {self._highest}: an administrator restored the server's store"
 
-    def opened(self, now: float) -> None:
+    def handle_open(self, now: float) -> None:
         """Handle the beginning of a watch's answer."""
         self._opened, self._just_listed, self._heard = now, False, False
 
-    def received(self, data: bytes, now: float) -> list[EventOf[K, T]]:
+    def handle_bytes(self, data: bytes, now: float) -> list[EventOf[K, T]]:
         """Handle bytes of a watch's answer, cut anywhere. Stop reading once `broken` is set."""
         if self.broken:
             return []
@@ -198,7 +198,7 @@ class ResourceWatch(Generic[K, T]):
                 events.extend(self._event(line, now))
         return events
 
-    def ended(self, now: float) -> None:
+    def handle_end(self, now: float) -> None:
         """Handle the end of a watch's answer, orderly or not; the next watch repeats an unfinished line."""
         if self.broken:
             return
@@ -209,24 +209,26 @@ class ResourceWatch(Generic[K, T]):
         else:
             self._fail("watch: ended at once", now)
 
-    def failed(self, reason: str, now: float) -> None:
+    def handle_failure(self, reason: str, now: float) -> None:
         """Handle a request without an answer, or a broken connection."""
         self._chunked = True  # an answer too long in one piece may fit in several
         self._fail(f"{'watch' if self._version else 'list'}: {reason}", now)
 
-    def refused(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
+    def handle_refusal(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
         """Handle an HTTP status other than 200; `retry_after` is that header in seconds."""
         try:
             status = self._status.decode(body)
         except BROKEN:
             status = wire.Status()
-        return self._refused(code, status, now, retry_after)
+        return self._handle_refusal(code, status, now, retry_after)
 
-    def _refused(self, code: int, status: wire.Status, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
+    def _handle_refusal(
+        self, code: int, status: wire.Status, now: float, retry_after: float = 0.0
+    ) -> list[EventOf[K, T]]:
         what = "watch" if self._version else "list"
         reason = f"{what}: {code} {status.message or status.reason or ''}".rstrip()
         if code == 410 or status.reason in ("Expired", "Gone"):
-            self._gone(reason, now)
+            self._handle_expired_version(reason, now)
         elif code == 400 and self._field_selector != self.resource.field_selector:
             self._field_selector = self.resource.field_selector
             self._relist()
@@ -236,7 +238,7 @@ class ResourceWatch(Generic[K, T]):
             self._fail(reason, now, retry_after)
         return []
 
-    def _gone(self, reason: str, now: float) -> None:
+    def _handle_expired_version(self, reason: str, now: float) -> None:
         if self._token:
             # The server forgot that version before the last chunk; in one piece that cannot happen.
             self._chunked = False
@@ -311,7 +313,7 @@ class ResourceWatch(Generic[K, T]):
         code = status.code or 0
         if code in (410, 429) or code >= 500 or status.reason in ("Expired", "Gone"):
             self.broken = True
-            return self._refused(code, status, now)
+            return self._handle_refusal(code, status, now)
         return self._relist_later(f"watch: {code} {status.message or status.reason or 'error'}", now)
 
     def _relist_later(self, reason: str, now: float) -> list[EventOf[K, T]]:

@@ -51,13 +51,13 @@ def listen(name: str) -> socket.socket:
 
 def connect(name: str) -> socket.socket | None:
     """Connect to the process that listens at a name; None if none does. Raise OSError if connect fails otherwise."""
-    return _connected(str(_folder() / _file(name)))
+    return _connect(str(_folder() / _file(name)))
 
 
 def connect_to_older(name: str) -> socket.socket | None:
     """Connect to an abstract socket, of versions before 0.2.0, of root or this user."""
     try:
-        connection = _connected(f"\0{name}")
+        connection = _connect(f"\0{name}")
     except OSError:
         return None
     if connection is not None and peer(connection)[1] not in (0, os.geteuid()):
@@ -130,13 +130,13 @@ def _remove_unused(place: Path) -> None:
     """Remove the sockets of processes that have ended, of all network namespaces."""
     for path in place.iterdir():
         with contextlib.suppress(OSError):  # a process listens, and its queue is full
-            if (connection := _connected(str(path))) is None:
+            if (connection := _connect(str(path))) is None:
                 path.unlink()
             else:
                 connection.close()
 
 
-def _connected(address: str) -> socket.socket | None:
+def _connect(address: str) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(0)  # connect must not wait while the queue is full

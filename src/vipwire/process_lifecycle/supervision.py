@@ -282,7 +282,7 @@ class Supervisor:
             except Exception as error:  # noqa: BLE001  # an error in one part must not stop the others
                 if not part.begun and (refusal := told_plainly(error)) is not None:
                     raise refusal from None
-                self._failed(name, part, error)
+                self._record_failure(name, part, error)
             else:
                 part.recover()
                 return
@@ -291,7 +291,7 @@ class Supervisor:
             await asyncio.sleep(part.pause)
             part.pause = min(part.pause * 2, LONGEST_PAUSE)
 
-    def _failed(self, name: str, part: _Part, error: Exception) -> None:
+    def _record_failure(self, name: str, part: _Part, error: Exception) -> None:
         again, part.trouble = part.trouble == in_short(error), in_short(error)
         log.error(
             "a part of vipwire has failed; restarting the part",

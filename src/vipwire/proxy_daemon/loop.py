@@ -113,7 +113,7 @@ class SyncLoop:
             parts.health.record_node(parts.engine.node)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.store.nodes):
             parts.reporter.node_seen(exists=parts.engine.node is not None)
-        self._queued()
+        self._note_queued()
 
     async def run(self) -> None:
         parts, loop = self._parts, asyncio.get_running_loop()
@@ -143,15 +143,15 @@ class SyncLoop:
                 parts.reporter.problems(await parts.ports.update(()))
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def observed(self, tallies: Tallies) -> None:
+    def count_results(self, tallies: Tallies) -> None:
         """Count results of new connections to endpoints that ejection watches."""
         self._soon(lambda: self._observe(tallies))
 
     def _observe(self, tallies: Tallies) -> None:
         if self._parts.engine.observe(tallies, time.monotonic()):
-            self._queued()
+            self._note_queued()
 
-    def configured(self) -> None:
+    def sync_again(self) -> None:
         """Sync again after a change of the configuration or of the drained endpoints."""
         self._soon(self._move)
 
@@ -178,7 +178,7 @@ class SyncLoop:
     def _move(self) -> None:
         self._moved = True
         self._parts.engine.node_moved()
-        self._queued()
+        self._note_queued()
 
     async def _sleep(self) -> None:
         engine, due = self._parts.engine, self._parts.engine.due(time.monotonic())
@@ -209,7 +209,7 @@ class SyncLoop:
         if self._parts.addresses.refresh():
             self._soon(self._move)
 
-    def _queued(self) -> None:
+    def _note_queued(self) -> None:
         self._queued_at = now = time.time()
         for line in self._parts.engine.lines:
             self._parts.health.record_queued(line.family, now)
@@ -234,7 +234,7 @@ class SyncLoop:
             loop = asyncio.get_running_loop()  # later: the objects of the sync are not freed yet
             loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
         await self._open_ports(outcomes)
-        parts.ejections.watch_and_report(self.observed, now)
+        parts.ejections.watch_and_report(self.count_results, now)
         parts.record_soon()
         if not behind and not parts.engine.store.waiting:
             parts.history.record_all_synced()

@@ -95,7 +95,7 @@ class Proxy:
         self._api_servers: frozenset[AddressPort] = frozenset()
         self._replan: Callable[[], None] = lambda: None
         self._view = ViewProcess(lambda: self._config)
-        self._handover = Handover(selected(config), modes, self.metrics, self._obstructed)
+        self._handover = Handover(selected(config), modes, self.metrics, self._note_obstruction)
         self.files = FileWatch()
         path = drains_path(config.state_dir, self._node_name)
         self._drains = DrainFollower(path, self.files, self.metrics.drained_endpoints.set)
@@ -161,7 +161,7 @@ class Proxy:
         """Report whether all rules are in the kernel. Until then the old mode's rules serve the missing Services."""
         return self._engine.complete and not self._health.awaited_node_facts
 
-    def _obstructed(self, reason: str) -> None:
+    def _note_obstruction(self, reason: str) -> None:
         self._health.obstruction = reason
         self._recorder.soon()
 
@@ -174,11 +174,11 @@ class Proxy:
     ) -> str:
         """Run every task until the proxy ends; return the reason."""
         stop, loop = Stop(reloader.ask), SyncLoop(parts)
-        self._replan = loop.configured
+        self._replan = loop.sync_again
         if claim is not None:
             claim.when_asked(stop.make_room)
         log.info("starting", version=__version__, mode=self._config.proxy_mode, node=self._node_name)
-        parts.reporter.started()
+        parts.reporter.report_start()
         async with asyncio.TaskGroup() as tasks:
             servers = ProxyServers(tasks, self._health, self.metrics, parts.reporter)
             await servers.apply(self._config)
@@ -189,7 +189,7 @@ class Proxy:
                 tasks.create_task(loop.look_around(), name="look around"),
                 tasks.create_task(parts.source.run(loop.emit), name="source"),
                 tasks.create_task(reloader.run(adopt), name="configuration"),
-                tasks.create_task(self._drains.run(loop.configured), name="drains"),
+                tasks.create_task(self._drains.run(loop.sync_again), name="drains"),
                 tasks.create_task(self._recorder.run(self._record), name="record"),
                 tasks.create_task(parts.history.run(), name="changes"),
                 tasks.create_task(self._view.run(), name="view"),
@@ -216,7 +216,7 @@ class Proxy:
         await servers.apply(after)
         self._view.config_changed()
         self._recorder.soon()
-        loop.configured()
+        loop.sync_again()
 
     async def _change_mode(self, stop: Stop, wanted: Config) -> bool:
         """Restart in another mode. If this machine cannot run that mode, keep the current one and return False."""

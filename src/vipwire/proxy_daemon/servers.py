@@ -69,14 +69,14 @@ class ProxyServers:
             statusz=config.gates["ComponentStatusz"],
             set_verbosity=log.set_verbosity,
         )
-        policy = BindPolicy(hard_fail=config.bind_address_hard_fail, on_failure=self._failed)
+        policy = BindPolicy(hard_fail=config.bind_address_hard_fail, on_failure=self._report_failure)
         sites = (
             ("healthz server", config.healthz_bind_address, health_app(self._health, self._metrics, time.time)),
             ("metrics server", config.metrics_bind_address, metrics_app(self._metrics, info, time.time)),
         )
         return tuple(HttpServer(name, site, address, policy) for name, address, site in sites if address)
 
-    def _failed(self, server: str, reason: str) -> None:
+    def _report_failure(self, server: str, reason: str) -> None:
         log.error("server does not start", server=server, reason=reason)
         event = "FailedToStartProxierHealthcheck" if server.startswith("healthz") else "FailedToStartMetricServer"
         self._reporter.node_event(event, reason, EventType.WARNING)

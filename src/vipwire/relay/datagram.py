@@ -153,11 +153,11 @@ class DatagramListener(BaseListener):
     def _open(self, client: Client) -> Session | None:
         host, port = client[1][:2]
         if not self.admits(host):
-            self.refused("the source is not allowed")
+            self.count_refusal("the source is not allowed")
             return None
         asked = self._asked(client) if self.listener.span[1] else 0
         if asked is None:
-            self.refused(NOT_LED)
+            self.count_refusal(NOT_LED)
             return None
         target = self._had.get(client) or self._chosen(host, port)
         if target is None:
@@ -168,7 +168,7 @@ class DatagramListener(BaseListener):
             sock = _socket.socket(_FAMILIES[len(target.place.address)], _DATAGRAM, 0)
         except OSError as error:
             if error.errno in FULL:
-                self.refused(AT_LIMIT)
+                self.count_refusal(AT_LIMIT)
             return None
         try:
             sock.connect(target.reached(asked))
@@ -180,11 +180,11 @@ class DatagramListener(BaseListener):
 
     def _chosen(self, host: str, port: int) -> BalancedEndpoint | None:
         if self.shared.dialled.goes_round(socket.IPPROTO_UDP, (host, port)):
-            self.refused(CIRCLE)
+            self.count_refusal(CIRCLE)
             return None
         target = self.pool.choose(host, port, self.loop.now)
         if target is not None and target.place == NOWHERE:
-            self.refused(NOBODY)
+            self.count_refusal(NOBODY)
             return None
         return target
 

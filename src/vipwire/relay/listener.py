@@ -197,7 +197,7 @@ class BaseListener:
                 self._admitted[client] = known
         return known
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         self.shared.refused[reason] += 1
         self.loop.note(f"{self.listener.name}: refusing clients: {reason}")
 

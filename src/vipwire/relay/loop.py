@@ -112,7 +112,7 @@ class EventLoop:
                     self._handlers.pop(fd, None)
                     self._epoll.unregister(fd)
         self._take_turns()
-        self._ring()
+        self._run_due_timers()
         for socket in self._closing:
             socket.close()
         self._closing.clear()
@@ -138,7 +138,7 @@ class EventLoop:
             except Exception:  # noqa: BLE001 - as above
                 self._note_fault()
 
-    def _ring(self) -> None:
+    def _run_due_timers(self) -> None:
         for queue in self._timers:
             items = queue.items
             while items and items[0][0] <= self.now:

@@ -117,12 +117,12 @@ class RelayedConnection:
                     owner.loop.schedule(owner.shared.dial_timers[self.step], self)
                 return
             server.close()
-            self._missed(code)
+            self._record_failed_dial(code)
         self._give_up("no endpoint answers")
 
     def ready(self, fd: int, mask: int) -> None:
         if self.step >= 0:
-            self._answered(mask)
+            self._handle_answer(mask)
             return
         if fd == self.client_fd:
             coming, going = self.up, self.down
@@ -158,7 +158,7 @@ class RelayedConnection:
         self.target.open -= 1
         self.owner.link_ended()
 
-    def _answered(self, mask: int) -> None:
+    def _handle_answer(self, mask: int) -> None:
         if mask & _BAD:
             code = self.server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code or not mask & _WRITE:
@@ -166,7 +166,7 @@ class RelayedConnection:
                 return
         elif not mask & _WRITE:
             return
-        self._connected(watched=True)
+        self._start_copying(watched=True)
         owner, early = self.owner, self.early
         try:
             if greeting := owner.greeting(self) + early:
@@ -186,7 +186,7 @@ class RelayedConnection:
         if not self.closed:
             owner.loop.add(self.client_fd, self, EVENTS)
 
-    def _connected(self, *, watched: bool) -> None:
+    def _start_copying(self, *, watched: bool) -> None:
         """Start copying. `watched`: both sockets are, or will be, registered for writing as well."""
         self.step = -1
         self.owner.pool.record_connection(self.target)
@@ -213,7 +213,7 @@ class RelayedConnection:
         except OSError:
             self.early = bytes(VIEW[:size])
             return False
-        self._connected(watched=False)
+        self._start_copying(watched=False)
         self.target.sent += sent
         loop = self.owner.loop
         loop.add(self.server.fileno(), self, READING)
@@ -228,10 +228,10 @@ class RelayedConnection:
     def _redial(self, code: int) -> None:
         self.owner.shared.dialled.remove(self.dialled)
         self.owner.loop.forget(self.server.fileno(), self.server)
-        self._missed(code)
+        self._record_failed_dial(code)
         self.dial()
 
-    def _missed(self, code: int) -> None:
+    def _record_failed_dial(self, code: int) -> None:
         target = self.target
         self.tried = (*self.tried, target)
         owner = self.owner
@@ -242,7 +242,7 @@ class RelayedConnection:
 
     def _give_up(self, reason: str) -> None:
         self.closed = True
-        self.owner.refused(reason)
+        self.owner.count_refusal(reason)
         make_reset(self.client)
         self.owner.loop.forget(self.client_fd, self.client)
         self.owner.link_ended()
@@ -274,7 +274,7 @@ class StreamListener(BaseListener):
                 return
             except OSError as error:
                 if error.errno in FULL:
-                    self.refused(AT_LIMIT)
+                    self.count_refusal(AT_LIMIT)
                     self.shared.turn_away(listening)
                     return
                 continue  # the client has already closed
@@ -298,7 +298,7 @@ class StreamListener(BaseListener):
         return asked[1] if self.in_span(asked[1]) and asked != client.getsockname()[:2] else None
 
     def _send_away(self, client: _socket.socket, reason: str) -> None:
-        self.refused(reason)
+        self.count_refusal(reason)
         make_reset(client)
         client.close()
 

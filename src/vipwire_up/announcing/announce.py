@@ -150,7 +150,7 @@ class Announcer:
         """Stop answering for those of these addresses that are still handed on."""
         self._release(self._handed.intersection(map(_packed, addresses)))
 
-    async def released(self) -> None:
+    async def wait_until_released(self) -> None:
         while self._handed:
             await self._released.wait()
 

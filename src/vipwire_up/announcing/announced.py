@@ -47,18 +47,18 @@ class Announced:
             message = f"{text} is announced by {self._node} on {self._interface}"
             self._report(text, "AddressAnnounced", message, "Normal")
 
-    def ended(self, addresses: Iterable[str]) -> None:
+    def record_end(self, addresses: Iterable[str]) -> None:
         """Log addresses that this machine no longer announces. The next machine reports that it announces them."""
         for address in addresses:
             self._note(address, None)
             log.info("stopped announcing an address", address=address, interface=self._interface)
 
-    def claimed(self, address: bytes, hardware: bytes) -> None:
+    def record_other_claim(self, address: bytes, hardware: bytes) -> None:
         text, other = str(ipaddress.ip_address(address)), hardware.hex(":")
         self._note(text, AnnouncedAddress(self._interface, other=other))
         self._conflict(address, hardware, "another machine announces this machine's address", "too")
 
-    def in_use(self, address: str, hardware: bytes) -> None:
+    def record_in_use(self, address: str, hardware: bytes) -> None:
         """Report a machine that already answers for an address. vipwire does not announce that address."""
         packed = ipaddress.ip_address(address).packed
         self._note(address, AnnouncedAddress(self._interface, here=False, other=hardware.hex(":")))

@@ -74,7 +74,7 @@ class AddressKeeper:
         """Announce until cancelled. `follow` emits objects and changes. Raise ConfigError for the interface."""
         loop = asyncio.get_running_loop()
         self._listed.clear()
-        self._announcer = announcer = Announcer(self._interface, self._announced.claimed, self._speaks)
+        self._announcer = announcer = Announcer(self._interface, self._announced.record_other_claim, self._speaks)
         self._carrier = carrier = CarrierWatch(self._interface)
         begun()
         announcer.listen(loop)
@@ -124,7 +124,7 @@ class AddressKeeper:
             async with asyncio.timeout(_FAREWELL):
                 await self._claims.leave()
                 await self._give({address: wanted.get(address, "") for address in mine})
-                await self._announcer.released()
+                await self._announcer.wait_until_released()
                 await self._claims.resign()
         self._fall_silent_about(mine)
         for address in mine:
@@ -296,7 +296,7 @@ class AddressKeeper:
         self._speaking.update(fresh)
         self._announced.began(new)
         for address, hardware in others.items():
-            self._announced.in_use(address, hardware)
+            self._announced.record_in_use(address, hardware)
         loop = asyncio.get_running_loop()
         self._pending = {each for each in self._pending if each.when() > loop.time()}
         self._pending |= {loop.call_later(seconds, self._announcer.tell, new) for seconds in AGAIN}
@@ -315,7 +315,7 @@ class AddressKeeper:
         if self._announcer is not None and handed:
             self._announcer.hand_on(handed)
             self._speaking.difference_update(handed)
-            self._announced.ended(handed)
+            self._announced.record_end(handed)
             self._pending.add(asyncio.get_running_loop().call_later(LINGER, self._announcer.release, handed))
         await asyncio.gather(*(self._claims.give(each, to if each in handed else "") for each, to in going.items()))
 
@@ -324,4 +324,4 @@ class AddressKeeper:
         if gone and self._announcer is not None:
             self._announcer.speak_for((), gone)
             self._speaking.difference_update(gone)
-            self._announced.ended(gone)
+            self._announced.record_end(gone)

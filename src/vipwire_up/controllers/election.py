@@ -84,7 +84,7 @@ class Pacing:
         self._careful, self._quick = careful, quick
         self._in_time = 0
 
-    def heard(self, late: float) -> None:
+    def record_lateness(self, late: float) -> None:
         """Record how many seconds late a renewal was."""
         self._in_time = self._in_time + 1 if late < _LATE else 0
 
@@ -108,7 +108,7 @@ class Election:
             while True:
                 began = loop.time()
                 left = self._lease.seconds_left(self._observer, began)
-                if not left and await self._renewed(self._careful, self._careful.patience):
+                if not left and await self._renew(self._careful, self._careful.patience):
                     await self._term(lead, began)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _LOOK) or _LOOK):
@@ -142,14 +142,14 @@ class Election:
             due = loop.time() + min(kept.every, left)
             await asyncio.sleep(due - loop.time())
             began, wanted = loop.time(), pacing.pace
-            outcome = await self._renewed(wanted, max(renewed + kept.patience - began, _LAST))
+            outcome = await self._renew(wanted, max(renewed + kept.patience - began, _LAST))
             if outcome is None:
                 return
-            pacing.heard(loop.time() - due if outcome else _LATE)
+            pacing.record_lateness(loop.time() - due if outcome else _LATE)
             if outcome:
                 renewed, kept = began, wanted
 
-    async def _renewed(self, pace: Pace, patience: float) -> bool | None:
+    async def _renew(self, pace: Pace, patience: float) -> bool | None:
         """Claim or renew the Lease; False on failure, None if another process holds it."""
         request, clock = LeaseRequest(NAME, self._identity, pace.seconds), asyncio.get_running_loop().time
         try:

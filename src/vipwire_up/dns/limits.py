@@ -38,18 +38,18 @@ class ClientLimits:
         self._asked[client] += 1
         return self._asked[client] <= self._rate
 
-    def waits(self, client: str) -> bool:
-        """Count a question that waits, until `answered`; report whether it may wait."""
+    def begin_wait(self, client: str) -> bool:
+        """Count a question that waits, until `end_wait`; report whether it may wait."""
         return _take(self._waiting, client, self._most_waiting)
 
-    def answered(self, client: str) -> None:
+    def end_wait(self, client: str) -> None:
         _give_back(self._waiting, client)
 
-    def connects(self, client: str) -> bool:
-        """Count a connection, until `left`; report whether it is allowed."""
+    def begin_connection(self, client: str) -> bool:
+        """Count a connection, until `end_connection`; report whether it is allowed."""
         return _take(self._connections, client, self._most_connections)
 
-    def left(self, client: str) -> None:
+    def end_connection(self, client: str) -> None:
         _give_back(self._connections, client)
 
 

@@ -118,7 +118,7 @@ class _Served:
         self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
         self._cache = Cache(settings.cache)
         self.statistics = DnsStatistics(self._sizes)
-        servers, tried = without_ourselves(settings, settings.upstream), self.statistics.upstream_tried
+        servers, tried = without_ourselves(settings, settings.upstream), self.statistics.count_attempt
         forwarder = Forwarder(servers, self._cache, mixed=settings.mixed, witness=tried)
         for server in settings.upstream:
             if server not in servers:

@@ -66,7 +66,7 @@ class DnsServer:
         loop = asyncio.get_running_loop()
         loop.add_reader(pair.datagrams, self._read_exact if pair.exact else self._read_any, pair.datagrams)
         self._closers.append(partial(_forget, loop, pair.datagrams))
-        server = await asyncio.start_server(self._connected, sock=pair.stream, backlog=128)
+        server = await asyncio.start_server(self._serve_connection, sock=pair.stream, backlog=128)
         self._closers.append(server.close)
 
     def _read_exact(self, datagrams: socket.socket) -> None:
@@ -112,7 +112,7 @@ class DnsServer:
         try:
             query = read_query(data)
             if isinstance(query, Refusal):
-                self._statistics.refused("udp", query.rcode)
+                self._statistics.count_refusal("udp", query.rcode)
                 return query.answer
             reply = self._quick(query)
             if reply is None and (reply := self._too_many(client)) is None:
@@ -121,7 +121,7 @@ class DnsServer:
                 task.add_done_callback(self._waiting.discard)
                 return b""
             self._turn += 1
-            self._statistics.answered("udp", query.type, reply.rcode)
+            self._statistics.count_answer("udp", query.type, reply.rcode)
             return render(query, reply, query.limit, turn=self._turn, recursion=self._resolver.forwarder is not None)
         except Exception as error:  # noqa: BLE001  # an error in one question must not stop the others
             self._survive(error)
@@ -136,7 +136,7 @@ class DnsServer:
 
     def _too_many(self, client: str) -> Reply | None:
         """Count a waiting question; return the refusal if there are too many."""
-        if len(self._waiting) < MOST_WAITING and self._limits.waits(client):
+        if len(self._waiting) < MOST_WAITING and self._limits.begin_wait(client):
             return None
         self._statistics.dropped["waiting"] += 1
         return _FAILED
@@ -148,7 +148,7 @@ class DnsServer:
             self._survive(error)
             return _FAILED
         finally:
-            self._limits.answered(client)
+            self._limits.end_wait(client)
 
     def _survive(self, error: Exception) -> None:
         """Count an exception of a question, and log it once."""
@@ -161,7 +161,7 @@ class DnsServer:
     async def _answer_later(self, query: Query, back: tuple[socket.socket, Any, Any]) -> None:
         datagrams, asker, source = back
         reply = await self._slow(query, asker[0])
-        self._statistics.answered("udp", query.type, reply.rcode)
+        self._statistics.count_answer("udp", query.type, reply.rcode)
         try:
             self._turn += 1
             answer = render(query, reply, query.limit, turn=self._turn, recursion=True)
@@ -170,9 +170,9 @@ class DnsServer:
             answer = render(query, _FAILED, recursion=True)
         self._send(datagrams, answer, asker, source)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task, client = asyncio.current_task(), str((writer.get_extra_info("peername") or ("",))[0])
-        if task is None or len(self._connections) >= MOST_CONNECTIONS or not self._limits.connects(client):
+        if task is None or len(self._connections) >= MOST_CONNECTIONS or not self._limits.begin_connection(client):
             self._statistics.dropped["connections"] += 1
             writer.transport.abort()
             return
@@ -187,7 +187,7 @@ class DnsServer:
             self._survive(error)
         finally:
             self._connections.discard(task)
-            self._limits.left(client)
+            self._limits.end_connection(client)
             # close() would wait until the client has read all, perhaps for ever.
             writer.transport.abort()
 
@@ -206,7 +206,7 @@ class DnsServer:
                     return
                 query = read_query(data)
                 if isinstance(query, Refusal):
-                    self._statistics.refused("tcp", query.rcode)
+                    self._statistics.count_refusal("tcp", query.rcode)
                     if not query.answer:
                         return
                     await _write(writer, query.answer)
@@ -236,7 +236,7 @@ class DnsServer:
         """Encode an answer over TCP, where no answer is cut."""
         reply = _FAILED if reply.is_cut else reply
         self._turn += 1
-        self._statistics.answered("tcp", query.type, reply.rcode)
+        self._statistics.count_answer("tcp", query.type, reply.rcode)
         return render(query, reply, turn=self._turn, recursion=self._resolver.forwarder is not None)
 
 

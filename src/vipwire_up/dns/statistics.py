@@ -41,13 +41,13 @@ class DnsStatistics(Collector):
             registry=self.registry,
         )
 
-    def answered(self, protocol: str, kind: int, rcode: int) -> None:
+    def count_answer(self, protocol: str, kind: int, rcode: int) -> None:
         self._answers[protocol, kind if kind in _ORDINARY else 0, rcode] += 1
 
-    def refused(self, protocol: str, rcode: int) -> None:
+    def count_refusal(self, protocol: str, rcode: int) -> None:
         self._refusals[protocol, rcode] += 1
 
-    def upstream_tried(self, attempt: Attempt) -> None:
+    def count_attempt(self, attempt: Attempt) -> None:
         self._attempts[attempt.server, attempt.protocol, attempt.result] += 1
         if attempt.result == "answered":
             self._upstream.labels(attempt.server).observe(attempt.seconds)

@@ -211,7 +211,7 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
             events.record(
                 Subject("Gateway", "edge", "default", "u-1", "gateway.networking.k8s.io/v1"), "Sync", "it is"
             )
-            await events.drained()
+            await events.wait_until_sent()
         groups = {each.plural: each.api_version.rpartition("/")[0].removeprefix("v1") for each in resources.values()}
         written = {RESOURCES[kind].plural for kind, _ in planner.statuses}
         await recorder.until(

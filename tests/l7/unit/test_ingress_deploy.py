@@ -179,7 +179,7 @@ async def _ask(recorder: Recorder, access: Access) -> None:
         tasks = [group.create_task(each) for each in work]
         for _ in range(2):  # an Event that is made, and one that is counted up
             events.record(Subject("Ingress", "web", "default", "u-1", "networking.k8s.io/v1"), "Sync", "it is ours")
-            await events.drained()
+            await events.wait_until_sent()
         await recorder.until(
             *(("networking.k8s.io", kind, "watch") for kind in ("ingresses", "ingressclasses")),
             *(("", kind, "watch") for kind in ("services", "secrets")),

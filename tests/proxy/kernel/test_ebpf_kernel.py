@@ -22,7 +22,7 @@ from vipwire.config.sections import EBPF
 from vipwire.errors import UnsupportedError
 from vipwire.inspect.check import facts
 from vipwire.linux.bpf.maps import Map
-from vipwire.linux.bpf.pins import opened, pin
+from vipwire.linux.bpf.pins import open_pinned, pin
 from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load, look_at_link, update_link
 from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family, Protocol, parse_address
@@ -142,8 +142,8 @@ def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins, cgrou
 
 def test_a_link_takes_only_a_program_of_its_hook(pins: NodePins) -> None:
     pins.put_in_force(HOOKS, settings())
-    link = opened(pins.folder / "links" / "connect4")
-    other = opened(pins.folder / "programs" / "sendmsg4")
+    link = open_pinned(pins.folder / "links" / "connect4")
+    other = open_pinned(pins.folder / "programs" / "sendmsg4")
     assert link is not None
     assert other is not None
     with pytest.raises(ValueError, match="not that of sendmsg4"):

@@ -63,14 +63,16 @@ class Line:
             try:
                 changes = list(self.store.since(plural, int(query["resourceVersion"])))
             except ApiError as error:
-                self.machine.refused(error.code, json.dumps(error.status()).encode(), 0.0)
+                self.machine.handle_refusal(error.code, json.dumps(error.status()).encode(), 0.0)
                 continue
-            self.machine.opened(0.0)
+            self.machine.handle_open(0.0)
             for change in changes:
                 line = change.seen_by(matches)
                 if line:
-                    self.events += self.machine.received(line[:20], 0.0) + self.machine.received(line[20:], 0.0)
-            self.machine.ended(60.0)
+                    self.events += self.machine.handle_bytes(line[:20], 0.0) + self.machine.handle_bytes(
+                        line[20:], 0.0
+                    )
+            self.machine.handle_end(60.0)
             return self.events[before:]
 
 

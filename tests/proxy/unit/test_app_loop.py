@@ -152,7 +152,7 @@ def test_what_arrives_during_a_sync_waits_for_its_end() -> None:
     def act(loop: SyncLoop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
         del task
         loop.emit(Deleted(Kind.SERVICE, cast("Any", "b")))
-        loop.configured()
+        loop.sync_again()
         assert engine.asked == ["event", "ahead"]
 
     assert during_a_sync(act).asked[:5] == ["event", "ahead", "sync", "event", "node"]

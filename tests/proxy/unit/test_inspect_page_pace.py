@@ -9,7 +9,7 @@ def test_the_first_look_is_at_once() -> None:
 
 def test_a_change_is_looked_at_soon_and_calm_seldom() -> None:
     pace = Pace()
-    pace.looked(0.0, 0.1)
+    pace.record_reading(0.0, 0.1)
     assert not pace.due(0.1 + LOOK_SECONDS / 2, changed=True)
     assert pace.due(0.1 + LOOK_SECONDS, changed=True)
     assert not pace.due(0.1 + LOOK_SECONDS, changed=False)
@@ -18,7 +18,7 @@ def test_a_change_is_looked_at_soon_and_calm_seldom() -> None:
 
 def test_looks_that_take_long_take_a_fifth_of_the_time_at_most() -> None:
     pace = Pace()
-    pace.looked(0.0, 4.0)
+    pace.record_reading(0.0, 4.0)
     assert not pace.due(23.9, changed=True)
     assert not pace.due(4.0 + CALM_SECONDS, changed=False)
     assert pace.due(24.0, changed=True)

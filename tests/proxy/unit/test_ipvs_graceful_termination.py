@@ -20,9 +20,9 @@ def test_what_begins_to_drain_is_looked_at_at_once_and_then_more_rarely_the_long
     draining.begin(REAL, 5.0, 30)
     assert draining.due(20.0) == 0, "most have no connections"
     assert draining.servers(20.0) == {WEB: (REAL,)}
-    draining.looked(20.0, 20.001)
+    draining.record_look(20.0, 20.001)
     assert draining.due(20.001) == LOOK_SECONDS
-    draining.looked(30.0, 31.0)
+    draining.record_look(30.0, 31.0)
     assert draining.due(31.0) == 20.0
 
 
@@ -51,11 +51,11 @@ def looked_at(draining_already: int) -> int:
     draining = GracefulTermination()
     for number in range(draining_already):
         draining.begin(RealServer(virtual(number), ip("10.0.0.1"), 80), 1.0, None)
-    draining.looked(1.0, 2.0)
+    draining.record_look(1.0, 2.0)
     draining.begin(RealServer(virtual(draining_already), ip("10.0.0.1"), 80), 3.0, None)
     assert draining.due(3.0) == 0
     found = len(draining.servers(3.0))
-    draining.looked(3.0, 3.1)
+    draining.record_look(3.0, 3.1)
     assert draining.due(3.1) == 2.0 + 20 - 3.1, "the next look at all is not put off"
     assert len(draining.servers(22.0)) == draining_already + 1
     return found

@@ -60,10 +60,10 @@ def test_virtual_servers_that_are_gone_are_forgotten() -> None:
     real = RealServer(gone, GOING, 8080)
     assert gone in leaving
     assert (leaving.may_finish(real), leaving.seconds(real)) == (True, 30)
-    leaving.committed((), [gone, real])
+    leaving.record_commit((), [gone, real])
     assert gone not in leaving
     assert (leaving.may_finish(real), leaving.seconds(real)) == (False, None)
     assert kept in leaving
     assert leaving.seconds(RealServer(kept, GOING, 8080)) == 30
-    leaving.committed([gone], ())
+    leaving.record_commit([gone], ())
     assert gone in leaving, "one that is there again is ours again, whoever was rendered when"

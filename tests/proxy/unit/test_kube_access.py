@@ -78,7 +78,7 @@ def test_an_exec_plugin_is_run_once_and_again_after_401(tmp_path: Path, version:
     async def ask() -> list[str]:
         first = await access.credential(NOW)
         second = await access.credential(NOW + 1e6)
-        access.credentials.refused()
+        access.credentials.discard()
         third = await access.credential(NOW)
         return [item.authorization for item in (first, second, third)]
 

@@ -36,7 +36,7 @@ def test_an_event_says_what_about_whom() -> None:
     async def story(_: FakeApiServer, recorder: EventRecorder, __: list[float]) -> None:
         recorder.record(SERVICE, "Conflict", "10.0.0.1:80 is another's", EventType.WARNING)
         recorder.record(NODE, "Starting", "")
-        await recorder.drained()
+        await recorder.wait_until_sent()
 
     conflict, starting = send(story)
     assert conflict["metadata"]["namespace"] == "shop"
@@ -57,11 +57,11 @@ def test_a_repeated_event_is_counted_for_ten_minutes() -> None:
     async def story(_: FakeApiServer, recorder: EventRecorder, clock: list[float]) -> None:
         for _turn in range(3):
             recorder.record(NODE, "Starting", "x")
-            await recorder.drained()
+            await recorder.wait_until_sent()
             clock[0] += 100
         clock[0] += 600
         recorder.record(NODE, "Starting", "x")
-        await recorder.drained()
+        await recorder.wait_until_sent()
 
     first, second = send(story)
     assert (first["count"], first["lastTimestamp"]) == (3, "1970-01-12T13:50:00Z")
@@ -71,12 +71,12 @@ def test_a_repeated_event_is_counted_for_ten_minutes() -> None:
 def test_an_event_that_the_server_forgot_is_made_anew() -> None:
     async def story(server: FakeApiServer, recorder: EventRecorder, clock: list[float]) -> None:
         recorder.record(NODE, "Starting", "x")
-        await recorder.drained()
+        await recorder.wait_until_sent()
         (key,) = server.store.shelves["events"].objects
         server.store.delete("events", *key)
         clock[0] += 1
         recorder.record(NODE, "Starting", "x")
-        await recorder.drained()
+        await recorder.wait_until_sent()
         assert [seen.method for seen in server.seen] == ["POST", "PATCH", "POST"]
 
     (only,) = send(story)
@@ -87,11 +87,11 @@ def test_a_refused_event_is_dropped_and_the_next_one_sent() -> None:
     async def story(server: FakeApiServer, recorder: EventRecorder, _: list[float]) -> None:
         server.token = "needed"  # noqa: S105 - the test's own
         recorder.record(NODE, "A", "x")
-        await recorder.drained()
+        await recorder.wait_until_sent()
         assert recorder.dropped == 1
         server.token = ""
         recorder.record(NODE, "B", "x" * 5000)
-        await recorder.drained()
+        await recorder.wait_until_sent()
 
     (only,) = send(story)
     assert (only["reason"], len(only["message"])) == ("B", 1024)
@@ -101,7 +101,7 @@ def test_a_server_that_is_away_blocks_nobody() -> None:
     async def story(server: FakeApiServer, recorder: EventRecorder, _: list[float]) -> None:
         await server.stop()
         recorder.record(NODE, "A", "x")
-        await recorder.drained()
+        await recorder.wait_until_sent()
         assert recorder.dropped == 1
 
     assert send(story) == []
@@ -113,7 +113,7 @@ def test_an_event_is_sent_again_when_the_server_is_back() -> None:
         recorder.record(NODE, "A", "x")
         await asyncio.sleep(0.05)
         await server.start(port=int(server.url.rpartition(":")[2]))
-        await recorder.drained()
+        await recorder.wait_until_sent()
         assert recorder.dropped == 0
 
     (event,) = send(story, pauses=(0.1,) * 300)
@@ -123,7 +123,7 @@ def test_an_event_is_sent_again_when_the_server_is_back() -> None:
 def test_what_an_object_says_moves_no_cursor() -> None:
     async def story(_: FakeApiServer, recorder: EventRecorder, __: list[float]) -> None:
         recorder.record(SERVICE, "Conflict", "named \x1b[2J\nand more")
-        await recorder.drained()
+        await recorder.wait_until_sent()
 
     (event,) = send(story)
     assert event["message"] == "named \\u001b[2J\\nand more"

@@ -140,7 +140,7 @@ def test_an_address_that_is_handed_on_is_answered_for_until_its_next_owner_is_he
             announcer.hand_on([address])
             await until_it_knows(there, address, hardware(), asks=True)
             other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
-            await announcer.released()
+            await announcer.wait_until_released()
             await other.wait()
             run(f"{there} ip neigh flush dev far")
             await ask(there, address)

@@ -24,7 +24,7 @@ async def test_events_about_the_service(here: Here) -> None:
         announced.tasks = tasks
         announced.began([bytes((192, 0, 2, 7))])
         for _ in range(3):
-            announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
+            announced.record_other_claim(bytes((192, 0, 2, 7)), HARDWARE)
     told = await items(here, "/api/v1/namespaces/default/events")
     assert sorted((each["type"], each["reason"], each["message"]) for each in told) == [
         ("Normal", "AddressAnnounced", "192.0.2.7 is announced by n1 on near"),
@@ -39,9 +39,9 @@ def test_the_page_learns_which_addresses_are_announced(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock, config)
         announced.began([bytes((192, 0, 2, 7)), bytes((192, 0, 2, 8))])
-        announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
-        announced.in_use("192.0.2.9", HARDWARE)
-        announced.ended(["192.0.2.8", "192.0.2.10"])
+        announced.record_other_claim(bytes((192, 0, 2, 7)), HARDWARE)
+        announced.record_in_use("192.0.2.9", HARDWARE)
+        announced.record_end(["192.0.2.8", "192.0.2.10"])
 
     play(tmp_path, scenario)
     assert read_announced(announced_file(str(tmp_path))) == {

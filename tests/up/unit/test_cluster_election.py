@@ -32,7 +32,7 @@ async def until_it_lasts(registry: Registry, holder: str, seconds: int) -> None:
 def test_a_holder_is_quick_while_it_renews_in_time_and_careful_after_it_was_held_up() -> None:
     pacing, found = Pacing(), []
     for late in (0.0, 0.1, 0.0, 0.2, 0.1, 0.0, 0.8, 0.0):
-        pacing.heard(late)
+        pacing.record_lateness(late)
         found.append(pacing.pace)
     assert found == [CAREFUL] * 4 + [QUICK] * 2 + [CAREFUL] * 2
 

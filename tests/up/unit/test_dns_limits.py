@@ -59,12 +59,12 @@ def test_nothing_is_kept_of_clients_that_have_nothing_under_way() -> None:
     limits = ClientLimits(waiting=1, connections=1)
     for index in range(1000):
         client = f"10.0.{index // 256}.{index % 256}"
-        assert limits.waits(client)
-        assert not limits.waits(client)
-        limits.answered(client)
-        assert limits.connects(client)
-        assert not limits.connects(client)
-        limits.left(client)
+        assert limits.begin_wait(client)
+        assert not limits.begin_wait(client)
+        limits.end_wait(client)
+        assert limits.begin_connection(client)
+        assert not limits.begin_connection(client)
+        limits.end_connection(client)
         limits.asks(client, float(index))
     assert limits.clients == 1, "the last one, for its count of this second"
 

@@ -85,7 +85,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     if bound:
-        loop.add_reader(sys.stdin, _ended, ending)
+        loop.add_reader(sys.stdin, _end_with_input, ending)
     host, port = listener.getsockname()[:2]
     ready(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/")
     await ending.wait()
@@ -99,7 +99,7 @@ def _put(board: Board, word: str, document: Any) -> None:
         board.put(word, document)
 
 
-def _ended(ending: asyncio.Event) -> None:
+def _end_with_input(ending: asyncio.Event) -> None:
     if not os.read(sys.stdin.fileno(), 1024):
         ending.set()
 

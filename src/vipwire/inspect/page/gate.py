@@ -34,14 +34,14 @@ class AccessControl:
         if request.method not in ("GET", "HEAD"):
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET,HEAD"})
         host = host_of(request)
-        if not self._known(host):
+        if not self._is_own_name(host):
             return Reply(
                 f"403: {host!r} is not a name of this server. Use its IP address, or start it with --allowed-host.\n",
                 HTTPStatus.FORBIDDEN,
             )
         if request.path != "/" and request.headers.get("sec-fetch-site", "none") not in _SAME:
             return Reply("403: the request comes from a page of another site.\n", HTTPStatus.FORBIDDEN)
-        if self.token and not self._shown(request):
+        if self.token and not self._has_token(request):
             return refusal(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Bearer realm="vipwire view"'})
         return None
 
@@ -49,14 +49,14 @@ class AccessControl:
         """Report whether the request has the right token in its query, to be kept as a cookie."""
         return bool(self.token) and request.path == "/" and self._is(request.query.get("token", ""))
 
-    def _known(self, host: str) -> bool:
+    def _is_own_name(self, host: str) -> bool:
         try:
             ipaddress.ip_address(host)
         except ValueError:
             return host == "localhost" or host in self.hosts
         return True
 
-    def _shown(self, request: Request) -> bool:
+    def _has_token(self, request: Request) -> bool:
         kind, _, bearer = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._is(bearer.strip()):
             return True

@@ -65,7 +65,7 @@ class Pace:
     def due(self, now: float, *, changed: bool) -> bool:
         return now >= (self._soon if changed else self._calm)
 
-    def looked(self, began: float, ended: float) -> None:
+    def record_reading(self, began: float, ended: float) -> None:
         self._soon = ended + max(LOOK_SECONDS, (ended - began) * _SHARE)
         self._calm = max(ended + CALM_SECONDS, self._soon)
         self.late_after = _LATE * (self._calm - began)
@@ -136,7 +136,7 @@ class Look:
             store.take_touched()
             store.node_changed = self._synced = False
             self._look(store, kernel)
-            self._pace.looked(began, time.monotonic())
+            self._pace.record_reading(began, time.monotonic())
         situation = self._situation
         if situation is not None:
             self._publish("rates", self._rates.document(lambda: read_counts(situation, kernel.modes)))

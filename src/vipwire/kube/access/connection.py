@@ -120,7 +120,7 @@ class Connection:
             finally:
                 self._witness(RequestResult(method, self._host, status or "<error>", time.perf_counter() - began))
             if answer.status == HTTPStatus.UNAUTHORIZED:
-                self._access.credentials.refused()
+                self._access.credentials.discard()
             yield answer
 
     async def _answer(self, request: Awaitable[Response]) -> Response:

@@ -38,7 +38,7 @@ class Credentials(Protocol):
     async def current(self, now: float) -> Credential:
         """Return the credential valid at `now` (seconds since the epoch); raise ConfigError without one."""
 
-    def refused(self) -> None:
+    def discard(self) -> None:
         """Discard the kept credential: the server answered 401."""
 
 
@@ -50,7 +50,7 @@ class Fixed(Value, frozen=True):
     async def current(self, now: float) -> Credential:  # noqa: ARG002 - it is the same at any time
         return self.credential
 
-    def refused(self) -> None:
+    def discard(self) -> None:
         """Discard nothing: the credential is fixed."""
 
 
@@ -69,7 +69,7 @@ class TokenFile(Value, frozen=True):
             raise ConfigError(f"{self.where}: {self.path} is empty: write a bearer token to the file")
         return Credential(f"Bearer {token}")
 
-    def refused(self) -> None:
+    def discard(self) -> None:
         """Discard nothing: the file is read each time."""
 
 
@@ -123,7 +123,7 @@ class ExecPlugin:
                 self._kept, self._expires = self._parse(await self._run())
             return self._kept
 
-    def refused(self) -> None:
+    def discard(self) -> None:
         self._kept = None
 
     async def _run(self) -> bytes:

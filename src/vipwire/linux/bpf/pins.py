@@ -16,7 +16,7 @@ OURS: Final = BPFFS / "vipwire"
 _KIND: Final = "bpf"
 
 
-def opened(path: Path) -> int | None:
+def open_pinned(path: Path) -> int | None:
     """Open the object at this path; None if missing."""
     name = buffer_of(bytes(path) + b"\0")
     try:

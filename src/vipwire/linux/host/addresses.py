@@ -125,7 +125,7 @@ class AddressWatch(RouteWatch):
 
     def _concerned(self) -> bool:
         """Report whether an interface that is not ignored may have changed."""
-        heard = self._heard()
+        heard = self._read_notifications()
         if heard is None:
             return True
         links = {found.link for message in heard if (found := decode_address(message.payload)) is not None}

@@ -60,7 +60,7 @@ class RouteWatch:
         """Return the descriptor that is readable when the state may have changed."""
         return self._events.fileno()
 
-    def _heard(self) -> list[Message] | None:
+    def _read_notifications(self) -> list[Message] | None:
         """Read the notifications, without waiting; None if the kernel dropped some."""
         try:
             return list(self._events.pending())
@@ -92,7 +92,7 @@ class CarrierWatch(RouteWatch):
 
     def refresh(self) -> bool:
         """Read the kernel's notifications, without waiting; report whether `up` or `number` changed."""
-        self._heard()
+        self._read_notifications()
         before = self.number, self.up
         self.number, self.up = self._look()
         return before != (self.number, self.up)
@@ -115,7 +115,7 @@ class LinkWatch(RouteWatch):
 
     def more(self) -> bool:
         """Report, without waiting, whether an interface may exist that `names` has not returned."""
-        heard = self._heard()
+        heard = self._read_notifications()
         if heard is None:
             return True
         links = [(message.type, decode_link(message.payload)) for message in heard]

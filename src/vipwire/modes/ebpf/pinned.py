@@ -75,7 +75,7 @@ class NodePins:
 
     def find(self, name: str) -> Map | None:
         """Open a map; None if it is missing or has another layout."""
-        descriptor = pins.opened(self.folder / "maps" / name)
+        descriptor = pins.open_pinned(self.folder / "maps" / name)
         if descriptor is None:
             self._drop(name)
             return None
@@ -112,7 +112,7 @@ class NodePins:
 
     def settings(self) -> bytes | None:
         """Read the constants of the attached programs; None if there are none."""
-        descriptor = pins.opened(self.folder / "maps" / _SETTINGS)
+        descriptor = pins.open_pinned(self.folder / "maps" / _SETTINGS)
         if descriptor is None:
             return None
         found = Map(descriptor)
@@ -136,7 +136,7 @@ class NodePins:
         return found
 
     def link(self, hook: str) -> BpfLink | None:
-        descriptor = pins.opened(self.folder / "links" / hook)
+        descriptor = pins.open_pinned(self.folder / "links" / hook)
         if descriptor is None:
             return None
         try:
@@ -167,7 +167,7 @@ class NodePins:
             if hook not in wanted:
                 continue
             path = self.folder / "links" / hook
-            descriptor = pins.opened(path)
+            descriptor = pins.open_pinned(path)
             if descriptor is not None:
                 with suppress(OSError):  # its cgroup is gone, and the link with it
                     detach(descriptor)
@@ -188,7 +188,7 @@ class NodePins:
 
     def _put(self, hook: str, descriptor: int, target: int) -> None:
         path = self.folder / "links" / hook
-        link = pins.opened(path)
+        link = pins.open_pinned(path)
         if link is not None:
             found = look_at_link(link)
             if found.cgroup == self._cgroup_number() and found.hook == HOOKS[hook]:
@@ -231,7 +231,7 @@ class NodePins:
             known.close()
 
     def _program(self, hook: str) -> Program | None:
-        descriptor = pins.opened(self.folder / "programs" / hook)
+        descriptor = pins.open_pinned(self.folder / "programs" / hook)
         if descriptor is None:
             return None
         try:
@@ -241,7 +241,7 @@ class NodePins:
 
     def _numbers(self) -> dict[str, int]:
         found = {name: each.number for name in build().object.maps if (each := self.find(name)) is not None}
-        descriptor = pins.opened(self.folder / "maps" / _SETTINGS)
+        descriptor = pins.open_pinned(self.folder / "maps" / _SETTINGS)
         if descriptor is not None:
             with suppress(struct.error):
                 settings = Map(descriptor)

@@ -136,7 +136,7 @@ class IpvsBackend:
             self._undo(delta)
             self._left = None
             raise
-        self._terminations.committed(delta.added, delta.removed)
+        self._terminations.record_commit(delta.added, delta.removed)
         if self._left is not None:
             for key in delta.removed:
                 self._left.pop(key, None)
@@ -173,7 +173,7 @@ class IpvsBackend:
         self._servers.apply(self._outgoing(ended, drain=False))
         self._sets.delete(ended.entries.removed)
         self._release()
-        self._terminating.looked(now, self._clock())
+        self._terminating.record_look(now, self._clock())
         if self._lingering and now >= self._look_at:
             self._device.remove(self._without_sockets(self._lingering))
 

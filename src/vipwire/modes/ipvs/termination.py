@@ -63,7 +63,7 @@ class GracefulTermination:
         until = self._until.get(real.server, {}).get(real)
         return until is not None and now >= until
 
-    def looked(self, began: float, now: float) -> None:
+    def record_look(self, began: float, now: float) -> None:
         """Note that the result of `servers` at time `began` has been looked at."""
         if began >= self._look_at:
             self._look_at = now + max(LOOK_SECONDS, 20 * (now - began))
@@ -105,7 +105,7 @@ class TerminationPolicy:
             if is_among(server.mark, marks) if server.mark else server.protocol in _DATAGRAMS:
                 self._serving[server] = serving
 
-    def committed(self, added: Iterable[ObjectKey], removed: Iterable[ObjectKey]) -> None:
+    def record_commit(self, added: Iterable[ObjectKey], removed: Iterable[ObjectKey]) -> None:
         self._servers.update(key for key in added if isinstance(key, VirtualServer))
         for key in removed:
             if isinstance(key, VirtualServer):

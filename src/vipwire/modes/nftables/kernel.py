@@ -234,7 +234,7 @@ class NftablesBackend:
 
     def _note_flowtable(self, *, there: bool) -> None:
         if self._devices is not None:
-            self._devices.found(there=there)
+            self._devices.note_flowtable(there=there)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List the wishes of a Service that nftables mode cannot fulfil; see `Selective`."""

@@ -86,14 +86,14 @@ class Traversal:
                 raise UnclearRuleError(name)
             for listed in rules:
                 if listed.state is ObjectState.MISSING:
-                    self._missing(name, listed)
+                    self._note_missing(name, listed)
                 elif verdict := self._rule(table, name, listed):
                     return verdict
         finally:
             self._depth -= 1
         return None
 
-    def _missing(self, chain: str, listed: ListedRule) -> None:
+    def _note_missing(self, chain: str, listed: ListedRule) -> None:
         """Note a missing rule, or the missing chain, that the packet would match."""
         if not listed.text or would_hold(parse_rule(listed.text).conditions, self.header, self._surroundings):
             self.steps.append(self._step(chain, listed))

@@ -58,7 +58,7 @@ class Reporter:
     def _known(self, kind: str) -> float:
         return sum(problem.kind == kind for problem in self._engine.store.problems)
 
-    def started(self) -> None:
+    def report_start(self) -> None:
         self.node_event("Starting", "vipwire starts")
 
     def node_event(self, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
@@ -92,7 +92,7 @@ class Reporter:
         """Report one sync of one family. `now` is seconds since the epoch."""
         self._measure.count_sync(line, outcome, now)
         if outcome.error is not None:
-            self._failed(line, outcome, now)
+            self._report_failure(line, outcome, now)
             return
         self._errors.pop(line.family, None)
         self._annotations(line, outcome)
@@ -119,7 +119,7 @@ class Reporter:
         message = f"{family}: other programs had changed {len(repaired)} objects: {examples}"
         self.node_event("KernelStateRepaired", message, EventType.WARNING)
 
-    def _failed(self, line: Line, outcome: Outcome, now: float) -> None:
+    def _report_failure(self, line: Line, outcome: Outcome, now: float) -> None:
         text = str(outcome.error)
         if self._errors.get(line.family) == text:
             log.detail(2, "sync failed again", ip_family=line.family.value, error=text)

@@ -92,10 +92,10 @@ class SyncMetrics:
             self._took(line, [sync.outcome for sync in ours])
             for sync in ours:
                 if sync.refused:
-                    self._refused(sync.outcome, line.family.value)
+                    self._count_refusal(sync.outcome, line.family.value)
             if written := [sync for sync in ours if sync.outcome.error is None]:
                 self._wrote(line, written)
-                self._planned(line, [sync.outcome for sync in written])
+                self._count_plans(line, [sync.outcome for sync in written])
 
     def _triggered(self, outcome: Outcome) -> tuple[float, ...]:
         """Return when changes were made, of those that an event brought."""
@@ -117,7 +117,7 @@ class SyncMetrics:
             if seconds:
                 of_family(duration, family).observe_all(seconds)
 
-    def _refused(self, outcome: Outcome, family: str) -> None:
+    def _count_refusal(self, outcome: Outcome, family: str) -> None:
         metrics = self._metrics
         failures = [
             metrics.sync_proxy_rules_nftables_sync_failures_total,
@@ -150,7 +150,7 @@ class SyncMetrics:
             for table in ("filter", "nat"):
                 gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
 
-    def _planned(self, line: Line, outcomes: Sequence[Outcome]) -> None:
+    def _count_plans(self, line: Line, outcomes: Sequence[Outcome]) -> None:
         for change in _joint_changes(outcomes):
             for plan, sign in ((change.old, -1), (change.new, +1)):
                 if plan is None:

@@ -196,7 +196,7 @@ class EtcdStore(Visible):
             async with self._asking:
                 self._asked = None  # a later caller may have seen writes after this request
                 newest, _ = await self._newest()
-            await self._shown(newest)
+            await self._wait_until_shown(newest)
         except TimeoutError:
             _fail(answer, StoreUnavailableError("etcd: the watch lags behind"))
         except (StoreError, asyncio.CancelledError) as error:
@@ -237,7 +237,7 @@ class EtcdStore(Visible):
         try:
             revision = await self._number(steps, values)
             with contextlib.suppress(TimeoutError):  # the write succeeded, even if not visible here yet
-                await self._shown(revision)
+                await self._wait_until_shown(revision)
         except asyncio.CancelledError:
             _fail(done, UnknownOutcomeError("the store is shutting down"))
             raise
@@ -264,7 +264,7 @@ class EtcdStore(Visible):
             raise UnknownOutcomeError("etcd was restored during the change")
         return revision
 
-    async def _shown(self, revision: int) -> None:
+    async def _wait_until_shown(self, revision: int) -> None:
         elsewhere = self._client.watched != self._client.server
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ELSEWHERE_SECONDS if elsewhere else _LAG_SECONDS):

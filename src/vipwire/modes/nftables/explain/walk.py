@@ -186,10 +186,10 @@ class _Evaluation:
                 return going
             if not going:
                 return None
-        self._done()
+        self._note_effects()
         return None
 
-    def _done(self, *effects: Effect) -> None:
+    def _note_effects(self, *effects: Effect) -> None:
         """Note the effect of the rule, before the elements that it looked up."""
         if effects := (*self._effects, *effects):
             self._effects = []
@@ -197,7 +197,7 @@ class _Evaluation:
             self._walker.run.steps.insert(self._at, step)
 
     def _end(self, verdict: Verdict) -> Verdict:
-        self._done(Effect(verdict))
+        self._note_effects(Effect(verdict))
         return verdict
 
     def _evaluate(self, part: Part) -> Going:
@@ -258,7 +258,7 @@ class _Evaluation:
                 before = len(walker.run.steps)
                 verdict = walker.chain(chain)
                 if verdict or len(walker.run.steps) > before:  # omit a chain without any effect
-                    self._done(Effect(Verdict.JUMP, chain))
+                    self._note_effects(Effect(Verdict.JUMP, chain))
                 return verdict or True
             case Code.GOTO:
                 return self._go(chain)
@@ -270,7 +270,7 @@ class _Evaluation:
                 return Verdict.RETURN
 
     def _go(self, chain: str) -> Verdict:
-        self._done(Effect(Verdict.GOTO, chain))
+        self._note_effects(Effect(Verdict.GOTO, chain))
         return self._walker.chain(chain) or Verdict.RETURN
 
     def _verdict_map(self, name: str, key: bytes) -> Going:
@@ -281,7 +281,7 @@ class _Evaluation:
 
     def _translate(self, address: bytes, port: int | None) -> Going:
         walker = self._walker
-        self._done(Effect(Verdict.DNAT, "this endpoint"))
+        self._note_effects(Effect(Verdict.DNAT, "this endpoint"))
         walker.destination = Address(address)
         if port is not None:
             walker.port = port
