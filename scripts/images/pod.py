@@ -52,7 +52,7 @@ class Look:
     engine: Engine
     trial: Trial
     pod: podspec.Object
-    place: podspec.PodSurroundings
+    place: podspec.PodHost
     kubeconfig: Path
 
     def through(self) -> None:
@@ -158,7 +158,7 @@ def main(name: str, folder: Path) -> None:
         for setting, value in podspec.sysctls(pod).items():
             Path("/proc/sys", setting.replace(".", "/")).write_text(value)
         world.fill_volumes(here, pod, trial.mode, cluster, trial.user)
-        place = podspec.PodSurroundings(here, world.FIELDS, world.ENVIRON, withheld())
+        place = podspec.PodHost(here, world.FIELDS, world.ENVIRON, withheld())
         for right in place.withheld:
             said(f"{right} is not this machine's to give, and left out")
         Look(engine, trial, pod, place, kubeconfig).through()

@@ -47,8 +47,8 @@ class UnknownFieldError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class PodSurroundings:
-    """The surroundings of a Pod.
+class PodHost:
+    """The values and folders that a host gives a Pod.
 
     `volumes` has a folder for each volume, and `account`. `fields` are the values of the Pod's field references,
     `environ` the kubelet's variables; `withheld` are capabilities that this machine lacks.
@@ -87,7 +87,7 @@ def probe(container: Object, kind: str) -> Probe:
     return Probe(ports.get(asked["port"], asked["port"]), asked["path"], asked.get("host", ""))
 
 
-def run_arguments(pod: Object, container: Object, place: PodSurroundings) -> list[str]:
+def run_arguments(pod: Object, container: Object, place: PodHost) -> list[str]:
     """Return the arguments of `podman run`: capabilities, mounts, environment, image, command.
 
     The caller provides the network: the node's for `hostNetwork`, else the Pod's.
@@ -154,7 +154,7 @@ def _mounts(pod: Object, container: Object, folder: Path) -> Iterator[str]:
         yield ":".join((f"--volume={source}", path, *([",".join(options)] if options else [])))
 
 
-def _environ(container: Object, place: PodSurroundings) -> dict[str, str]:
+def _environ(container: Object, place: PodHost) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in container.get("env", ()):
         source = each.get("valueFrom", {})

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scripts.images.podspec import PodSurroundings, Probe, UnknownFieldError, containers, probe, run_arguments
+from scripts.images.podspec import PodHost, Probe, UnknownFieldError, containers, probe, run_arguments
 from scripts.images.world import ENVIRON, FIELDS
 from tests.project.deployed import DEPLOY, OVERLAYS, Object, pod_of, recorded
 
-PLACE = PodSurroundings(Path("/volumes"), FIELDS, ENVIRON)
+PLACE = PodHost(Path("/volumes"), FIELDS, ENVIRON)
 ORPHANS = {"userspace", "ingress", "gateway"}
 """Pods with processes whose parents may go before them: somebody else has to collect them."""
 
@@ -55,7 +55,7 @@ def test_every_container_is_understood(name: str, tmp_path: Path) -> None:
     pod = pod_named(name)
     first, others = containers(pod)
     for container in (*first, *others):
-        arguments = run_arguments(pod, container, PodSurroundings(tmp_path, FIELDS, ENVIRON))
+        arguments = run_arguments(pod, container, PodHost(tmp_path, FIELDS, ENVIRON))
         assert container["image"] in arguments
         added = container["securityContext"].get("capabilities", {}).get("add", [])
         assert [each for each in arguments if "cap-add" in each] == [f"--cap-add={right}" for right in added]
@@ -75,9 +75,7 @@ def test_keys_of_certificates_are_kept_in_memory() -> None:
 def test_a_right_that_cannot_be_given_is_left_out() -> None:
     pod = pod_named("nftables")
     _, (container,) = containers(pod)
-    without = run_arguments(
-        pod, container, PodSurroundings(Path("/volumes"), FIELDS, ENVIRON, frozenset({"SYS_RESOURCE"}))
-    )
+    without = run_arguments(pod, container, PodHost(Path("/volumes"), FIELDS, ENVIRON, frozenset({"SYS_RESOURCE"})))
     assert [each for each in without if each.startswith("--cap-add")] == ["--cap-add=NET_ADMIN"]
 
 

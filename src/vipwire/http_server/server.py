@@ -97,11 +97,9 @@ class Serving:
         connection.accept(accepted)
         task = asyncio.get_running_loop().create_task(opening(connection, accepted))
         self._opening.add(task)
-        task.add_done_callback(partial(self._finish_opening, connection, accepted))
+        task.add_done_callback(partial(self._end_opening, connection, accepted))
 
-    def _finish_opening(
-        self, connection: ServerConnection, accepted: socket.socket, task: asyncio.Task[None]
-    ) -> None:
+    def _end_opening(self, connection: ServerConnection, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:  # perhaps cancelled before its start

@@ -222,9 +222,7 @@ class ResourceWatch(Generic[K, T]):
             status = wire.Status()
         return self._handle_refusal(code, status, now, retry_after)
 
-    def _handle_refusal(
-        self, code: int, status: wire.Status, now: float, retry_after: float = 0.0
-    ) -> list[EventOf[K, T]]:
+    def _handle_refusal(self, code: int, status: wire.Status, now: float, retry_after: float) -> list[EventOf[K, T]]:
         what = "watch" if self._version else "list"
         reason = f"{what}: {code} {status.message or status.reason or ''}".rstrip()
         if code == 410 or status.reason in ("Expired", "Gone"):
@@ -313,7 +311,7 @@ class ResourceWatch(Generic[K, T]):
         code = status.code or 0
         if code in (410, 429) or code >= 500 or status.reason in ("Expired", "Gone"):
             self.broken = True
-            return self._handle_refusal(code, status, now)
+            return self._handle_refusal(code, status, now, 0.0)
         return self._relist_later(f"watch: {code} {status.message or status.reason or 'error'}", now)
 
     def _relist_later(self, reason: str, now: float) -> list[EventOf[K, T]]:

@@ -19,13 +19,7 @@ from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.proxy import Proxy
 from vipwire.proxy_daemon.reloader import Reloader, Reread
 from vipwire.proxy_daemon.start.machine import prepare_machine
-from vipwire.proxy_daemon.start.modes import (
-    build_first_working_mode,
-    build_to_run,
-    families,
-    needs_net_admin,
-    vip_devices,
-)
+from vipwire.proxy_daemon.start.modes import build_mode, build_to_run, families, needs_net_admin, vip_devices
 from vipwire.proxy_daemon.start.record import claim_proxy, open_record, require_none
 
 
@@ -76,7 +70,7 @@ def _prepared(requested: Config, access: Access | None, source: Source | None = 
     check_owner(Path(requested.state_dir), "--state-dir")  # the proxy reads drain orders and Node facts there
     with contextlib.ExitStack() as stack:
         # First the mode: a mode that cannot work here must not change the machine.
-        config, modes = build_first_working_mode(requested, families(), build_to_run)
+        config, modes = build_mode(requested, families(), build_to_run)
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config)

@@ -69,9 +69,8 @@ class Line:
             for change in changes:
                 line = change.seen_by(matches)
                 if line:
-                    self.events += self.machine.handle_bytes(line[:20], 0.0) + self.machine.handle_bytes(
-                        line[20:], 0.0
-                    )
+                    for part in (line[:20], line[20:]):
+                        self.events += self.machine.handle_bytes(part, 0.0)
             self.machine.handle_end(60.0)
             return self.events[before:]
 

@@ -11,7 +11,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.registry import every_spec
 from vipwire.modes.spec import Mode
-from vipwire.proxy_daemon.start.modes import build_first_working_mode
+from vipwire.proxy_daemon.start.modes import build_mode
 
 
 class Machine:
@@ -32,7 +32,7 @@ class Machine:
 def test_without_the_flag_nothing_else_is_tried() -> None:
     machine = Machine("iptables")
     with pytest.raises(UnsupportedError, match=r"^no ipvs here$"):
-        build_first_working_mode(Config(mode="ipvs"), Family, machine.build)
+        build_mode(Config(mode="ipvs"), Family, machine.build)
     assert machine.asked == ["ipvs"]
 
 
@@ -40,13 +40,13 @@ def test_each_mode_falls_back_in_its_order() -> None:
     for mode, ladder in ((spec.name, spec.fallback) for spec in every_spec()):
         for at, works in enumerate(ladder):
             machine = Machine(*ladder[at:])
-            config, _ = build_first_working_mode(Config(mode=mode, proxy_mode_fallback=True), Family, machine.build)
+            config, _ = build_mode(Config(mode=mode, proxy_mode_fallback=True), Family, machine.build)
             assert config.proxy_mode == works
             assert machine.asked == [mode, *ladder[: at + 1]]
 
 
 def test_every_step_is_told_with_its_reason_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    build_first_working_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine("userspace").build)
+    build_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, Machine("userspace").build)
     told = [(record.getMessage(), record.__dict__["fields"]) for record in caplog.records]
     assert [(said, each["mode"], each["to"]) for said, each in told] == [
         ("falling back", "ipvs", "iptables"),
@@ -61,5 +61,5 @@ def test_every_reason_is_given_when_nothing_works() -> None:
     machine = Machine()
     reasons = r"^no ipvs here\nno iptables here\nno nftables here\nno userspace here$"
     with pytest.raises(UnsupportedError, match=reasons):
-        build_first_working_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, machine.build)
+        build_mode(Config(mode="ipvs", proxy_mode_fallback=True), Family, machine.build)
     assert machine.asked == ["ipvs", "iptables", "nftables", "userspace"]

@@ -458,9 +458,8 @@ def test_a_datagram_client_leaves_an_endpoint_that_goes_and_keeps_one_that_serve
 def test_an_endpoint_is_told_the_node_port_of_a_datagram_that_was_led_past_it() -> None:
     with relaying() as at, peers(1, kind=socket.SOCK_DGRAM) as (peer,):
         named = free_port()
-        described = Listener(
-            "dns", 17, (SocketAddress(HERE, 0), SocketAddress(HERE, named)), (Share(peer.place),), proxy_protocol=2
-        )
+        binds = (SocketAddress(HERE, 0), SocketAddress(HERE, named))
+        described = Listener("dns", 17, binds, (Share(peer.place),), proxy_protocol=2)
         answer = at.relay.answer(Put({"dns": described}))
         assert isinstance(answer, Opened)
         assert answer.ports["dns"][1] == named

@@ -35,13 +35,7 @@ from vipwire.modes.ipvs.objects.names import (
     describe_object,
     set_name,
 )
-from vipwire.modes.ipvs.objects.ranges import (
-    filter_rules,
-    hairpin_rules,
-    mark_rule,
-    masquerade_rules,
-    segment_size_rule,
-)
+from vipwire.modes.ipvs.objects.ranges import filter_rules, hairpin_rules, mark_rule, masquerade_rules, segment_rule
 from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.ipvs.termination import keeps_server
@@ -162,7 +156,7 @@ class _Writer:
             self._route(address, mark)
         if method is not Method.MASQUERADE:
             if wide.key.protocol is Protocol.TCP:
-                self._rules((segment_size_rule(wide, self._family),))
+                self._rules((segment_rule(wide, self._family),))
             self._receive(frontend.action, address, method)
             return
         if isinstance(action, Forward):

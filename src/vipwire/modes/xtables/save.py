@@ -114,7 +114,7 @@ def read_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> 
                 return chains
             end = len(text)
         if text.startswith("-A ", at):
-            at = _take_expected_rules(chains, known, text, at) or _add_rule(chains, text, at, end)
+            at = _take_known(chains, known, text, at) or _add_rule(chains, text, at, end)
             continue
         if text.startswith(":", at) and inside:
             chains[text[at + 1 : end].partition(" ")[0]] = _NO_RULES
@@ -129,9 +129,7 @@ def _is_beside(line: str) -> bool:
     return not line or line.startswith(("#", "*")) or line == "COMMIT"
 
 
-def _take_expected_rules(
-    chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int
-) -> int:
+def _take_known(chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int) -> int:
     """Take a chain's rules if the expected ones begin here; return the position behind them, or 0."""
     chain = text[at + 3 : text.find(" ", at + 3)]
     rules = known.get(chain)

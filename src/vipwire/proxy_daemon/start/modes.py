@@ -56,9 +56,7 @@ Build = Callable[[Config, Iterable[Family]], dict[Family, Mode]]
 """Builds the configured mode for each family, or raises UnsupportedError."""
 
 
-def build_first_working_mode(
-    config: Config, families: Iterable[Family], build: Build
-) -> tuple[Config, dict[Family, Mode]]:
+def build_mode(config: Config, families: Iterable[Family], build: Build) -> tuple[Config, dict[Family, Mode]]:
     """Build the configured mode, or with the fallback the first successor that works.
 
     Return the configuration of the resulting mode. Raise UnsupportedError with every reason if no mode works.
@@ -95,7 +93,7 @@ def build_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mod
 
 def mode_here(config: Config) -> str:
     """Return the mode in which a configuration would run here. Raise UnsupportedError if no mode works."""
-    found, modes = build_first_working_mode(config, families(), build_to_run)
+    found, modes = build_mode(config, families(), build_to_run)
     for mode in modes.values():
         mode.close()
     return found.proxy_mode

@@ -60,7 +60,7 @@ def mark_rule(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRu
     return RangeRule("mangle", LOCAL_MARKS if local else MARKS, f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff")
 
 
-def segment_size_rule(wide: RangeFrontend, family: Family) -> RangeRule:
+def segment_rule(wide: RangeFrontend, family: Family) -> RangeRule:
     """Limit the TCP segment size of connections with direct return."""
     key = wide.key
     words = f"-s {host(key.address)} -p tcp -m tcp --sport {ports(key.first, key.last)} --tcp-flags SYN,RST SYN"
