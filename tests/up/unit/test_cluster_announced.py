@@ -28,7 +28,7 @@ async def test_events_about_the_service(here: Here) -> None:
     told = await items(here, "/api/v1/namespaces/default/events")
     assert sorted((each["type"], each["reason"], each["message"]) for each in told) == [
         ("Normal", "AddressAnnounced", "192.0.2.7 is announced by n1 on near"),
-        ("Warning", "AddressConflict", "192.0.2.7 is announced by 02:00:00:00:00:99 on near, too"),
+        ("Warning", "AddressConflict", "02:00:00:00:00:99 announces 192.0.2.7 on near, too"),
     ]
     assert {each["involvedObject"]["name"] for each in told} == {"web"}
 
