@@ -135,6 +135,10 @@ def test_a_range_that_is_used_up_is_told() -> None:
 
 def test_an_address_that_is_asked_for_is_the_services_or_none() -> None:
     world = World()
+    world.gateway("a", more=", addresses: [{value: 198.51.100.9}, {value: 198.51.100.1}]")
+    world.service("a", (80, 20000), address="")
+    assert world.planned()[1] == ["*:20000"]
+    assert world.programmed("a")[0] == "AddressNotUsable"
     world.gateway("a", more=", addresses: [{value: 198.51.100.9}]")
     world.service("a", (80, 20000))
     world.planned()

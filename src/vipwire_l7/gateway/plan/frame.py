@@ -155,9 +155,8 @@ class _Draft:
         serves = verdict.holds
         if standing is not None:
             verdict, binds = _with_service(verdict, standing), (self._setting.bind,)
-            serves = (
-                verdict.holds or verdict.reason == "AddressNotAssigned"
-            )  # its node ports work without the address
+            # Its node ports work without the address.
+            serves = verdict.holds or bool(standing.lacks) or verdict.reason == "AddressNotAssigned"
         made.sets |= {(item.kind, item.name): SetResult(item, verdict, let_in) for item, let_in in sets}
         certificate = own_certificate(gateway, world)
         if certificate is not None:
@@ -284,7 +283,8 @@ def _addresses(
     pool = AddressPool(setting.pool)
     usable = setting.usable.union(assigned or ())
     if strange := [value for value in values if value not in usable and value not in pool]:
-        text = f"this controller does not have the address {strange[0][:80]} (--address, --address-pool)"
+        where = "(--address, --address-pool)" if assigned is None else "in the Gateway's Service"
+        text = f"this controller does not have the address {strange[0][:80]} {where}"
         return no("AddressNotUsable", text), (), ()
     values = values or given or assigned or ()
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
@@ -293,5 +293,5 @@ def _addresses(
 def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
     """Complete a Gateway's address condition with the state of its Service."""
     if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
-        return no("AddressNotAssigned", standing.lacks)
+        return no(standing.reason, standing.lacks)
     return verdict

@@ -40,11 +40,15 @@ class OwnService:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of a Gateway's Service: its addresses, its target ports, and its problem, "" for none."""
+    """The state of a Gateway's Service: its addresses, its target ports, and its problem, "" for none.
+
+    `reason` is the condition's reason for the problem.
+    """
 
     addresses: tuple[str, ...] = ()
     targets: Mapping[Place, int] = field(default_factory=dict)
     lacks: str = ""
+    reason: str = "AddressNotAssigned"
 
 
 class OwnServices:
@@ -85,7 +89,9 @@ class OwnServices:
         self.wanted[name] = OwnService(name, gateway.name, targets, more.labels, more.annotations, asked)
         served = {place: target for place, target in targets.items() if known.get(place) == target}
         if found is None or not found.balanced:
-            return Standing((), served, f"the cluster has not assigned an address to the Service {name} yet")
+            reason = "AddressNotUsable" if asked else "AddressNotAssigned"
+            text = f"the cluster has not assigned {asked[:80] or 'an address'} to the Service {name} yet"
+            return Standing((), served, text, reason)
         return Standing(found.balanced, served)
 
     def _target(self, known: int | None) -> int:
