@@ -66,8 +66,9 @@ rewritten: compiled
 PYTEST = $(SUDO) $(BIN)/python -m pytest --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
 
 # Packets, processes and kernels on a machine that others share: of ten thousand tests one may fail by luck. It is run
-# once more, and the summary names it with what went wrong the first time. Both failed: red.
-AGAIN = --reruns 1 -rR --rerun-show-tracebacks
+# once more, and the summary names it with what went wrong the first time. Both failed: red. A hanging test is not run again,
+# because pytest-timeout does not end the second run.
+AGAIN = --reruns 1 --rerun-except "Timeout .>" -rR --rerun-show-tracebacks
 
 # `make test HOUSE=l7` runs one house with what it needs: proxy, l7, up, lab, or project (documents, deployment, build).
 HOUSE ?=
