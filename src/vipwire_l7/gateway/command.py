@@ -4,6 +4,7 @@ import ipaddress
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -57,7 +58,8 @@ def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
 
 def _options(flags: GatewayFlags) -> Options:
     none = {} if flags.ingress else {"http": "", "https": ""}
-    return options_of(msgspec.structs.replace(flags, controller=CONTROLLER, **none))
+    made = options_of(msgspec.structs.replace(flags, controller=CONTROLLER, **none))
+    return replace(made, command="vipwire gateway")
 
 
 def _parts(flags: GatewayFlags) -> GatewayParts:

@@ -83,6 +83,7 @@ class Options:
     haproxy_user: str = ""
     destinations: DestinationSetting = field(default_factory=DestinationSetting)
     resolvers: tuple[Place, ...] = ()
+    command: str = "vipwire ingress"
 
 
 def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
@@ -94,8 +95,9 @@ def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
             options.folder.chmod(0o700)  # the folder may exist with another mode; it has sockets
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
-    with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
-        return event_loop.run(IngressProcess(options, served()).run(claim))
+    claim = claim_ingress(options.folder, options.layout, takeover=options.takeover, command=options.command)
+    with claim as claimed, ungrouped():
+        return event_loop.run(IngressProcess(options, served()).run(claimed))
 
 
 def default_pem(options: Options) -> str:

@@ -25,7 +25,9 @@ _MAX_FOLDER: Final = 82
 
 
 @contextlib.contextmanager
-def claim_ingress(folder: Path, layout: Layout, *, takeover: bool) -> Iterator[Claim]:
+def claim_ingress(
+    folder: Path, layout: Layout, *, takeover: bool, command: str = "vipwire ingress"
+) -> Iterator[Claim]:
     """Claim the resources of an ingress in this network namespace. Raise AlreadyRunningError if another one has them.
 
     With `takeover` the other one ends first, and leaves its HAProxy to this process: raise ConfigError if it has
@@ -43,7 +45,7 @@ def claim_ingress(folder: Path, layout: Layout, *, takeover: bool) -> Iterator[C
     details = [f"run directory {folder}", *(f"listening at {bind}" for bind in (layout.http, layout.https) if bind)]
     ready = (lambda: None) if takeover else None
     more = {"folder": str(folder)}
-    with claimed((home, *dict.fromkeys(places)), "vipwire ingress", details, ready=ready, more=more) as claim:
+    with claimed((home, *dict.fromkeys(places)), command, details, ready=ready, more=more) as claim:
         for holder in _holders(places):  # another one that started at the same time
             if holder.pid != os.getpid():
                 raise refusal(holder, takeover=True)

@@ -37,6 +37,16 @@ def test_one_at_a_common_address_is_refused_and_the_first_named(tmp_path: Path, 
             stack.enter_context(claim_ingress(tmp_path / "b", layout(second), takeover=True))
 
 
+def test_a_gateway_is_called_by_its_own_name(tmp_path: Path) -> None:
+    options = layout("*:81")
+    with (
+        claim_ingress(tmp_path, options, takeover=False, command="vipwire gateway"),
+        pytest.raises(AlreadyRunningError, match="vipwire gateway "),
+        claim_ingress(tmp_path, options, takeover=False),
+    ):
+        pass
+
+
 def test_others_run_beside_each_other(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         for place in ("192.0.2.1:81", "192.0.2.2:81", "[2001:db8::1]:81", "*:82", "[::1]:83"):
