@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.proxy.conformance import own_cgroup
 
-from vipwire.linux.bpf.programs import HOOKS, attached
+from vipwire.linux.bpf.programs import HOOKS, list_attached
 from vipwire.modes.ebpf.cgroup import mounted
 from vipwire_lab.cluster.cluster import take_down_stale
 
@@ -29,7 +29,7 @@ def programs_of_the_machine() -> set[int]:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with contextlib.suppress(PermissionError):  # without permission no test has attached one either
-                found.update(number for hook in HOOKS for number in attached(descriptor, hook)[0])
+                found.update(number for hook in HOOKS for number in list_attached(descriptor, hook)[0])
         finally:
             os.close(descriptor)
     return found

@@ -37,7 +37,7 @@ class CommitError(VipwireError):
 
 
 @contextlib.contextmanager
-def ungrouped() -> Iterator[None]:
+def raise_ungrouped() -> Iterator[None]:
     """Raise a VipwireError that tasks raised in an exception group without the group."""
     try:
         yield

@@ -18,7 +18,7 @@ from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import FOLDER, Access, kubectls, load_access, of_this_machine
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.objects import Object, ObjectClient
-from vipwire.model.net import bracketed
+from vipwire.model.net import add_brackets
 from vipwire.model.text import port_number
 from vipwire_up.api.objects.addresses import endpoint_problem
 from vipwire_up.nodes.node import ADDRESSES
@@ -236,7 +236,7 @@ def reached_at(service: Object) -> Iterator[str]:
     spec, meta = service["spec"], service["metadata"]
     name = f"{meta['namespace']}/{meta['name']}"
     for address in (*(spec.get("clusterIPs") or ()), *_given(service)):
-        host = bracketed(address)
+        host = add_brackets(address)
         yield f"{name}: {host}:{spec['ports'][0]['port']}"
     if node_port := spec["ports"][0].get("nodePort"):
         yield f"{name}: port {node_port} of this machine"

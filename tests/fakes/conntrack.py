@@ -2,7 +2,7 @@
 
 import struct
 
-from vipwire.linux.netlink.attributes import attribute, nested, u32be
+from vipwire.linux.netlink.attributes import attribute, encode_nested, u32be
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Address
 
@@ -26,8 +26,8 @@ def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) ->
     source, source_port, destination, destination_port = ends
     address = 1 if len(source) == 4 else 3
     ports = attribute(2, source_port.to_bytes(2)), attribute(3, destination_port.to_bytes(2))
-    return nested(
+    return encode_nested(
         kind,
-        nested(1, attribute(address, source), attribute(address + 1, destination)),
-        nested(2, attribute(1, bytes((protocol,))), *ports),
+        encode_nested(1, attribute(address, source), attribute(address + 1, destination)),
+        encode_nested(2, attribute(1, bytes((protocol,))), *ports),
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tests.fakes.kernel import PlainMode
 
 from vipwire.config.configuration import Config
-from vipwire.config.modes import ModeSettings, registering
+from vipwire.config.modes import ModeSettings, register_temporarily
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
@@ -105,7 +105,7 @@ INSPECTION: Final = Inspection(lambda _family, _mode: None)
 def main() -> Any:
     from vipwire.cli.main import main as vipwire  # noqa: PLC0415  # the mode is registered by then
 
-    with registering(MODE.name, MODE.driver):
+    with register_temporarily(MODE.name, MODE.driver):
         return vipwire()
 
 

@@ -16,7 +16,7 @@ from tests.fuzz.test_kube_fuzz import json_values, mutated
 from tests.fuzz.test_kubeconfig_fuzz import PIECES, all_sortable, odd
 
 from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader
-from vipwire.kube.manifests.source import ManifestSource, differences, listed
+from vipwire.kube.manifests.source import ManifestSource, differences, list_by_kind
 from vipwire.watched_objects.store import Store
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, manifests
 from vipwire_l7.watch.kinds import MANIFESTS as INGRESS
@@ -87,7 +87,7 @@ def test_any_content_of_a_file_costs_that_file_alone(content: bytes, name: str, 
             str(problem).encode()
         if reader is MANIFESTS:
             store = Store()
-            for event in (*listed(before, reader.kinds), *differences(before, after)):
+            for event in (*list_by_kind(before, reader.kinds), *differences(before, after)):
                 store.apply(event)
         (here / name).unlink()
         assert source.scan() == before

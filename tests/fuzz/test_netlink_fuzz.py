@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attributes, nested, string, u32be, walk
+from vipwire.linux.netlink.attributes import attributes, encode_nested, string, u32be, walk
 from vipwire.linux.netlink.message import NLMSG_ERROR, acknowledgement, encode, messages
 
 _WHOLE = st.builds(
@@ -21,7 +21,7 @@ _ATTRIBUTES = st.lists(
     st.one_of(
         st.builds(u32be, st.integers(0, 40), st.integers(0, 0xFFFFFFFF)),
         st.builds(string, st.integers(0, 40), st.text(max_size=8)),
-        st.builds(nested, st.integers(0, 40), st.binary(max_size=12)),
+        st.builds(encode_nested, st.integers(0, 40), st.binary(max_size=12)),
         st.binary(max_size=8),
     ),
     max_size=6,

@@ -39,7 +39,7 @@ MEMBERS = [
     encode_element(Element(KEY, verdict=VerdictData(-4, "b"), timeout=5, key_end=KEY, flags=1, open_end=True)),
 ]
 READERS = (
-    decode.table,
+    decode.decode_table,
     decode.chain,
     decode.rule,
     decode.declaration,

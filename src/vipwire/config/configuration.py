@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from vipwire.config.gates import KNOWN_GATES, Gates, enabled_gates, gate_errors
 from vipwire.config.kinds import ValueKind
-from vipwire.config.modes import DEFAULT, mode_names, registered
+from vipwire.config.modes import DEFAULT, find_registered, mode_names
 from vipwire.config.schema import (
     ABOVE_0,
     PRIMARY,
@@ -229,7 +229,7 @@ class Config(Section, frozen=True):
 
         A mode may read an empty list as `primary`, as kube-proxy's nftables mode does.
         """
-        if not self.node_port_addresses and registered(self.proxy_mode).settings.primary_node_ports:
+        if not self.node_port_addresses and find_registered(self.proxy_mode).settings.primary_node_ports:
             return (PRIMARY,)
         return self.node_port_addresses
 
@@ -245,7 +245,7 @@ class Config(Section, frozen=True):
         blank mode kube-proxy reads the `iptables` section, but vipwire runs nftables mode: it then uses `iptables`
         settings that an operator changed and did not set under `nftables`.
         """
-        settings = registered(self.proxy_mode).settings
+        settings = find_registered(self.proxy_mode).settings
         periods, masquerading = getattr(self, settings.periods), getattr(self, settings.masquerading)
         if not self.mode:
             periods = masquerading = self._inheriting()

@@ -21,7 +21,7 @@ def help_text() -> str:
 
 def _group(group: Group) -> str:
     flags = [flag for flag in FLAGS.values() if flag.group is group]
-    lines = _old(flags) if group is Group.OLD else (line for flag in flags for line in _flag(flag))
+    lines = _describe_old_flags(flags) if group is Group.OLD else (line for flag in flags for line in _flag(flag))
     return "\n".join(lines) + "\n"
 
 
@@ -38,7 +38,7 @@ def _flag(flag: Setting) -> Iterator[str]:
     yield from textwrap.wrap(flag.help, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def _old(flags: list[Setting]) -> Iterator[str]:
+def _describe_old_flags(flags: list[Setting]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for flag in flags:
         reasons.setdefault(flag.warning, []).append(f"--{flag.name}")

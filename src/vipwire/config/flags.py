@@ -36,7 +36,7 @@ def _port(server: str, port: int) -> Setting:
     return Setting(f"{server}-port", text, port, group=Group.SERVERS, warning=warning)
 
 
-def _old(name: str, default: object, why: str) -> Setting:
+def _old_flag(name: str, default: object, why: str) -> Setting:
     return Setting(name, default=default, warning=f"has no effect: {why}", beside_file=True)
 
 
@@ -48,30 +48,30 @@ _LONE: Final[tuple[Setting, ...]] = (
     replace(
         ROWS["cleanup"], name="cleanup-iptables", text="", group=Group.OLD, warning="is the old name of --cleanup"
     ),
-    _old("cleanup-ipvs", _SWITCH, "--cleanup removes vipwire's IPVS objects only"),
-    _old("conntrack-max", _NUMBER, "use --conntrack-max-per-core and --conntrack-min"),
-    _old("google-json-key", _TEXT, _CLOUD),
-    _old("azure-container-registry-config", _TEXT, _CLOUD),
-    _old("resource-container", _TEXT, "the container runtime sets the cgroup"),
-    _old("boot-id-file", _TEXT, "nothing reads it"),
-    _old("machine-id-file", _TEXT, "nothing reads it"),
-    _old("windows-service", _SWITCH, _WINDOWS),
-    _old("network-name", _TEXT, _WINDOWS),
-    _old("source-vip", _TEXT, _WINDOWS),
-    _old("enable-dsr", _SWITCH, _WINDOWS),
-    _old("root-hnsendpoint-name", _TEXT, _WINDOWS),
-    _old("forward-healthcheck-vip", _SWITCH, _WINDOWS),
-    _old("logtostderr", _SWITCH, _KLOG),
-    _old("alsologtostderr", _SWITCH, _KLOG),
-    _old("stderrthreshold", _TEXT, _KLOG),
-    _old("log-dir", _TEXT, _KLOG),
-    _old("log-file", _TEXT, _KLOG),
-    _old("log-file-max-size", _NUMBER, _KLOG),
-    _old("log-backtrace-at", _TEXT, _KLOG),
-    _old("add-dir-header", _SWITCH, _KLOG),
-    _old("skip-headers", _SWITCH, _KLOG),
-    _old("skip-log-headers", _SWITCH, _KLOG),
-    _old("one-output", _SWITCH, _KLOG),
+    _old_flag("cleanup-ipvs", _SWITCH, "--cleanup removes vipwire's IPVS objects only"),
+    _old_flag("conntrack-max", _NUMBER, "use --conntrack-max-per-core and --conntrack-min"),
+    _old_flag("google-json-key", _TEXT, _CLOUD),
+    _old_flag("azure-container-registry-config", _TEXT, _CLOUD),
+    _old_flag("resource-container", _TEXT, "the container runtime sets the cgroup"),
+    _old_flag("boot-id-file", _TEXT, "nothing reads it"),
+    _old_flag("machine-id-file", _TEXT, "nothing reads it"),
+    _old_flag("windows-service", _SWITCH, _WINDOWS),
+    _old_flag("network-name", _TEXT, _WINDOWS),
+    _old_flag("source-vip", _TEXT, _WINDOWS),
+    _old_flag("enable-dsr", _SWITCH, _WINDOWS),
+    _old_flag("root-hnsendpoint-name", _TEXT, _WINDOWS),
+    _old_flag("forward-healthcheck-vip", _SWITCH, _WINDOWS),
+    _old_flag("logtostderr", _SWITCH, _KLOG),
+    _old_flag("alsologtostderr", _SWITCH, _KLOG),
+    _old_flag("stderrthreshold", _TEXT, _KLOG),
+    _old_flag("log-dir", _TEXT, _KLOG),
+    _old_flag("log-file", _TEXT, _KLOG),
+    _old_flag("log-file-max-size", _NUMBER, _KLOG),
+    _old_flag("log-backtrace-at", _TEXT, _KLOG),
+    _old_flag("add-dir-header", _SWITCH, _KLOG),
+    _old_flag("skip-headers", _SWITCH, _KLOG),
+    _old_flag("skip-log-headers", _SWITCH, _KLOG),
+    _old_flag("one-output", _SWITCH, _KLOG),
 )
 
 
@@ -110,7 +110,7 @@ def parse_flags(arguments: Sequence[str]) -> Given:
     values: dict[str, Any] = {}
     for flag, text in _split(arguments):
         try:
-            value = _read(flag, text)
+            value = _read_value(flag, text)
         except ValueError as error:
             raise ConfigError(f"invalid argument {text!r} for --{flag.name}: {error}") from None
         values[flag.name] = _combine(flag, values.get(flag.name), value)
@@ -160,7 +160,7 @@ def _find(argument: str) -> tuple[Setting, str | None]:
     return flag, text if equals else None
 
 
-def _read(flag: Setting, text: str) -> Any:
+def _read_value(flag: Setting, text: str) -> Any:
     if flag.repeats:
         return (text,)
     return True if (flag.name, text) == ("version", "raw") else flag.kind.read(text)

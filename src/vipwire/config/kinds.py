@@ -116,7 +116,7 @@ def _lower(value: object) -> str:
     return str(value).lower()
 
 
-def _same(value: Any) -> Any:
+def _keep_value(value: Any) -> Any:
     return value
 
 
@@ -162,7 +162,7 @@ class ValueKind(enum.Enum):
         usage: str,
         read: Callable[[str], Any],
         text: Callable[[Any], str] = str,
-        plain: Callable[[Any], Any] = _same,
+        plain: Callable[[Any], Any] = _keep_value,
     ) -> None:
         self.allowed = allowed
         self.usage = usage

@@ -63,18 +63,18 @@ def mode_names() -> tuple[str, ...]:
 
 
 @cache
-def registered(name: str) -> Registered:
+def find_registered(name: str) -> Registered:
     """Return the `MODE` of a mode's module. Raise KeyError for a mode that is not registered."""
     found: Registered = import_module(_MODULES[name]).MODE
     return found
 
 
 @contextlib.contextmanager
-def registering(name: str, module: str) -> Iterator[None]:
+def register_temporarily(name: str, module: str) -> Iterator[None]:
     """Register one more mode during the context: for tests, and for modes outside of vipwire."""
     _MODULES[name] = module
     try:
         yield
     finally:
         del _MODULES[name]
-        registered.cache_clear()
+        find_registered.cache_clear()

@@ -169,7 +169,7 @@ class _Reading:
             frame.values.append(value)
         else:
             if frame.key is _Merge:
-                frame.merged += _merged(value)
+                frame.merged += _merge_keys(value)
             else:
                 frame.values[frame.key] = value
             frame.has_key = False
@@ -195,7 +195,7 @@ class _Reading:
 def _scalar(event: Any) -> Any:
     text, tag = event.value, event.tag
     if tag in (None, "!"):
-        tag = _resolved(text) if event.implicit[0] else _TEXT
+        tag = _resolve(text) if event.implicit[0] else _TEXT
     if tag == _MERGE:
         return _Merge
     if tag in (_TEXT, f"{_TAG}binary"):
@@ -213,7 +213,7 @@ def _scalar(event: Any) -> Any:
     return value
 
 
-def _resolved(text: str) -> str:
+def _resolve(text: str) -> str:
     if len(text) <= _LONGEST_NUMBER:
         for tag, pattern in _RESOLVERS.get(text[:1], ()):
             if pattern.match(text):
@@ -229,7 +229,7 @@ def _key(value: Any) -> str:
     raise ValueError("a key is not text")
 
 
-def _merged(value: Any) -> list[dict[str, Any]]:
+def _merge_keys(value: Any) -> list[dict[str, Any]]:
     found = value if isinstance(value, list) else [value]
     if not all(isinstance(part, dict) for part in found):
         raise ValueError("expected a mapping or a list of mappings for merging")

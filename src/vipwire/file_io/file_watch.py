@@ -80,7 +80,7 @@ class FileWatch:
         try:
             descriptor = self._open()
             for folder in folders:
-                watch = _checked(_libc().inotify_add_watch(descriptor, os.fsencode(folder), _EVENTS))
+                watch = _check_result(_libc().inotify_add_watch(descriptor, os.fsencode(folder), _EVENTS))
                 self._listeners.setdefault(watch, []).append(listener)
             yield listener.changed
         finally:
@@ -113,7 +113,7 @@ class FileWatch:
         last = await asyncio.to_thread(_content, path)
         yield last
         while True:
-            watched = folders, only = await asyncio.to_thread(_watched, path)
+            watched = folders, only = await asyncio.to_thread(_find_watched_paths, path)
             every = _LOCAL_LOOK_SECONDS if await asyncio.to_thread(_all_heard, folders) else _LOOK_SECONDS
             async with contextlib.aclosing(self.hints(folders, every=every, only=only)) as times:
                 async for _ in times:
@@ -121,12 +121,12 @@ class FileWatch:
                     if now != last:
                         last = now
                         yield now
-                    if await asyncio.to_thread(_watched, path) != watched:
+                    if await asyncio.to_thread(_find_watched_paths, path) != watched:
                         break
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self._descriptor = _checked(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+            self._descriptor = _check_result(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             self._listen()
         return self._descriptor
 
@@ -204,7 +204,7 @@ def _events(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
-def _watched(path: Path) -> tuple[frozenset[Path], str]:
+def _find_watched_paths(path: Path) -> tuple[frozenset[Path], str]:
     """Return the paths to watch for changes of the link's target, and the one name that counts in folders."""
     file = path.resolve() if path.parent.exists() else path
     found = (each for each in (path.parent, file.parent, file) if each.exists())
@@ -242,7 +242,7 @@ def _libc() -> Any:
     return _ctypes().CDLL(None, use_errno=True)
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         number = _ctypes().get_errno()
         raise OSError(number, os.strerror(number))

@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from vipwire.http_client.wire import HttpError, Response, Wire
-from vipwire.model.net import bracketed
+from vipwire.model.net import add_brackets
 from vipwire.model.value import Value
 
 CONNECT_TIMEOUT: Final = 15.0
@@ -96,7 +96,7 @@ class Client:
     async def _send(self, server: Server, request: bytes, *, again: bool) -> tuple[Wire, Response]:
         kept = self._kept.get(server)
         wire = kept.pop() if kept else await _connect(server)
-        wire.on_idle_end = _nothing
+        wire.on_idle_end = _ignore_end
         answer = wire.send(request)
         try:
             await answer.head()
@@ -142,7 +142,7 @@ def _without_password(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _nothing(_wire: Wire) -> None:
+def _ignore_end(_wire: Wire) -> None:
     """Do nothing: a connection in use notices its end itself."""
 
 
@@ -211,7 +211,7 @@ async def _encrypt(wire: Wire, parts: SplitResult, tls: ssl.SSLContext | None, n
 
 async def _tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> None:
     """Ask a proxy for a tunnel to the server's host and port (CONNECT, RFC 9110 9.3.6)."""
-    target = f"{bracketed(_host(parts))}:{_port(parts)}"
+    target = f"{add_brackets(_host(parts))}:{_port(parts)}"
     answer = wire.send(_head("CONNECT", target, {"Host": target, **_proxy_authorization(proxy)}))
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -246,7 +246,7 @@ def _head(method: str, target: str, fields: Mapping[str, str]) -> bytes:
 
 def _authority(parts: SplitResult) -> str:
     """Return host and port for the field Host, without the scheme's default port."""
-    host = bracketed(_host(parts))
+    host = add_brackets(_host(parts))
     return host if _port(parts) == _PORTS[parts.scheme] else f"{host}:{_port(parts)}"
 
 

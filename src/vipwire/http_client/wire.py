@@ -39,7 +39,7 @@ class Wire(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.used = 0
-        self.on_idle_end: Callable[[Wire], None] = _ignored
+        self.on_idle_end: Callable[[Wire], None] = _ignore_wire
         self._answer: Response | None = None
         self._parser: Any = None
         self._ended = False
@@ -171,7 +171,7 @@ class Response:
     async def pieces(self) -> AsyncIterator[bytes]:
         while True:
             while self._pieces:
-                for read in self._unpack(self._next()):
+                for read in self._unpack(self._read_piece()):
                     yield read
             if self._ended():
                 return
@@ -181,7 +181,7 @@ class Response:
         """Pass each piece of the body to `take` until it returns False. No task wakes up for a piece."""
         while True:
             while self._pieces:
-                if not all(map(take, self._unpack(self._next()))):
+                if not all(map(take, self._unpack(self._read_piece()))):
                     return
             if self._ended():
                 return
@@ -193,7 +193,7 @@ class Response:
             if self._enough:
                 return
 
-    def _next(self) -> bytes:
+    def _read_piece(self) -> bytes:
         piece = self._pieces.popleft()
         self._waiting -= len(piece)
         if self._paused and self._waiting < _READ_AHEAD:
@@ -310,5 +310,5 @@ class Response:
         self._wake()
 
 
-def _ignored(_wire: Wire) -> None:
+def _ignore_wire(_wire: Wire) -> None:
     """Do nothing."""

@@ -14,7 +14,7 @@ from vipwire import __version__
 from vipwire.http_client.client import reason_of
 from vipwire.http_client.wire import Response
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, ignored
+from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, ignore_result
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
 from vipwire.kube.watch import LONGEST_PAGE, ResourceWatch, Sleep, WatchRequest
@@ -45,7 +45,7 @@ class ApiSource(Generic[K, T]):
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = any_number,
         answer_timeout: float = ANSWER_TIMEOUT,
-        witness: Witness = ignored,
+        witness: Witness = ignore_result,
         places: Callable[[frozenset[AddressPort]], None] | None = None,
     ) -> None:
         self._access, self._answer_timeout, self._witness, self._places = access, answer_timeout, witness, places

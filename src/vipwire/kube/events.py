@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from vipwire.http_client.client import reason_of
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, ignored
-from vipwire.model.text import visible
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, ignore_result
+from vipwire.model.text import escape_invisible
 from vipwire.model.times import format_time
 from vipwire.model.value import Value
 
@@ -101,7 +101,7 @@ class EventRecorder:
         burst: int = 10,
         wall: Callable[[], float] = time.time,
         pauses: Sequence[float] = PAUSES,
-        witness: Witness = ignored,
+        witness: Witness = ignore_result,
     ) -> None:
         self._access, self._host, self._wall, self._witness = access, host, wall, witness
         self._pauses = pauses
@@ -182,7 +182,7 @@ class EventRecorder:
 
 def make_note(about: Subject, kind: EventType, reason: str, message: str) -> EventNote:
     """Build a note with a message that is safe for terminals and short enough for the API server."""
-    return EventNote(about, kind, reason, visible(message)[:LONGEST_MESSAGE])
+    return EventNote(about, kind, reason, escape_invisible(message)[:LONGEST_MESSAGE])
 
 
 def event_about(note: EventNote, count: int, first: dt.datetime, last: dt.datetime, host: str = "") -> dict[str, Any]:

@@ -133,17 +133,17 @@ class Findings:
         """Read a port's name, a DNS label or "": the kernel's comments and chain names contain it."""
         if not text or _LABEL.fullmatch(text):
             return text or ""
-        self.note(field, f"{_cut(text)!r} is not a DNS label of at most 63 characters")
+        self.note(field, f"{_cut_text(text)!r} is not a DNS label of at most 63 characters")
         return None
 
     def named(self, *, namespaced: bool) -> bool:
         """Check the object's name as the API server does, so that it is safe in comments and scripts."""
         namespace, name = self.name
         if not _SUBDOMAIN.fullmatch(name):
-            self.note("metadata.name", f"{_cut(name)!r} is not a DNS subdomain of at most 253 characters")
+            self.note("metadata.name", f"{_cut_text(name)!r} is not a DNS subdomain of at most 253 characters")
             return False
         if namespaced and not is_label(namespace):
-            self.note("metadata.namespace", f"{_cut(namespace)!r} is not a DNS label of at most 63 characters")
+            self.note("metadata.namespace", f"{_cut_text(namespace)!r} is not a DNS label of at most 63 characters")
             return False
         return True
 
@@ -172,13 +172,13 @@ def ordinary_address(text: str) -> Address | None:
     """Read a usual IPv4 address, in a sixth of the time; None: call `Findings.address`."""
     beginning, _, last = text.rpartition(".")
     try:
-        return Address(_beginning(beginning) + _OCTETS[last])
+        return Address(_first_octets(beginning) + _OCTETS[last])
     except (KeyError, ValueError):
         return None
 
 
 @functools.lru_cache(maxsize=8192)
-def _beginning(text: str) -> bytes:
+def _first_octets(text: str) -> bytes:
     """Read the first three octets, which a node's Pods share. Raise KeyError or ValueError."""
     first, second, third = (_OCTETS[octet] for octet in text.split("."))
     if first[0] in SPECIAL_FIRST_BYTES:
@@ -186,5 +186,5 @@ def _beginning(text: str) -> bytes:
     return first + second + third
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."

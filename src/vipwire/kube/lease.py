@@ -31,7 +31,7 @@ def with_holder(lease: Lease, holder: str, seconds: int, now: datetime) -> Lease
     return lease | {"spec": spec}
 
 
-def released(lease: Lease, now: datetime) -> Lease:
+def without_holder(lease: Lease, now: datetime) -> Lease:
     """Return the Lease without a holder, so that another holder need not wait."""
     return with_holder(lease, "", 1, now)
 
@@ -109,14 +109,14 @@ async def acquire_or_renew(
         if error.code != 404:
             raise
         try:
-            await lease.create(_created(request, now()))
+            await lease.create(_new_lease(request, now()))
         except ApiError as taken:
             if taken.code == 409:
                 raise LeaseHeldError from taken
             raise
 
 
-def _created(request: LeaseRequest, now: datetime) -> Lease:
+def _new_lease(request: LeaseRequest, now: datetime) -> Lease:
     value = new_lease(request.name, request.holder, request.seconds, now)
     value["metadata"] |= {"labels": dict(request.labels)} if request.labels else {}
     value["spec"]["leaseTransitions"] = request.transitions
@@ -129,6 +129,6 @@ async def release(lease: LeaseObject, holder: str, now: Callable[[], datetime]) 
     def edit(value: Lease) -> Lease:
         if holder_of(value) != holder:
             raise LeaseHeldError
-        return released(value, now())
+        return without_holder(value, now())
 
     await lease.update(edit)

@@ -14,7 +14,7 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.errors import ApiError, OtherReplicaElectedError, UnreachableError
 from vipwire.kube.resource import BROKEN
-from vipwire.model.text import visible
+from vipwire.model.text import escape_invisible
 
 Object: TypeAlias = dict[str, Any]
 """An object as JSON."""
@@ -154,7 +154,7 @@ def _refusal(status: int, content: bytes | bytearray) -> ApiError:
     return ApiError(
         status,
         str(value.get("reason") or ""),
-        visible(message)[:_LONGEST_MESSAGE],
+        escape_invisible(message)[:_LONGEST_MESSAGE],
         details if isinstance(details, dict) else {},
     )
 

@@ -82,12 +82,12 @@ class ObjectReader(Generic[K, T]):
         try:
             source = self._decoder.decode(raw)
         except BROKEN as error:
-            return self._broken(raw, place, *explain(error))
+            return self._report_unreadable(raw, place, *explain(error))
         meta = source.metadata
         try:
             converted, problems = self.resource.convert(source)
         except Exception as error:  # noqa: BLE001 - an error in one object must not stop the others
-            return self._broken(raw, place, "", unexpected(error))
+            return self._report_unreadable(raw, place, "", describe_unexpected(error))
         if meta is None:
             return ReadObject(None, None, problems=problems)
         return ReadObject(_name(converted, meta), converted, meta.resource_version or "", problems)
@@ -105,7 +105,7 @@ class ObjectReader(Generic[K, T]):
             return Upserted(reading.object, reading.problems)
         return Deleted(self.resource.kind, name, reading.problems)
 
-    def _broken(self, raw: bytes | msgspec.Raw, place: str, field: str, message: str) -> ReadObject[T]:
+    def _report_unreadable(self, raw: bytes | msgspec.Raw, place: str, field: str, message: str) -> ReadObject[T]:
         kind = self.resource.kind.value
         try:
             meta = self._header.decode(raw).metadata
@@ -122,10 +122,10 @@ def document_name(document: object) -> ObjectName:
     meta = document.get("metadata") if isinstance(document, dict) else None
     if not isinstance(meta, dict):
         return ObjectName("", "")
-    return ObjectName(printable(meta.get("namespace")), printable(meta.get("name")))
+    return ObjectName(format_value(meta.get("namespace")), format_value(meta.get("name")))
 
 
-def printable(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a text of a file for messages, shortened; escapes can name unencodable characters."""
     return str(value or "")[:_LONGEST_TEXT].encode(errors="replace").decode()
 
@@ -136,7 +136,7 @@ def explain(error: Exception) -> tuple[str, str]:
     return path.rstrip("`").removeprefix("."), message
 
 
-def unexpected(error: Exception) -> str:
+def describe_unexpected(error: Exception) -> str:
     """Report an object whose reading failed by a bug; the object is left out."""
     return f"cannot be read, which is a defect of vipwire: {type(error).__name__}: {str(error)[:200]}"
 

@@ -156,9 +156,9 @@ class ResourceWatch(Generic[K, T]):
             if reading.name is not None and reading.object is not None:
                 self._found[reading.name] = reading.object
         self._token = meta.continue_token or ""
-        return [] if self._token else [self._listed(meta.resource_version, now)]
+        return [] if self._token else [self._list_event(meta.resource_version, now)]
 
-    def _listed(self, version: str, now: float) -> Listed[K, T]:
+    def _list_event(self, version: str, now: float) -> Listed[K, T]:
         event = Listed(self.resource.kind, tuple(self._found.values()), tuple(self._problems))
         self._known = set(self._found)
         self._restart()
@@ -262,7 +262,7 @@ class ResourceWatch(Generic[K, T]):
             return self._relist_later(f"watch: {error}", now)
         match event.type:
             case "ADDED" | "MODIFIED" | "DELETED":
-                return self._changed(event, now)
+                return self._read_event(event, now)
             case "BOOKMARK":
                 self._advance(self._reader.read(event.object, "bookmark").version, now)
                 return []
@@ -270,7 +270,7 @@ class ResourceWatch(Generic[K, T]):
                 return self._stream_error(event.object, now)
         return self._relist_later(f"watch: an event of unknown type {event.type[:40]!r}", now)
 
-    def _changed(self, event: wire.WatchEvent, now: float) -> list[EventOf[K, T]]:
+    def _read_event(self, event: wire.WatchEvent, now: float) -> list[EventOf[K, T]]:
         reading = self._reader.read(event.object, "watch")
         if reading.name is None:
             return self._relist_later("watch: an object without a name", now)

@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 
 from vipwire.config.kinds import ModuleVerbosity
 from vipwire.config.sections import Logging
-from vipwire.model.text import visible
+from vipwire.model.text import escape_invisible
 
 _OURS: Final = logging.getLogger("vipwire")
 _ROOT: Final = logging.getLogger()
@@ -60,7 +60,7 @@ def enabled(verbosity: int) -> bool:
 
 
 def _emit(level: int, message: str, fields: Mapping[str, object]) -> None:
-    if not _OURS.isEnabledFor(level) or (level >= logging.INFO and _written(level, message, fields)):
+    if not _OURS.isEnabledFor(level) or (level >= logging.INFO and _write_line(level, message, fields)):
         return
     frame = sys._getframe(_CALLER)  # noqa: SLF001  # as logging finds it, without a look at each frame
     file, function = frame.f_code.co_filename, frame.f_code.co_name
@@ -69,7 +69,7 @@ def _emit(level: int, message: str, fields: Mapping[str, object]) -> None:
     _OURS.handle(record)
 
 
-def _written(level: int, message: str, fields: Mapping[str, object]) -> bool:
+def _write_line(level: int, message: str, fields: Mapping[str, object]) -> bool:
     """Write a line without a `LogRecord` if only our handler would get it: in a third of the time."""
     handlers = _ROOT.handlers
     if len(handlers) != 1 or _OURS.handlers or type(only := handlers[0]) is not _Handler:
@@ -186,7 +186,7 @@ class JsonFormatter(logging.Formatter):
         if record.levelno <= logging.INFO:
             line["v"] = logging.INFO - record.levelno
         line["msg"] = record.getMessage()
-        fields = {name: _plain(value) for name, value in _fields(record).items()}
+        fields = {name: _to_text(value) for name, value in _fields(record).items()}
         return json.dumps({**line, **fields, **line}, default=str)
 
 
@@ -207,7 +207,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return fields
 
 
-def _plain(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     """Convert a value to text: a name that is a tuple underneath would become a list."""
     return value if type(value) in _JSON else str(value)
 
@@ -218,4 +218,4 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return text if text and _PLAIN.issuperset(text) else visible(json.dumps(text, ensure_ascii=False))
+    return text if text and _PLAIN.issuperset(text) else escape_invisible(json.dumps(text, ensure_ascii=False))

@@ -144,7 +144,7 @@ class Prefix(Value, frozen=True, order=True):
         return cls(address, len(address) * 8)
 
 
-def bracketed(host: str) -> str:
+def add_brackets(host: str) -> str:
     """Return a host as written before a port: an IPv6 address in brackets (RFC 3986 3.2.2)."""
     return f"[{host}]" if ":" in host else host
 

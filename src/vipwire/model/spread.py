@@ -61,10 +61,10 @@ def slots(spread: Spread, pool: Sequence[T], names: Sequence[bytes], most: int) 
     weights = [weight // divisor for weight in spread.weights]
     if (total := sum(weights)) > most:
         weights = [max(1, weight * (most - len(weights)) // total) for weight in weights]
-    return tuple(pool[index] for index in _interleaved(weights))
+    return tuple(pool[index] for index in _interleave(weights))
 
 
-def _interleaved(weights: Sequence[int]) -> list[int]:
+def _interleave(weights: Sequence[int]) -> list[int]:
     """Interleave the slots of targets, for a smooth round robin (nginx's smooth weighted order)."""
     total, order = sum(weights), []
     credit = [0] * len(weights)
@@ -132,29 +132,29 @@ def jhash(data: bytes, seed: int) -> int:
     a = b = c = (_START + len(data) + seed) & _WORD
     while len(data) > 12:
         first, second, third = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in (0, 4, 8))
-        a, b, c = _mixed((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
+        a, b, c = _mix((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
         data = data[12:]
     if not data:
         return c
     padded = data.ljust(12, b"\0")
     first, second, third = (int.from_bytes(padded[at : at + 4], "little") for at in (0, 4, 8))
-    return _finished((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
+    return _finish_mix((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
 
 
-def _rotated(value: int, by: int) -> int:
+def _rotate(value: int, by: int) -> int:
     return (value << by | value >> (32 - by)) & _WORD
 
 
-def _mixed(a: int, b: int, c: int) -> tuple[int, int, int]:
+def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
     for by in _MIX:
-        a = ((a - c) ^ _rotated(c, by)) & _WORD
+        a = ((a - c) ^ _rotate(c, by)) & _WORD
         c = (c + b) & _WORD
         a, b, c = b, c, a
     return a, b, c
 
 
-def _finished(a: int, b: int, c: int) -> int:
+def _finish_mix(a: int, b: int, c: int) -> int:
     for by in _FINAL:
-        c = ((c ^ b) - _rotated(b, by)) & _WORD
+        c = ((c ^ b) - _rotate(b, by)) & _WORD
         a, b, c = b, c, a
     return b

@@ -15,20 +15,20 @@ _HIDDEN: Final = re.compile(
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Escape every character that controls a terminal or is invisible."""
     return _HIDDEN.sub(_escape, text) if _HIDDEN.search(text) else text
 
 
 def visible_lines(text: str) -> str:
     """The same, but keep line breaks: for vipwire's own text with parts of others."""
-    return "\n".join(map(visible, text.split("\n")))
+    return "\n".join(map(escape_invisible, text.split("\n")))
 
 
 def visible_document(value: Any) -> Any:
     """The same for every string in a document: keys, values, items of lists."""
     if isinstance(value, str):
-        return visible(value)
+        return escape_invisible(value)
     if isinstance(value, Mapping):
         return {visible_document(key): visible_document(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

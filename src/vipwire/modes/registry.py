@@ -4,13 +4,13 @@ from functools import cache
 from importlib import import_module
 
 from vipwire.config.configuration import Config
-from vipwire.config.modes import mode_names, registered
+from vipwire.config.modes import find_registered, mode_names
 from vipwire.modes.spec import Driver, Inspection, ModeSpec
 
 
 def spec_of(name: str) -> ModeSpec:
     """Return a mode's ModeSpec. Raise KeyError for a mode that is not registered."""
-    found = registered(name)
+    found = find_registered(name)
     if not isinstance(found, ModeSpec):
         raise TypeError(f"the registered object of mode {name} is not a ModeSpec")
     return found

@@ -40,7 +40,7 @@ def memory_of(frontend: Frontend, action: Forward) -> Memory:
     return Memory(name.service if action.shared_affinity else name, action.policy)
 
 
-def held(frontend: Frontend, action: Forward, remembered: Mapping[Memory, Target]) -> Target | None:
+def find_remembered(frontend: Frontend, action: Forward, remembered: Mapping[Memory, Target]) -> Target | None:
     """Return the client's remembered target; None if the frontend must choose one."""
     own = memory_of(frontend, action)
     for memory in (own, own.other):

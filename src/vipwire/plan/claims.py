@@ -123,13 +123,13 @@ class Claims:
             else:
                 del self._ranges[place]
 
-    def _overlapping(self, address: Address, protocol: Protocol, first: int, last: int) -> Iterator[Claimant]:
+    def _find_overlapping(self, address: Address, protocol: Protocol, first: int, last: int) -> Iterator[Claimant]:
         for claimant, key in self._ranges.get((address, protocol), ()):
             if key.first <= last and first <= key.last:
                 yield claimant
 
     def _within(self, key: RangeKey) -> Iterator[Claimant]:
-        yield from self._overlapping(*key)
+        yield from self._find_overlapping(*key)
         ports = self._ports.get((key.address, key.protocol), [])
         for port in ports[bisect.bisect_left(ports, key.first) : bisect.bisect_right(ports, key.last)]:
             yield from self._claimants.get(FrontendKey(key.address, key.protocol, port), ())
@@ -146,7 +146,7 @@ class Claims:
         else:
             first = self._claimants[key][0].name
             if self._ranges and key.address is not None:
-                others = self._overlapping(key.address, key.protocol, key.port, key.port)
+                others = self._find_overlapping(key.address, key.protocol, key.port, key.port)
                 first = min((self._claimants[key][0], *others)).name
         return None if first == name else first
 
@@ -161,19 +161,19 @@ class Claims:
         """Report whether the ClusterIP `address` of `name` belongs to no older Service."""
         return self._owners[address][0].name == name
 
-    def contested(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
+    def find_contested(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
         """Yield those of `places` that a Service claims by address or in a range."""
         for place in places:
             address, protocol, port = place
             if place in self._claimants or (
-                self._ranges and address is not None and any(self._overlapping(address, protocol, port, port))
+                self._ranges and address is not None and any(self._find_overlapping(address, protocol, port, port))
             ):
                 yield place
 
-    def claimed(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
+    def find_claimed(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
         """Yield those of `places` that a Service claims by address or as a node port."""
         for place in places:
-            if any(self.contested((place,))) or (
+            if any(self.find_contested((place,))) or (
                 place.address in self._node and place._replace(address=None) in self._claimants
             ):
                 yield place
@@ -207,7 +207,9 @@ class Claims:
             found.update(rival.name for rival in self._borrowers.get(address, ()))
         for key in claim.keys if self._ranges else ():
             if key.address is not None:
-                found.update(each.name for each in self._overlapping(key.address, key.protocol, key.port, key.port))
+                found.update(
+                    each.name for each in self._find_overlapping(key.address, key.protocol, key.port, key.port)
+                )
         found.update(each.name for each in self._at_node_ports(claim))
         for wide in claim.ranges:
             found.update(each.name for each in self._within(wide))

@@ -219,7 +219,7 @@ class Ejections:
             return frozenset()
         known = self._services.pop(name, {})
         before = {port: outliers.endpoints for port, outliers in known.items()}
-        held = {} if policy is None else {port: _held(known.get(port), policy) for port in ports}
+        held = {} if policy is None else {port: _keep_outliers(known.get(port), policy) for port in ports}
         for port, outliers in held.items():
             self._came_back(port, outliers.keep(ports[port], now))
         if held:
@@ -255,7 +255,7 @@ class Ejections:
             del self.watched[key]
 
 
-def _held(known: Outliers | None, policy: EjectionPolicy) -> Outliers:
+def _keep_outliers(known: Outliers | None, policy: EjectionPolicy) -> Outliers:
     if known is None:
         return Outliers(policy)
     known.policy = policy

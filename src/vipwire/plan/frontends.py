@@ -107,9 +107,9 @@ def plan_service(
             endpoints = usual_endpoints(name, node, slices)
         if endpoints is None:
             found = candidates(name, node.family, slices, node.name)
-            usable = not_drained(found, wishes, node, service.name)
+            usable = leave_out_drained(found, wishes, node, service.name)
             endpoints = categorize(usable, node, out_of(ejected, port.protocol))
-            serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
+            serving = _serving_addresses(found) if port.protocol is Protocol.UDP else _NOBODY
         ready_local |= endpoints.ready_local
         outside = outer or bool(port.node_port)
         policies = _policies(node, service, endpoints, wishes, outside=outside)
@@ -130,14 +130,14 @@ def plan_service(
         HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
         tuple(share.lost.items()),
         _serving_node_ports(node, share.frontends),
-        _own(node, share.frontends) if node.addresses else (),
+        _own_addresses(node, share.frontends) if node.addresses else (),
         wishes,
         wishes.problems + wide.problems,
         tuple(share.ranges.values()),
     )
 
 
-def _own(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
+def _own_addresses(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
     """Choose the node's addresses that are frontends too."""
     named = {key.address for key in frontends}
     return tuple(address for address in node.addresses if address in named)
@@ -212,7 +212,7 @@ def out_of(ejected: frozenset[EndpointKey], protocol: Protocol) -> Callable[[Tar
     return (lambda target: (protocol, target.address, target.port) in ejected) if ejected else None
 
 
-def ejectable(
+def ejectable_endpoints(
     node: NodePlan, service: Service, slices: Sequence[EndpointSlice], asked: Wishes
 ) -> dict[ServicePortName, frozenset[EndpointKey]]:
     """Return by Service port the endpoints of new connections, for the protocols that ejection watches."""
@@ -221,7 +221,7 @@ def ejectable(
         if port.protocol is Protocol.UDP and not asked.eject_udp:
             continue
         name = service.port_name(port)
-        usable = not_drained(candidates(name, node.family, slices, node.name), asked, node, service.name)
+        usable = leave_out_drained(candidates(name, node.family, slices, node.name), asked, node, service.name)
         local = categorize(usable, node).local
         targets = {*local, *(candidate.target for candidate in anybody(usable))}
         keys = (EndpointKey(port.protocol, each.address, each.port) for each in targets)
@@ -229,7 +229,7 @@ def ejectable(
     return found
 
 
-def not_drained(
+def leave_out_drained(
     found: Sequence[Candidate], wishes: Wishes, node: NodePlan, service: ObjectName
 ) -> Sequence[Candidate]:
     """Leave out endpoints of weight 0 and those drained on this node: they get no new connections."""
@@ -279,7 +279,7 @@ def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wi
     return _Policies(internal, external, forward(endpoints.cluster, Masquerade.UNLESS_POD))
 
 
-def _serving(found: Iterable[Candidate]) -> frozenset[tuple[Address, int]]:
+def _serving_addresses(found: Iterable[Candidate]) -> frozenset[tuple[Address, int]]:
     return frozenset(
         (candidate.target.address, candidate.target.port)
         for candidate in found
@@ -306,10 +306,10 @@ def allowed_sources(
         return None
     if node.address is not None and vip is not None and any(node.address in prefix for prefix in ranges):
         ranges.append(Prefix.host(vip))
-    return _collapsed(ranges)
+    return _collapse_prefixes(ranges)
 
 
-def _collapsed(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
+def _collapse_prefixes(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
     """Leave out prefixes inside others, because the kernel refuses overlapping ones."""
     kept: list[Prefix] = []
     for prefix in sorted(set(prefixes)):

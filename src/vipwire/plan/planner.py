@@ -16,7 +16,7 @@ from vipwire.model.service import Service
 from vipwire.plan.annotations import Wishes, read_wishes
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
-from vipwire.plan.frontends import claims, ejectable, of_family, plan_service
+from vipwire.plan.frontends import claims, ejectable_endpoints, of_family, plan_service
 from vipwire.plan.leading import LeadingServices
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan, endpoint_places
@@ -155,28 +155,28 @@ class Planner:
             self.ejections.keep(name, None, {}, now)
             return None
         asked = read_wishes(service)
-        ejected = self._ejected(service, slices, asked, now)
+        ejected = self._update_ejection(service, slices, asked, now)
         plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key), ejected)
         if asked.slow_start is None:
             self._slow_start.forget(name)
         else:
             plan = self._slow_start.season(plan, asked.slow_start, now)
         if plan.node_port_addresses or self._node.direct:
-            plan = self._contested(plan)
+            plan = self._resolve_claims(plan)
         node, held = self._node, self._claims
         owned = tuple([a for a in plan.cluster_ips if held.owns(name, a) and not node.leads_to_host(a)])
         return plan if owned == plan.cluster_ips else replace(plan, cluster_ips=owned)
 
-    def _contested(self, plan: ServicePlan) -> ServicePlan:
+    def _resolve_claims(self, plan: ServicePlan) -> ServicePlan:
         node_ports = (frontend.key for frontend in plan.frontends if frontend.key.address is None)
         places = (key._replace(address=each) for key in node_ports for each in plan.node_port_addresses)
-        found = [*self._claims.contested(places)]
+        found = [*self._claims.find_contested(places)]
         if self._node.direct:
-            found += self._claims.claimed(endpoint_places(plan))
+            found += self._claims.find_claimed(endpoint_places(plan))
         contested = tuple(dict.fromkeys(found))
         return replace(plan, contested=contested) if contested else plan
 
-    def _ejected(
+    def _update_ejection(
         self, service: Service, slices: Sequence[EndpointSlice], asked: Wishes, now: float
     ) -> frozenset[EndpointKey]:
         """Pass a Service's endpoints to ejection if it asks for it; return the ejected ones."""
@@ -185,4 +185,4 @@ class Planner:
         if (known := self.ejected_elsewhere.get(service.name)) is not None:
             return known
         policy = EjectionPolicy(asked.eject_after, asked.eject_for, asked.eject_at_most)
-        return self.ejections.keep(service.name, policy, ejectable(self._node, service, slices, asked), now)
+        return self.ejections.keep(service.name, policy, ejectable_endpoints(self._node, service, slices, asked), now)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from vipwire.model.net import Address, Protocol, is_loopback
-from vipwire.plan.affinity import Memory, held
+from vipwire.plan.affinity import Memory, find_remembered
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.plan import (
     Action,
@@ -96,16 +96,16 @@ def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NO
     frontend = _frontend(plan, packet)
     if frontend is None:
         return _without_frontend(plan, packet)
-    if not _allowed(frontend, packet.source):
+    if not _is_allowed(frontend, packet.source):
         return Dropped("the source is not in loadBalancerSourceRanges", frontend)
     pod = from_pod(plan.node, packet)
     action: Action = frontend.action
     if frontend.short_circuit is not None and (pod or packet.from_node):
         action = frontend.short_circuit
     if isinstance(action, Forward):
-        bound = held(frontend, action, remembered) if action.affinity_seconds is not None else None
+        bound = find_remembered(frontend, action, remembered) if action.affinity_seconds is not None else None
         action = action if bound is None else replace(action, pool=(bound,))
-        return Answered(frontend, action.pool, _masqueraded(action, packet, plan.node, pod=pod))
+        return Answered(frontend, action.pool, _masqueraded_targets(action, packet, plan.node, pod=pod))
     if isinstance(action, Drop):
         return Dropped(f"{frontend.port_name} {action.reason.value}", frontend)
     return Rejected(f"{frontend.port_name} {Reason.NO_ENDPOINTS.value}", frontend)
@@ -121,7 +121,7 @@ def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
     if packet.to_node and serves_node_ports(plan.node, packet.destination):
         keys.append(FrontendKey(None, packet.protocol, packet.port))
     single = [plan.frontends[key] for key in keys if key in plan.frontends]
-    wide = _ranged(plan, packet)
+    wide = _find_range(plan, packet)
     for frontend in (*single, *wide):
         if not _nobody(frontend):
             return frontend
@@ -129,7 +129,7 @@ def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
     return next(iter((*address, *wide, *single)), None)
 
 
-def _ranged(plan: Plan, packet: Packet) -> list[Frontend]:
+def _find_range(plan: Plan, packet: Packet) -> list[Frontend]:
     """Return the range of a packet's port as a frontend of that port; at most one."""
     found = plan.ranges.get((packet.destination, packet.protocol), ())
     return [at_port(wide, packet.port) for wide in found if wide.key.first <= packet.port <= wide.key.last]
@@ -184,11 +184,11 @@ def from_pod(node: NodePlan, packet: Packet) -> bool:
     return False
 
 
-def _allowed(frontend: Frontend, source: Address) -> bool:
+def _is_allowed(frontend: Frontend, source: Address) -> bool:
     return frontend.allowed_sources is None or any(source in prefix for prefix in frontend.allowed_sources)
 
 
-def _masqueraded(action: Forward, packet: Packet, node: NodePlan, *, pod: bool) -> frozenset[Address]:
+def _masqueraded_targets(action: Forward, packet: Packet, node: NodePlan, *, pod: bool) -> frozenset[Address]:
     """Return the targets of a pool that see this node's address.
 
     Packets from elsewhere to an endpoint in this host's network are never masqueraded: their answers pass this node

@@ -73,8 +73,8 @@ class SlowStart(Struct):
             heapq.heappush(self._order, (at, plan.name))
         return replace(
             plan,
-            frontends=tuple(_seasoned(frontend, shares) for frontend in plan.frontends),
-            ranges=tuple(replace(each, frontend=_seasoned(each.frontend, shares)) for each in plan.ranges),
+            frontends=tuple(_scale_frontend(frontend, shares) for frontend in plan.frontends),
+            ranges=tuple(replace(each, frontend=_scale_frontend(each.frontend, shares)) for each in plan.ranges),
         )
 
 
@@ -90,16 +90,16 @@ def _forwards(plan: ServicePlan) -> Iterator[Forward]:
                 yield action
 
 
-def _seasoned(frontend: Frontend, shares: Mapping[Address, int]) -> Frontend:
+def _scale_frontend(frontend: Frontend, shares: Mapping[Address, int]) -> Frontend:
     action, short_circuit = frontend.action, frontend.short_circuit
     return replace(
         frontend,
-        action=_weighed(action, shares) if isinstance(action, Forward) else action,
-        short_circuit=None if short_circuit is None else _weighed(short_circuit, shares),
+        action=_scale_weights(action, shares) if isinstance(action, Forward) else action,
+        short_circuit=None if short_circuit is None else _scale_weights(short_circuit, shares),
     )
 
 
-def _weighed(forward: Forward, shares: Mapping[Address, int]) -> Forward:
+def _scale_weights(forward: Forward, shares: Mapping[Address, int]) -> Forward:
     """Give each target so many tenths of its weight; without weights if all are equal."""
     pool = forward.pool
     full = zip(pool, forward.weights, strict=True)

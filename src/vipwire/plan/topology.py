@@ -74,7 +74,7 @@ def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointS
         best = {}
         for candidate in found:
             old = best.get(candidate.target[:2])
-            if old is None or _worth(candidate) > _worth(old):
+            if old is None or _usability(candidate) > _usability(old):
                 best[candidate.target[:2]] = candidate
     return [best[key] for key in sorted(best)]
 
@@ -88,7 +88,7 @@ def _of_slice(piece: EndpointSlice, port: int, node: str) -> list[Candidate]:
     ]
 
 
-def _worth(candidate: Candidate) -> tuple[bool, bool, bool]:
+def _usability(candidate: Candidate) -> tuple[bool, bool, bool]:
     return candidate.endpoint.ready, candidate.endpoint.serving, candidate.target.local
 
 
@@ -97,29 +97,29 @@ def categorize(
 ) -> Endpoints:
     """Sort endpoints into cluster and local pools, without an `ejected` one while another can take its place."""
     ready = [candidate for candidate in found if candidate.endpoint.ready]
-    ending = _terminating(found) if len(ready) < len(found) else []  # else all are ready
+    ending = _serving_terminating(found) if len(ready) < len(found) else []  # else all are ready
     usable = ready or ending
-    near = _hinted(ready, node) if ready else None
+    near = _hint_test(ready, node) if ready else None
     cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
     local = [candidate for candidate in ready if candidate.target.local]
     ready_local = frozenset([candidate.target.address for candidate in local]) if local else _NONE
     if ending and not local:
         local = [candidate for candidate in ending if candidate.target.local]
     if ejected is not None:
-        cluster, local = _spared(ejected, cluster, usable), _spared(ejected, local)
+        cluster, local = _choose_pool(ejected, cluster, usable), _choose_pool(ejected, local)
     return Endpoints(_pool(cluster), _pool(local) if local else (), bool(usable), ready_local)
 
 
 def anybody(found: Sequence[Candidate]) -> list[Candidate]:
     """Choose the endpoints that may answer, on any node: the ready ones, else terminating ones that still serve."""
-    return [candidate for candidate in found if candidate.endpoint.ready] or _terminating(found)
+    return [candidate for candidate in found if candidate.endpoint.ready] or _serving_terminating(found)
 
 
-def _terminating(found: Iterable[Candidate]) -> list[Candidate]:
+def _serving_terminating(found: Iterable[Candidate]) -> list[Candidate]:
     return [c for c in found if c.endpoint.terminating and c.endpoint.serving]
 
 
-def _spared(ejected: Callable[[Target], bool], *pools: list[Candidate]) -> list[Candidate]:
+def _choose_pool(ejected: Callable[[Target], bool], *pools: list[Candidate]) -> list[Candidate]:
     """Return the first pool without ejected endpoints, or the next one, or at last the whole first pool."""
     left = ([candidate for candidate in pool if not ejected(candidate.target)] for pool in pools)
     return next(filter(None, left), pools[0])
@@ -129,7 +129,7 @@ def _pool(chosen: Iterable[Candidate]) -> Pool:
     return tuple([candidate.target for candidate in chosen])
 
 
-def _hinted(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
+def _hint_test(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
     """Return a test for the hints; None unless every ready endpoint has one and one names this zone or node."""
     first = ready[0].endpoint  # nearly always without hints, so the others need no look
     name, zone = node.name, node.zone

@@ -22,7 +22,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import check_owner, locked, make_folders, netns_inode
+from vipwire.file_io.files import check_owner, hold_lock, make_folders, netns_inode
 
 VARIABLE: Final = "VIPWIRE_SOCKET_DIR"
 """The variable that names another folder."""
@@ -35,7 +35,7 @@ def listen(name: str) -> socket.socket:
     place = _folder()
     _make(place)
     path = place / _file(name)
-    with locked(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
+    with hold_lock(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         _remove_unused(place)
         if path.exists():
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))

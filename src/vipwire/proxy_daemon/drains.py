@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from vipwire.errors import ConfigError
 from vipwire.file_io.file_watch import FileWatch
-from vipwire.file_io.files import locked, make_folders, replace_file
+from vipwire.file_io.files import hold_lock, make_folders, replace_file
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address, parse_address
@@ -94,7 +94,7 @@ def change_orders(
     """
     make_folders(path.parent)
     lock = path.with_suffix(".lock")
-    with locked(os.open(lock, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)):
+    with hold_lock(os.open(lock, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)):
         orders = tuple(change(read_orders(path)))
         document = _Document(_VERSION, tuple(_row(order) for order in orders))
         replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1))

@@ -15,7 +15,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags import explicit_flags
 from vipwire.config.gates import KNOWN_GATES
 from vipwire.config.sections import Series
-from vipwire.errors import UnsupportedError, ungrouped
+from vipwire.errors import UnsupportedError, raise_ungrouped
 from vipwire.file_io.file_watch import FileWatch
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import RequestResult
@@ -135,7 +135,7 @@ class Proxy:
                     record_soon=self._recorder.soon,
                     history=history,
                 )
-                with ungrouped():
+                with raise_ungrouped():
                     reason = await self._serve(parts, recorder, reloader, claim)
         self._recorder.end(reason)
         log.info("stopped; the rules stay", reason=reason)

@@ -133,7 +133,7 @@ def _merge_steps(paths: Sequence[Path]) -> list[Step]:
         if path.outcome is not usual.outcome:
             share = f"{float(path.share) * 100:.3g} % of new connections"
             merged.append(Step("", share, "", ObjectState.DIFFERENT, (Effect(Verdict.DIVERGE),)))
-            merged += path.steps[_common(usual.steps, path.steps) :]
+            merged += path.steps[_count_common(usual.steps, path.steps) :]
     return merged
 
 
@@ -154,7 +154,7 @@ def _insert(merged: list[Step], steps: Sequence[Step]) -> int:
     return len(merged) if own else place
 
 
-def _common(one: Sequence[Step], other: Sequence[Step]) -> int:
+def _count_common(one: Sequence[Step], other: Sequence[Step]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

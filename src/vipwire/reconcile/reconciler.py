@@ -282,7 +282,7 @@ class Reconciler(Generic[K, V]):
         if isinstance(self._backend, Expecting):
             self._backend.expect(self._desired.values())
         observed = self._backend.observe()
-        expected = self._expected(pending, before, observed) if self._started else set()
+        expected = self._collect_expected(pending, before, observed) if self._started else set()
         self._belief = Belief(unowned=observed)
         report.observed = len(self._belief.unowned)
         names = list(self._desired)
@@ -299,7 +299,7 @@ class Reconciler(Generic[K, V]):
         self._trusted = self._started = True
         self._before = {}
 
-    def _expected(
+    def _collect_expected(
         self, names: Sequence[ObjectName], before: Mapping[ObjectName, Rendered[K, V]], observed: Mapping[K, V]
     ) -> set[K]:
         """Collect the objects that pending Services had, unchanged, and their wanted objects that the kernel lacks.

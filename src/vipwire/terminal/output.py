@@ -8,8 +8,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from vipwire.errors import VipwireError, ungrouped
-from vipwire.model.text import visible, visible_lines
+from vipwire.errors import VipwireError, raise_ungrouped
+from vipwire.model.text import escape_invisible, visible_lines
 
 if TYPE_CHECKING:
     import click
@@ -29,20 +29,20 @@ def note(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    _echo(f"warning: {visible(text)}", err=True)
+    _echo(f"warning: {escape_invisible(text)}", err=True)
 
 
 def complain(error: VipwireError | str) -> None:
     """Print an error: one line for each line of its text."""
     for line in str(error).splitlines():
-        _echo(f"error: {visible(line)}", err=True)
+        _echo(f"error: {escape_invisible(line)}", err=True)
 
 
 @contextlib.contextmanager
 def plain_errors(status: int = FAILED) -> Iterator[None]:
     """Print a VipwireError or PermissionError without a traceback, and exit with `status`."""
     try:
-        with ungrouped():
+        with raise_ungrouped():
             yield
     except VipwireError as error:
         complain(error)

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
-from vipwire.errors import ConfigError, ungrouped
+from vipwire.errors import ConfigError, raise_ungrouped
 from vipwire.file_io.files import make_folder
 from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
@@ -96,7 +96,7 @@ def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     claim = claim_ingress(options.folder, options.layout, takeover=options.takeover, command=options.command)
-    with claim as claimed, ungrouped():
+    with claim as claimed, raise_ungrouped():
         return event_loop.run(IngressProcess(options, served()).run(claimed))
 
 

@@ -31,7 +31,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.lease import holder_of, new_lease, released, with_holder
+from vipwire.kube.lease import holder_of, new_lease, with_holder, without_holder
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.text import whole_number
@@ -286,7 +286,7 @@ class Claims:
             self.fall_silent()
             own = own or await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
             if own is not None and holder_of(own) == self.node:
-                await self._objects.replace(LEASES, SYSTEM, released(own, self._now()))
+                await self._objects.replace(LEASES, SYSTEM, without_holder(own, self._now()))
 
     async def _write(self, address: str, holder: str) -> bool:
         """Write the holder of an address if its Lease is as last seen; report success. Raise ApiError."""
@@ -326,7 +326,7 @@ class Claims:
         if found["metadata"]["resourceVersion"] != seen.lease.version:
             return False
         try:
-            await self._objects.replace(LEASES, SYSTEM, released(found, self._now()))
+            await self._objects.replace(LEASES, SYSTEM, without_holder(found, self._now()))
         except ApiError as error:
             if error.code in (404, 409):
                 return False

@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from vipwire import __version__
 from vipwire.config.sections import Logging
-from vipwire.errors import ConfigError, ungrouped
+from vipwire.errors import ConfigError, raise_ungrouped
 from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import load_access
@@ -177,7 +177,7 @@ def run_dns(settings: Settings, feed: Feed) -> None:
             alive.cancel()
 
     cyclic_garbage.look_rarely()
-    with ungrouped():
+    with raise_ungrouped():
         event_loop.run(until_stopped())
 
 

@@ -20,7 +20,7 @@ from vipwire.kube.client import ApiSource
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.proxied import proxy_resources
 from vipwire.logging import log
-from vipwire.model.net import bracketed
+from vipwire.model.net import add_brackets
 from vipwire.process_lifecycle import systemd
 from vipwire.process_lifecycle.supervision import Begun, Supervisor
 from vipwire_up.announcing.announced import Announced
@@ -216,4 +216,4 @@ def servers_in(endpoints: Object) -> Iterator[str]:
         ports = [port["port"] for port in subset.get("ports") or () if port.get("name") == "https"]
         for address in subset.get("addresses") or ():
             host = str(at(address, "ip") or "")
-            yield from (f"https://{bracketed(host)}:{port}" for port in ports if host)
+            yield from (f"https://{add_brackets(host)}:{port}" for port in ports if host)

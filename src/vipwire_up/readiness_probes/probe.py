@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote
 
 from vipwire.http_client.client import Client, Server, reason_of
-from vipwire.model.net import bracketed
+from vipwire.model.net import add_brackets
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.readiness_probes.commands import RunAs, run_command
@@ -61,7 +61,7 @@ async def _connect(host: str, port: int) -> str:
 
 async def _get(action: Object, host: str, port: int) -> str:
     scheme = str(action.get("scheme") or "HTTP").lower()
-    server = Server(f"{scheme}://{bracketed(host)}:{port}", _without_verification() if scheme == "https" else None)
+    server = Server(f"{scheme}://{add_brackets(host)}:{port}", _without_verification() if scheme == "https" else None)
     fields = {str(each["name"]).title(): str(each["value"]) for each in action.get("httpHeaders") or ()}
     target = quote(f"/{str(action.get('path') or '/').removeprefix('/')}", safe="/?&=%:;,@!$'()*+~[]")
     client = Client()

@@ -16,7 +16,7 @@ from tests.proxy.cases.plan_text import plan_lines
 
 from vipwire.config.file import read_config
 from vipwire.kube.manifests.documents import MANIFESTS
-from vipwire.kube.manifests.source import listed, take_inventory
+from vipwire.kube.manifests.source import list_by_kind, take_inventory
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.planner import Planner
@@ -60,7 +60,7 @@ def outcome(given: dict[str, str]) -> dict[str, str]:
     config = read_config(f"{HEADER}mode: {modes[0]}\n{given.get('config', CONFIG)}").config
     objects = given["objects"] if "kind: Node\n" in given["objects"] else f"{given['objects']}\n---\n{NODE}"
     store, problems = Store(), list[Problem]()
-    for event in listed(take_inventory([MANIFESTS.read(objects, "case.yaml")], Kind.SERVICE), Kind):
+    for event in list_by_kind(take_inventory([MANIFESTS.read(objects, "case.yaml")], Kind.SERVICE), Kind):
         problems += store.apply(event)
     found = {"problems": "".join(f"{problem}\n" for problem in problems)} if problems else {}
     own = store.nodes["node-1"].addresses

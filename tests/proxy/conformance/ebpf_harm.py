@@ -39,7 +39,7 @@ def _mislead(family: Family, frontends: Map, slots: Map, key: bytes) -> None:
     """Point the first slot of a frontend to no endpoint."""
     first, *_ = FRONTEND.unpack(frontends.lookup(key) or b"")
     nobody = endpoint_slot(parse_address("192.0.2.1" if family is Family.IPV4 else "2001:db8::1"), 9)
-    with slots.mapped(write=True) as view:
+    with slots.map_memory(write=True) as view:
         view[first * slot_size(family) : (first + 1) * slot_size(family)] = nobody
 
 

@@ -28,7 +28,7 @@ from vipwire.inspect.node.situation import Kernel, Situation, machine_addresses,
 from vipwire.inspect.node.slow_start import grown
 from vipwire.inspect.node.source import node_name
 from vipwire.kube.manifests.documents import MANIFESTS
-from vipwire.kube.manifests.source import Inventory, ManifestSource, differences, listed
+from vipwire.kube.manifests.source import Inventory, ManifestSource, differences, list_by_kind
 from vipwire.linux.host.addresses import global_addresses
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address
@@ -200,7 +200,7 @@ class _Objects:
     def read(self) -> None:
         """Read what was written since the last call."""
         before, self._inventory = self._inventory, self._source.scan()
-        events = listed(self._inventory, Kind) if before is None else differences(before, self._inventory)
+        events = list_by_kind(self._inventory, Kind) if before is None else differences(before, self._inventory)
         for event in events:
             self._store.apply(event)
         names = self._store.take_touched()

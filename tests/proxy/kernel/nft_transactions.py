@@ -32,7 +32,7 @@ def commit(netlink: NetlinkSocket, operations: Sequence[Operation]) -> None:
     assert answers, "the kernel answers every transaction"
     for answer in answers:
         if answer.errno:
-            raise Refused(answer, encode.refused(operations, first, answer.sequence))
+            raise Refused(answer, encode.find_refused(operations, first, answer.sequence))
 
 
 def dump(netlink: NetlinkSocket, kind: MessageType, request: bytes, read: Callable[[memoryview], T]) -> list[T]:

@@ -59,7 +59,7 @@ def led(pins: NodePins, family: Family, key: bytes) -> int:
 def hit(pins: NodePins, family: Family, key: bytes, numbers: tuple[int, ...]) -> None:
     """Count so many connections more in a frontend's slots, as a program does."""
     first = led(pins, family, key) * NUMBER
-    with closing(pins.held(f"hits{version(family)}").mapped(write=True)) as view:
+    with closing(pins.held(f"hits{version(family)}").map_memory(write=True)) as view:
         for at, number in zip(range(first, first + NUMBER * len(numbers), NUMBER), numbers, strict=True):
             view[at : at + NUMBER] = struct.pack("=Q", number + struct.unpack_from("=Q", view, at)[0])
 
@@ -115,7 +115,7 @@ def test_what_is_counted_before_programs_know_the_larger_maps_is_kept(pins: Node
     write(tables, {}, whole)
     first, smaller = led(pins, Family.IPV4, key), Map(os.dup(pins.held("hits4").descriptor))
     tables.grow(whole)
-    with closing(smaller.mapped(write=True)) as view:
+    with closing(smaller.map_memory(write=True)) as view:
         view[first * NUMBER] = 3
     smaller.close()
     tables.collect_outgrown_counts()
@@ -125,7 +125,7 @@ def test_what_is_counted_before_programs_know_the_larger_maps_is_kept(pins: Node
 def test_only_what_frontends_lead_to_now_is_taken_from_slots(pins: NodePins) -> None:
     """A process that was killed may have left numbers in slots that nobody uses."""
     tables, whole = Tables(Family.IPV4, pins), objects(Family.IPV4, 1, 3)
-    with closing(pins.take("hits4").mapped(write=True)) as view:
+    with closing(pins.take("hits4").map_memory(write=True)) as view:
         view[: 4 * NUMBER] = b"\1" * 4 * NUMBER
     write(tables, {}, whole)
     assert counted(pins, Family.IPV4) == {}

@@ -23,7 +23,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.inspect.check import facts
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.pins import open_pinned, pin
-from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load, look_at_link, update_link
+from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load, look_at_link, update_link
 from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf import probe as trying
@@ -132,10 +132,10 @@ def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins, cgrou
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:
         pins.put_in_force(HOOKS, settings())
-        assert all(attached(target, hook)[0] for hook in HOOKS)
+        assert all(list_attached(target, hook)[0] for hook in HOOKS)
         assert pins.remove()
         assert not pins.remove()
-        assert not any(attached(target, hook)[0] for hook in HOOKS)
+        assert not any(list_attached(target, hook)[0] for hook in HOOKS)
     finally:
         os.close(target)
 
@@ -219,7 +219,7 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
     probe(cgroup)
     assert lacks(cgroup) == ""
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
-    assert not any(attached(target, hook)[0] for hook in HOOKS)
+    assert not any(list_attached(target, hook)[0] for hook in HOOKS)
     code = bytes.fromhex("b700000001000000" + "9500000000000000")
     theirs = load("connect4", code, "GPL", "theirs")
     bpf(BpfCommand.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
@@ -245,8 +245,8 @@ def test_all_programs_are_listed_that_a_cgroup_and_the_one_above_it_have(cgroup:
         code = bytes.fromhex("b700000001000000" + "9500000000000000")
         opened.append(program := load("connect4", code, "GPL", "theirs"))
         opened.extend(create_link(program, target, "connect4") for target in (outer, inner) for _ in range(40))
-        assert len(attached(inner, "connect4")[0]) == 40
-        assert len(attached(inner, "connect4", effective=True)[0]) >= 80
+        assert len(list_attached(inner, "connect4")[0]) == 40
+        assert len(list_attached(inner, "connect4", effective=True)[0]) >= 80
     finally:
         for descriptor in reversed(opened):
             os.close(descriptor)
@@ -353,7 +353,7 @@ def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:
     everything = Settings.read(settings())._replace(connected=True, affinity=True)
     constants = Map.constants("constants", everything.packed)
     for hook in HOOKS:
-        os.close(load(hook, binary.linked(f"cgroup/{hook}", maps, constants.descriptor), "Proprietary", "test"))
+        os.close(load(hook, binary.link_program(f"cgroup/{hook}", maps, constants.descriptor), "Proprietary", "test"))
     constants.close()
     with suppress(OSError):
         pins.close()

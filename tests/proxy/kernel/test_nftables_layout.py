@@ -175,7 +175,7 @@ def test_what_was_committed_is_what_is_dumped(netlink: NetlinkSocket, *, by_nft:
 
 def test_tables_chains_and_rules_are_dumped_with_what_they_are(netlink: NetlinkSocket) -> None:
     commit(netlink, operations())
-    (table,) = dump(netlink, MessageType.GETTABLE, encode.list_tables(), decode.table)
+    (table,) = dump(netlink, MessageType.GETTABLE, encode.list_tables(), decode.decode_table)
     assert (table.family, table.name) == (2, "vipwire")
     chains = dump(netlink, MessageType.GETCHAIN, encode.list_objects(Family.IPV4, "vipwire"), decode.chain)
     hooks = {"nat-prerouting": NetfilterHook("nat", 0, -100, "accept")}

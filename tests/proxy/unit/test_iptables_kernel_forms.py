@@ -6,7 +6,7 @@ import pytest
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import message
-from vipwire.linux.netlink.attributes import attribute, nested
+from vipwire.linux.netlink.attributes import attribute, encode_nested
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import list_rules
 from vipwire.model.net import Family
@@ -102,7 +102,7 @@ def dump_of(rules: Sequence[str], *more: bytes) -> bytes:
         counted = whole[: at - 8] + b"counted!" + whole[at:]
         handles = [attribute(wire.RULE_HANDLE, number.to_bytes(8))]
         handles += [attribute(3, bytes(8))] * (number > 1)  # NFTA_RULE_POSITION
-        body = b"".join((REQUEST, *handles, nested(wire.RULE_EXPRESSIONS, counted), *more))
+        body = b"".join((REQUEST, *handles, encode_nested(wire.RULE_EXPRESSIONS, counted), *more))
         found += message.encode(0xA06, 2, 7, body)
     return bytes(found)
 

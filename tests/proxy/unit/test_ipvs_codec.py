@@ -7,7 +7,7 @@ from tests.fakes.values import cidr, ip
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import ipset, ipvs
-from vipwire.linux.netlink.attributes import attribute, attributes, nested
+from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested
 from vipwire.linux.netlink.ipset import IpsetEntry, IpsetSpec, SetType
 from vipwire.linux.netlink.ipvs import (
     Command,
@@ -64,13 +64,13 @@ def test_the_kernels_own_flag_is_no_flag_of_ours() -> None:
             attribute(7, struct.pack("=II", 0x02, 0xFFFFFFFF)),
         )
     )
-    assert ipvs.decode_service(memoryview(command(1, nested(1, inside))))[2] == Scheduling("rr")
+    assert ipvs.decode_service(memoryview(command(1, encode_nested(1, inside))))[2] == Scheduling("rr")
 
 
 def test_a_list_counts_once_two_in_a_row_name_the_same() -> None:
     """What goes while the kernel lists lets it pass over others; what they have counted may differ."""
     one, two, three = (
-        command(Command.GET_SERVICE, nested(1, ipvs.identity(Family.IPV4, server)) + attribute(12, bytes(40)))
+        command(Command.GET_SERVICE, encode_nested(1, ipvs.identity(Family.IPV4, server)) + attribute(12, bytes(40)))
         for server in (WEB, WEB._replace(port=81), MARKED)
     )
     counted = memoryview(one[:-1] + b"\7")
@@ -85,7 +85,7 @@ def test_a_dest_reads_back() -> None:
     payload = ipvs.dest_command(Command.NEW_DEST, Family.IPV4, real, Forwarding(3, Method.TUNNEL))
     dest = attributes(attributes(payload, 4)[2])
     extra = attribute(7, struct.pack("=I", 5)) + attribute(8, struct.pack("=I", 6))
-    again = command(Command.NEW_DEST, nested(2, *(attribute(k, bytes(v)) for k, v in dest.items()), extra))
+    again = command(Command.NEW_DEST, encode_nested(2, *(attribute(k, bytes(v)) for k, v in dest.items()), extra))
     state = ipvs.decode_dest(memoryview(again))
     assert (state.address, state.port, state.forwarding) == (real.address, 8080, Forwarding(3, Method.TUNNEL))
     assert (state.active, state.inactive) == (5, 6)

@@ -19,8 +19,8 @@ from vipwire.kube.lease import (
     holder_of,
     new_lease,
     release,
-    released,
     with_holder,
+    without_holder,
 )
 
 SECONDS = 15
@@ -68,7 +68,7 @@ def test_the_content_of_a_lease_that_changes_hands() -> None:
     }
     renewed = with_holder(first, "first", SECONDS, at(9))
     assert renewed["spec"] == first["spec"] | {"renewTime": "1970-01-01T00:00:09.000000Z"}
-    ended = released(renewed, at(10))
+    ended = without_holder(renewed, at(10))
     assert (holder_of(ended), duration_of(ended, SECONDS), ended["spec"]["leaseTransitions"]) == ("", 1.0, 0)
     second = with_holder(ended, "second", SECONDS, at(11))
     assert (second["spec"]["leaseTransitions"], second["spec"]["acquireTime"][17:19]) == (1, "11")

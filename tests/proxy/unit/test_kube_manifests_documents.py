@@ -9,7 +9,7 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import DecodeError
 from vipwire.kube.manifests.documents import MANIFESTS, Manifest
-from vipwire.kube.manifests.source import differences, listed, take_inventory
+from vipwire.kube.manifests.source import differences, list_by_kind, take_inventory
 from vipwire.watched_objects.event import Deleted, Kind, Object, Upserted
 
 
@@ -126,7 +126,7 @@ def test_the_file_that_sorts_first_has_an_object() -> None:
 
 
 def test_every_kind_is_listed_even_when_empty() -> None:
-    events = list(listed(take_inventory([read(service(1))], Kind.SERVICE), Kind))
+    events = list(list_by_kind(take_inventory([read(service(1))], Kind.SERVICE), Kind))
     assert {event.kind: len(event.objects) for event in events} == {
         Kind.SERVICE: 1,
         Kind.ENDPOINT_SLICE: 0,

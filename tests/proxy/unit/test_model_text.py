@@ -14,7 +14,7 @@ from rich.text import Text
 from vipwire.config.sections import Logging
 from vipwire.inspect.command import show
 from vipwire.logging import log
-from vipwire.model.text import visible, visible_document, visible_lines
+from vipwire.model.text import escape_invisible, visible_document, visible_lines
 from vipwire.terminal.output import complain
 
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -25,10 +25,10 @@ documents = st.recursive(texts | st.integers(), lambda inner: st.lists(inner) | 
 
 @given(texts)
 def test_whatever_acts_is_an_escape_and_the_rest_stays(text: str) -> None:
-    shown = visible(text)
+    shown = escape_invisible(text)
     assert not ACTS.search(shown)
     assert "\n" not in shown
-    assert visible(shown) == shown
+    assert escape_invisible(shown) == shown
     if shown == text:
         assert not ACTS.search(text)
 

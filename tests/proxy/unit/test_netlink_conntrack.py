@@ -4,7 +4,7 @@ import pytest
 from tests.fakes.conntrack import encode_flow
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, nested
+from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested
 from vipwire.linux.netlink.conntrack import (
     CT_DELETE,
     CT_GET,
@@ -61,21 +61,21 @@ def test_shapes_of_the_same_length_do_not_mix() -> None:
 
 
 def test_a_flow_without_ports_has_ports_of_zero() -> None:
-    ends = nested(1, attribute(1, LOOPBACK), attribute(2, VIP))
-    icmp = nested(2, attribute(1, b"\1"), attribute(4, b"\0\7"), attribute(5, b"\x08"), attribute(6, b"\0"))
-    message = struct.pack("=BBH", 2, 0, 0) + nested(1, ends, icmp) + nested(2, ends, icmp)
+    ends = encode_nested(1, attribute(1, LOOPBACK), attribute(2, VIP))
+    icmp = encode_nested(2, attribute(1, b"\1"), attribute(4, b"\0\7"), attribute(5, b"\x08"), attribute(6, b"\0"))
+    message = struct.pack("=BBH", 2, 0, 0) + encode_nested(1, ends, icmp) + encode_nested(2, ends, icmp)
     flow = decode(memoryview(message))
     assert (flow.protocol, flow.source_port, flow.destination_port, flow.timeout) == (1, 0, 0, 0)
     assert FlowDecoder().decode(memoryview(message)) == flow
 
 
 def test_the_zone_of_a_flow_may_be_that_of_its_original_tuple() -> None:
-    ends = nested(1, attribute(1, LOOPBACK), attribute(2, VIP))
-    ports = nested(2, attribute(1, b"\x11"), attribute(2, b"\0\7"), attribute(3, b"\0\x08"))
+    ends = encode_nested(1, attribute(1, LOOPBACK), attribute(2, VIP))
+    ports = encode_nested(2, attribute(1, b"\x11"), attribute(2, b"\0\7"), attribute(3, b"\0\x08"))
     zone = attribute(3, b"\0\x09")
     header = struct.pack("=BBH", 2, 0, 0)
-    assert decode(memoryview(header + nested(1, ends, ports, zone) + nested(2, ends, ports))).zone == 9
-    assert decode(memoryview(header + nested(1, ends, ports) + nested(2, ends, ports, zone))).zone == 0
+    assert decode(memoryview(header + encode_nested(1, ends, ports, zone) + encode_nested(2, ends, ports))).zone == 9
+    assert decode(memoryview(header + encode_nested(1, ends, ports) + encode_nested(2, ends, ports, zone))).zone == 0
     assert decode(memoryview(encode_flow(FLOW4._replace(zone=11)))).zone == 11
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.conntrack import encode_flow
 from tests.fakes.values import ip
 
-from vipwire.linux.netlink.attributes import attribute, attributes, nested
+from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested
 from vipwire.linux.netlink.conntrack import CT_DELETE, CT_GET, CT_NEW, STATUS_SEEN_REPLY, Flow
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, encode
 from vipwire.linux.netlink.socket_filter import (
@@ -82,7 +82,7 @@ def flow(pod: Address = POD, status: int = 0, protocol: Protocol = Protocol.TCP)
 def told(kind: int, of: Flow, flags: int = 0, state: int | None = SYN_SENT) -> bytes:
     payload = encode_flow(of)
     if state is not None:
-        payload += nested(4, nested(1, attribute(1, bytes((state,)))))
+        payload += encode_nested(4, encode_nested(1, attribute(1, bytes((state,)))))
     return encode(kind, flags, 0, payload)
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.proxy.unit.test_netlink_dump_whole import Kernel, done
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, nested, string, u32be
+from vipwire.linux.netlink.attributes import attribute, encode_nested, string, u32be
 from vipwire.linux.netlink.message import NLM_F_DUMP_INTR, encode
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.decode import chain_names
@@ -14,7 +14,7 @@ from vipwire.model.net import Family
 NAT = string(wire.CHAIN_TABLE, "nat")
 HANDLE = attribute(wire.CHAIN_HANDLE, bytes(8))
 USE = u32be(6, 1)
-HOOK = nested(wire.CHAIN_HOOK, u32be(wire.HOOK_NUMBER, 0), u32be(wire.HOOK_PRIORITY, 0))
+HOOK = encode_nested(wire.CHAIN_HOOK, u32be(wire.HOOK_NUMBER, 0), u32be(wire.HOOK_PRIORITY, 0))
 
 
 def chain(*attributes: bytes, flags: int = 2) -> bytes:

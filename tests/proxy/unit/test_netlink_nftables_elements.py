@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, nested, string
+from vipwire.linux.netlink.attributes import attribute, encode_nested, string
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import Element, VerdictData, decode_elements, element, encode_element
 from vipwire.linux.netlink.nftables.wire import Code
@@ -14,7 +14,7 @@ KEY, DATA = bytes(range(16)), b"\x0a\x80\0\1\x1f\x90\0\0"
 def listed(*blobs: bytes) -> memoryview:
     """Wrap elements as a dump's message does."""
     head = string(wire.ELEMENTS_TABLE, "vipwire") + string(wire.ELEMENTS_SET, "endpoints")
-    return memoryview(wire.header(2) + head + nested(wire.ELEMENTS_LIST, *blobs))
+    return memoryview(wire.header(2) + head + encode_nested(wire.ELEMENTS_LIST, *blobs))
 
 
 def as_the_kernel_lists(blob: bytes) -> bytes:
@@ -104,4 +104,4 @@ def test_an_empty_list_has_no_elements() -> None:
 
 def test_an_element_without_a_key_is_no_element() -> None:
     with pytest.raises(DecodeError, match="no key"):
-        list(decode_elements(listed(nested(wire.LIST_ELEMENT)), 16, 8))
+        list(decode_elements(listed(encode_nested(wire.LIST_ELEMENT)), 16, 8))

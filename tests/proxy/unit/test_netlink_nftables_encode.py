@@ -25,7 +25,7 @@ def test_a_transaction_is_numbered_without_gaps_and_asks_once_for_an_answer() ->
 
 def test_a_refusal_leads_to_its_operation() -> None:
     operations = [encode.new_chain(FAMILY, "t", name) for name in ("a", "b")]
-    found = [encode.refused(operations, 7, sequence) for sequence in (6, 7, 8, 9, 10)]
+    found = [encode.find_refused(operations, 7, sequence) for sequence in (6, 7, 8, 9, 10)]
     assert found == [None, None, operations[0], operations[1], None]
 
 
@@ -43,7 +43,7 @@ def test_elements_are_packed_so_that_no_attribute_is_too_long() -> None:
 
 def test_what_was_encoded_can_be_decoded() -> None:
     table = encode.new_table(Family.IPV6, "vipwire", "Services")
-    assert decode.table(memoryview(table.payload)) == decode.ListedTable(10, "vipwire", 0)
+    assert decode.decode_table(memoryview(table.payload)) == decode.ListedTable(10, "vipwire", 0)
     hook = NetfilterHook("filter", encode.HOOKS["input"], -110, "drop")
     chain = encode.new_chain(FAMILY, "vipwire", "in", hook)
     assert decode.chain(memoryview(chain.payload)) == decode.ListedChain(2, "vipwire", "in", 0, hook)
@@ -51,7 +51,9 @@ def test_what_was_encoded_can_be_decoded() -> None:
     assert decode.rule(memoryview(rule.payload)) == decode.ListedNftRule(2, "vipwire", "in", 0, b"\4\0\1\0")
 
 
-@pytest.mark.parametrize("read", [decode.table, decode.chain, decode.rule, decode.declaration, decode.generation])
+@pytest.mark.parametrize(
+    "read", [decode.decode_table, decode.chain, decode.rule, decode.declaration, decode.generation]
+)
 def test_messages_that_lack_what_they_must_have_are_refused(read: object) -> None:
     assert callable(read)
     for payload in (b"", b"\2\0\0", wire.header(2)):

@@ -139,7 +139,7 @@ def test_a_limit_of_inotify_is_told_once_and_the_file_is_read_all_the_same(
             await contents.aclose()  # type: ignore[attr-defined]
         return seen
 
-    monkeypatch.setattr("vipwire.file_io.file_watch._checked", refused)
+    monkeypatch.setattr("vipwire.file_io.file_watch._check_result", refused)
     monkeypatch.setattr("vipwire.file_io.file_watch._LOOK_SECONDS", 0.01)
     assert asyncio.run(follow()) == [b"old", b"new"] * 2
     (told,) = [record for record in caplog.records if record.levelname == "WARNING"]

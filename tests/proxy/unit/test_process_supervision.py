@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from vipwire.errors import ConfigError, UnsupportedError, VipwireError, told_plainly, ungrouped
+from vipwire.errors import ConfigError, UnsupportedError, VipwireError, raise_ungrouped, told_plainly
 from vipwire.process_lifecycle.supervision import Begun, Guard, Supervisor, in_short
 
 
@@ -142,9 +142,9 @@ def test_what_an_operator_is_told_is_found_in_groups_of_nothing_else() -> None:
 
 
 def test_ungrouped_raises_the_operators_error_itself() -> None:
-    with pytest.raises(ConfigError, match="first"), ungrouped():
+    with pytest.raises(ConfigError, match="first"), raise_ungrouped():
         raise ExceptionGroup("", [ConfigError("first")])
-    with pytest.raises(ExceptionGroup), ungrouped():
+    with pytest.raises(ExceptionGroup), raise_ungrouped():
         raise ExceptionGroup("", [ConfigError("first"), ValueError()])
-    with pytest.raises(UnsupportedError), ungrouped():
+    with pytest.raises(UnsupportedError), raise_ungrouped():
         raise UnsupportedError("plain")

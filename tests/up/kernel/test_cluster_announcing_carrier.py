@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.own_network import run
 from tests.up.kernel.test_cluster_controllers_announce import V4, hardware, neighbour, until_it_knows
 
-from vipwire.errors import VipwireError, ungrouped
+from vipwire.errors import VipwireError, raise_ungrouped
 from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
@@ -164,7 +164,7 @@ def test_an_interface_that_another_one_has_replaced_is_begun_anew_with() -> None
 
     async def scenario() -> None:
         leases = Leases()
-        with ungrouped():
+        with raise_ungrouped():
             async with asyncio.timeout(60), announcing(leases):
                 await leases.until_held(OWN, "n1")
                 run("ip link del near")

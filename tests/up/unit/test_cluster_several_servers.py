@@ -17,7 +17,7 @@ from tests.up.unit.etcd_here import Etcd, members
 from tests.up.unit.store_here import etcd_store, now, prefix, settings
 from tests.up.unit.up_here import Up, up
 
-from vipwire.errors import ungrouped
+from vipwire.errors import raise_ungrouped
 from vipwire.kube.access.access import load_access
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.change import Options
@@ -232,7 +232,7 @@ def test_a_server_that_is_killed_and_started_again_has_its_lease_at_once(etcd: E
 
 async def begin(folder: Path, **flags: Any) -> None:
     """Run a server until it has begun. Raise what it says if it does not."""
-    with ungrouped():
+    with raise_ungrouped():
         async with up(folder, **flags):
             pass
 

@@ -174,7 +174,7 @@ def nft_tables() -> tuple[ForeignTable, ...] | None:
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables()):
-                table = decode.table(payload)
+                table = decode.decode_table(payload)
                 chains[_table_name(table.family, table.name)] = []
             for payload in netlink.dump(MessageType.GETCHAIN, encode.list_tables()):
                 with contextlib.suppress(DecodeError):  # hooks of other families have another form

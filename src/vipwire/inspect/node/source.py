@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vipwire.config.configuration import Config
-from vipwire.errors import ConfigError, ungrouped
+from vipwire.errors import ConfigError, raise_ungrouped
 from vipwire.kube.access.access import Access, kubectls, load_access, of_this_machine
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.contact import Health
@@ -91,7 +91,7 @@ async def _run(
         if not store.waiting:
             listed.set()
 
-    with ungrouped():
+    with raise_ungrouped():
         async with asyncio.TaskGroup() as group:
             task = group.create_task(source.run(emit), name="source")
             await _wait(source, store, listed, patience)

@@ -12,7 +12,7 @@ from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.ejection import EndpointKey
-from vipwire.plan.frontends import not_drained, out_of
+from vipwire.plan.frontends import leave_out_drained, out_of
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Target
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
@@ -37,7 +37,7 @@ class _PortEndpoints(NamedTuple):
 
 def _endpoints_of(store: Store, side: FamilyView, service: Service, port: ServicePort) -> _PortEndpoints:
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
-    taken = not_drained(found, read_wishes(service), side.node, service.name)
+    taken = leave_out_drained(found, read_wishes(service), side.node, service.name)
     until = side.ejected_of(service.name)
     pools = categorize(taken, side.node, out_of(frozenset(until), port.protocol))
     return _PortEndpoints(found, taken, pools, until)

@@ -49,7 +49,7 @@ Witness: TypeAlias = Callable[[RequestResult], None]
 """Receives every request, for metrics."""
 
 
-def ignored(_answered: RequestResult) -> None:
+def ignore_result(_answered: RequestResult) -> None:
     """Do nothing: the default witness."""
 
 
@@ -62,7 +62,7 @@ class Connection:
         user_agent: str,
         *,
         answer_timeout: float = ANSWER_TIMEOUT,
-        witness: Witness = ignored,
+        witness: Witness = ignore_result,
         places: Callable[[frozenset[AddressPort]], None] | None = None,
     ) -> None:
         """`places` receives the addresses of connections before they are made."""

@@ -22,11 +22,11 @@ from vipwire.kube.proxied import ENDPOINT_SLICES, NODES, SERVICE_CIDRS, SERVICES
 from vipwire.kube.resource import (
     BROKEN,
     Resource,
+    describe_unexpected,
     document_name,
     explain,
+    format_value,
     name_of,
-    printable,
-    unexpected,
     without_nulls,
 )
 from vipwire.model.names import ObjectName
@@ -120,7 +120,7 @@ class ManifestReader(Generic[K, T]):
 
         A file whose name ends in `.json` is JSON, any other is YAML.
         """
-        file = printable(file)
+        file = format_value(file)
         entries: list[ManifestObject[K, T]] = []
         problems, ignored, nameless = list[Problem](), set[str](), 0
         for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
@@ -138,7 +138,7 @@ class ManifestReader(Generic[K, T]):
                     if len(problems) + nameless > _MOST_STRANGE:
                         break
             except Exception as error:  # noqa: BLE001 - an error in one document must not stop the others
-                problems.append(file_problem(file, f"document {index + 1}", unexpected(error)))
+                problems.append(file_problem(file, f"document {index + 1}", describe_unexpected(error)))
             if len(problems) + nameless > _MOST_STRANGE:
                 raise DecodeError(
                     f"document {index + 1}: more than {_MOST_STRANGE:,} documents are not objects with a name"
@@ -177,13 +177,13 @@ def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ..
     except BROKEN as error:
         field, message = explain(error)
     except Exception as error:  # noqa: BLE001 - an error in one object must not stop the others
-        field, message = "", unexpected(error)
+        field, message = "", describe_unexpected(error)
     return (), (Problem(kind.word, document_name(document), field, message),)
 
 
 def file_problem(file: str, place: str, message: str) -> Problem:
     """Build a problem of a file, or of a place in it without an object's name."""
-    return Problem("Manifest", ObjectName("", printable(file)), place, message)
+    return Problem("Manifest", ObjectName("", format_value(file)), place, message)
 
 
 def _parse(text: str, *, json_only: bool) -> list[object]:
@@ -222,8 +222,8 @@ def _objects(document: object, version: str, depth: int, kind: str = "") -> Iter
     if not isinstance(document, dict):
         yield f"is {type(document).__name__}, not an object"
         return
-    kind = printable(document.get("kind") or kind)
-    version = printable(document.get("apiVersion") or version)
+    kind = format_value(document.get("kind") or kind)
+    version = format_value(document.get("apiVersion") or version)
     items = document.get("items")
     if not kind or not version:
         yield f"{document_name(document)} has no {'apiVersion' if kind else 'kind'}"

@@ -28,7 +28,7 @@ from vipwire.errors import ConfigError, DecodeError
 from vipwire.file_io.file_watch import FileWatch
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.documents import Manifest, ManifestObject, ManifestReader, file_problem
-from vipwire.kube.resource import printable, unexpected
+from vipwire.kube.resource import describe_unexpected, format_value
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.watched_objects.event import Deleted, EventOf, K, Listed, T, Upserted
@@ -88,7 +88,7 @@ def take_inventory(
     return Inventory(objects, problems)
 
 
-def listed(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K, T]]:
+def list_by_kind(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K, T]]:
     """Yield one `Listed` for every kind, also for empty ones, because the start waits for each."""
     for kind in kinds:
         objects = tuple(value for (of, _), value in inventory.objects.items() if of is kind)
@@ -164,7 +164,7 @@ class ManifestSource(Generic[K, T]):
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
         """Emit everything once, then changes, until cancelled. `emit` must be quick and must not raise."""
         inventory = await asyncio.to_thread(self.scan)
-        for first in listed(inventory, self._reader.kinds):
+        for first in list_by_kind(inventory, self._reader.kinds):
             emit(first)
         self._note_health(synced=True)
         while True:
@@ -239,9 +239,9 @@ class ManifestSource(Generic[K, T]):
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not os.path.islink(name):  # noqa: PTH114 - as above
                 return None
-            return _broken(name, known, _UNREAD, error)
+            return _keep_old_objects(name, known, _UNREAD, error)
         except Exception as error:  # noqa: BLE001 - an error in one file must not stop the others
-            return _broken(name, known, _signature(status), error)
+            return _keep_old_objects(name, known, _signature(status), error)
         if manifest.problems and known is not None:
             manifest = _with_missing(manifest, known.manifest)
         if manifest.ignored:
@@ -271,8 +271,8 @@ def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[
     return replace(manifest, entries=(*manifest.entries, *missing))
 
 
-def _broken(name: str, known: _File[K, T] | None, signature: Signature, error: Exception) -> _File[K, T]:
-    good: Manifest[K, T] = known.manifest if known else Manifest(printable(name))
+def _keep_old_objects(name: str, known: _File[K, T] | None, signature: Signature, error: Exception) -> _File[K, T]:
+    good: Manifest[K, T] = known.manifest if known else Manifest(format_value(name))
     return _File(signature, good, file_problem(name, *_place(error)))
 
 
@@ -328,5 +328,5 @@ def _place(error: Exception) -> tuple[str, str]:
     if isinstance(error, DecodeError):
         where, _, message = str(error).partition(": ")
         return where, f"{message}; its last valid objects stay"
-    reason = (error.strerror or error) if isinstance(error, OSError) else unexpected(error)
+    reason = (error.strerror or error) if isinstance(error, OSError) else describe_unexpected(error)
     return "", f"cannot read the file, its last valid objects stay: {reason}"

@@ -54,7 +54,7 @@ class ObjectFile:
     constants: bytes
     licence: str
 
-    def linked(self, section: str, maps: Mapping[str, int], constants: int) -> bytes:
+    def link_program(self, section: str, maps: Mapping[str, int], constants: int) -> bytes:
         """Return a program's instructions with descriptors of maps in them; `constants` is that of .rodata."""
         code = bytearray(self.programs[section])
         for each in self.relocations.get(section, ()):
@@ -111,10 +111,10 @@ def read_object(data: bytes) -> ObjectFile:
         )
     except (struct.error, IndexError, KeyError, ValueError, StopIteration) as error:
         raise DecodeError(f"not an object file of BPF programs: {error}") from error
-    return _checked(found)
+    return _check_file(found)
 
 
-def _checked(found: ObjectFile) -> ObjectFile:
+def _check_file(found: ObjectFile) -> ObjectFile:
     for section, relocations in found.relocations.items():
         for each in relocations:
             fits = each.offset % 8 == 0 and 0 <= each.offset <= len(found.programs.get(section, b"")) - 16

@@ -124,7 +124,7 @@ class Map:
                 return
             first = False
 
-    def mapped(self, *, write: bool) -> mmap.mmap:
+    def map_memory(self, *, write: bool) -> mmap.mmap:
         each = stride(self.shape)
         size = -(-self.shape.max_entries * each // mmap.PAGESIZE) * mmap.PAGESIZE
         access = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)

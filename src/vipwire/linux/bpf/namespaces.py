@@ -92,10 +92,10 @@ def cookie_of(path: Path) -> int:
 def within(path: Path, action: Callable[[], T]) -> T:
     """Call `action` in another network namespace, in a thread of its own. Needs CAP_SYS_ADMIN."""
     with ThreadPoolExecutor(1, "network namespace") as thread:
-        return thread.submit(_entered, path, action).result()
+        return thread.submit(_run_inside, path, action).result()
 
 
-def _entered(path: Path, action: Callable[[], T]) -> T:
+def _run_inside(path: Path, action: Callable[[], T]) -> T:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:

@@ -115,7 +115,7 @@ def look_at_link(descriptor: int) -> BpfLink:
     return BpfLink(number, running, cgroup, hook)
 
 
-def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[int, ...], int]:
+def list_attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[int, ...], int]:
     """List the numbers of a cgroup's programs in order, and the flags with which they were attached.
 
     `effective`: those that the kernel calls for its sockets, including programs of the cgroups above.

@@ -80,7 +80,7 @@ class FlowTable:
         try:
             self._reader = NetlinkSocket(NETLINK_NETFILTER)
         except OSError as error:
-            raise _unsupported(error) from error
+            raise _explain_error(error) from error
         # A socket of its own, because answers to deletions must not mix with a dump.
         self._deleter = NetlinkSocket(NETLINK_NETFILTER)
         self._decoder = FlowDecoder()
@@ -109,7 +109,7 @@ class FlowTable:
                 if protocol in (None, flow.protocol) and destination_port in (0, flow.destination_port):
                     yield flow
         except NetlinkError as error:
-            raise _unsupported(error) from error
+            raise _explain_error(error) from error
 
     def offloaded(self, family: Family) -> int:
         """Count a family's flows in flowtables. Raise DumpInterruptedError as `flows`."""
@@ -118,7 +118,7 @@ class FlowTable:
             payloads = self._reader.dump(CT_GET, status_request(family, STATUS_OFFLOADED))
             return sum(bool(self._decoder.decode(each).status & STATUS_OFFLOADED) for each in payloads)
         except NetlinkError as error:
-            raise _unsupported(error) from error
+            raise _explain_error(error) from error
 
     def delete(self, flows: Iterable[Flow]) -> int:
         """Delete these flows; return the number deleted. Flows that are gone are no error.
@@ -181,7 +181,7 @@ class FlowTable:
         return FlowDeletions(examined, deleted, complete=False)
 
 
-def _unsupported(error: OSError) -> UnsupportedError | OSError:
+def _explain_error(error: OSError) -> UnsupportedError | OSError:
     """Turn errors of missing rights or kernel support into UnsupportedError; return others unchanged."""
     if error.errno == errno.EPERM:
         return UnsupportedError(

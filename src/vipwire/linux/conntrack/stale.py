@@ -168,14 +168,14 @@ def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:
     ranges = False
     for old, new in changes:
         if old is not None and new is not None and new.wishes.eject_after is not None:
-            gone = _used(old) - _used(new)
+            gone = _used_endpoints(old) - _used_endpoints(new)
             endpoints |= gone
             ranges |= bool(gone and old.ranges)
             ports |= {frontend.key.port for frontend in old.frontends} if gone else set()
     return Unanswered(frozenset(endpoints), None if ranges else frozenset(ports))
 
 
-def _used(plan: ServicePlan) -> frozenset[ProtocolEndpoint]:
+def _used_endpoints(plan: ServicePlan) -> frozenset[ProtocolEndpoint]:
     return frozenset(_places(plan))
 
 

@@ -7,7 +7,7 @@ no address (router advertisements extend IPv6 lifetimes) are not reported.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from vipwire.linux.host.route_watch import RouteWatch, undisturbed
+from vipwire.linux.host.route_watch import RouteWatch, repeat_dump
 from vipwire.linux.netlink.route import (
     ANYCAST,
     BROADCAST,
@@ -48,7 +48,7 @@ class LocalAddress(NamedTuple):
         return is_loopback(self.address)
 
 
-def reachable(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
+def reachable_addresses(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
     """Select the addresses at which other machines can reach this one: all but loopback."""
     return frozenset(item.address for item in addresses if not item.is_loopback)
 
@@ -67,7 +67,7 @@ def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress
         with NetlinkSocket(NETLINK_ROUTE) as own:
             return read_addresses(own)
     rtnetlink.drain()
-    return undisturbed(lambda: _dump(rtnetlink))
+    return repeat_dump(lambda: _dump(rtnetlink))
 
 
 def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
@@ -90,7 +90,7 @@ def read_local_networks() -> frozenset[Prefix]:
     """
     with NetlinkSocket(NETLINK_ROUTE) as rtnetlink:
         rtnetlink.filter_dumps()
-        return frozenset(undisturbed(lambda: tuple(_dump_local(rtnetlink))))
+        return frozenset(repeat_dump(lambda: tuple(_dump_local(rtnetlink))))
 
 
 def _dump_local(rtnetlink: NetlinkSocket) -> Iterator[Prefix]:
@@ -115,7 +115,7 @@ class AddressWatch(RouteWatch):
 
     def refresh(self) -> bool:
         """Read the kernel's notifications, without waiting; report whether `addresses` has changed."""
-        if not self._concerned():
+        if not self._may_have_changed():
             return False
         before, self.addresses = self.addresses, self._read()
         return self.addresses != before
@@ -123,7 +123,7 @@ class AddressWatch(RouteWatch):
     def _read(self) -> tuple[LocalAddress, ...]:
         return tuple(item for item in read_addresses(self._requests) if item.interface not in self._ignored)
 
-    def _concerned(self) -> bool:
+    def _may_have_changed(self) -> bool:
         """Report whether an interface that is not ignored may have changed."""
         heard = self._read_notifications()
         if heard is None:

@@ -47,10 +47,10 @@ def require_nftables() -> None:
         with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
             netfilter.request(MessageType.GETGEN, ask_generation())  # changes nothing
     except OSError as error:
-        raise UnsupportedError(f"cannot use nftables: {_missing(error)}") from error
+        raise UnsupportedError(f"cannot use nftables: {_name_missing(error)}") from error
 
 
-def _missing(error: OSError) -> str:
+def _name_missing(error: OSError) -> str:
     match error.errno:
         case errno.EPERM | errno.EACCES:
             return "the kernel refuses nftables to this process: run as root, or with the capability CAP_NET_ADMIN"

@@ -24,7 +24,7 @@ _ATTEMPTS: Final = 5
 T = TypeVar("T")
 
 
-def undisturbed(dump: Callable[[], T]) -> T:
+def repeat_dump(dump: Callable[[], T]) -> T:
     """Repeat a dump until no change interrupts it. Raise DumpInterruptedError after several attempts."""
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -124,7 +124,7 @@ class LinkWatch(RouteWatch):
 
     def names(self) -> frozenset[str]:
         """Read the names of all interfaces. Raise DumpInterruptedError if changes do not end."""
-        found = undisturbed(
+        found = repeat_dump(
             lambda: [decode_link(payload) for payload in self._requests.dump(GET_LINK, links_request())]
         )
         self._known = frozenset(link for link in found if not link.loopback)

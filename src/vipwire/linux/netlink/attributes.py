@@ -22,7 +22,7 @@ def attribute(kind: int, value: bytes) -> bytes:
     return _HEADER.pack(length, kind) + value + bytes(-length % 4)
 
 
-def nested(kind: int, *parts: bytes) -> bytes:
+def encode_nested(kind: int, *parts: bytes) -> bytes:
     value = b"".join(parts)
     return _HEADER.pack(4 + len(value), kind | NESTED) + value
 

@@ -42,7 +42,7 @@ class _Message(ctypes.Structure):
     _fields_ = (("header", _Header), ("length", ctypes.c_uint))
 
 
-def received(descriptor: int) -> Iterator[bytes]:
+def receive_datagrams(descriptor: int) -> Iterator[bytes]:
     """Yield datagrams of at most `SIZE` bytes, without end. Raise OSError."""
     call = ctypes.CDLL(None, use_errno=True).recvmmsg
     with mmap.mmap(-1, AT_ONCE * SIZE) as room:  # the kernel allocates only pages that are written

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import TYPE_MASK, attribute, nested, u32be
+from vipwire.linux.netlink.attributes import TYPE_MASK, attribute, encode_nested, u32be
 from vipwire.linux.netlink.message import NLM_F_CREATE, Message
 from vipwire.model.net import Address, Family, Protocol
 
@@ -76,10 +76,10 @@ class FlowEvent(NamedTuple):
 def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) -> bytes:
     source, source_port, destination, destination_port = ends
     address = 1 if len(source) == 4 else 3  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
-    return nested(
+    return encode_nested(
         kind,
-        nested(_TUPLE_IP, attribute(address, source), attribute(address + 1, destination)),
-        nested(
+        encode_nested(_TUPLE_IP, attribute(address, source), attribute(address + 1, destination)),
+        encode_nested(
             _TUPLE_PROTO,
             attribute(_PROTO_NUM, bytes((protocol,))),
             attribute(_SOURCE_PORT, source_port.to_bytes(2)),
@@ -105,8 +105,8 @@ def dump_request(family: Family, protocol: Protocol | None = None, destination_p
         wanted += attribute(_DESTINATION_PORT, destination_port.to_bytes(2))
     return (
         header
-        + nested(_ORIGINAL, nested(_TUPLE_PROTO, wanted))
-        + nested(_FILTER, attribute(1, struct.pack("=I", flags)))  # CTA_FILTER_ORIG_FLAGS, in host order
+        + encode_nested(_ORIGINAL, encode_nested(_TUPLE_PROTO, wanted))
+        + encode_nested(_FILTER, attribute(1, struct.pack("=I", flags)))  # CTA_FILTER_ORIG_FLAGS, in host order
     )
 
 

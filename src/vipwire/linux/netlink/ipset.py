@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, nested, number_of, string, text_of, walk
+from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested, number_of, string, text_of, walk
 from vipwire.model.net import Address, Family, Prefix
 
 _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
@@ -88,7 +88,7 @@ def _be32(kind: int, value: int) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _address(kind: int, address: Address) -> bytes:
-    return nested(kind, attribute((1 if len(address) == 4 else 2) | _NETWORK_ORDER, address))
+    return encode_nested(kind, attribute((1 if len(address) == 4 else 2) | _NETWORK_ORDER, address))
 
 
 def ask_type(family: Family, kind: SetType) -> bytes:
@@ -111,19 +111,19 @@ def create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int 
     if spec.marks:
         parts.append(_be32(8, _WITH_MARKS))
     typed = string(2, name) + string(3, spec.type.value) + _u8(4, revision) + _u8(5, number)
-    return _header(number) + typed + nested(7, *parts)
+    return _header(number) + typed + encode_nested(7, *parts)
 
 
-def named(family: Family, name: str) -> bytes:
+def encode_set_name(family: Family, name: str) -> bytes:
     return _header(_NFPROTO[family]) + string(2, name)
 
 
 def changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]]) -> Iterator[bytes]:
     for start in range(0, len(elements), _PER_MESSAGE):
         part = elements[start : start + _PER_MESSAGE]
-        blobs = [nested(7, *_element(element, mark)) for element, mark in part]
+        blobs = [encode_nested(7, *_element(element, mark)) for element, mark in part]
         # The kernel requires the line-number attribute beside several elements, and returns the refused one's number.
-        yield _header(_NFPROTO[family]) + string(2, name) + nested(8, *blobs) + attribute(9, bytes(4))
+        yield _header(_NFPROTO[family]) + string(2, name) + encode_nested(8, *blobs) + attribute(9, bytes(4))
 
 
 def _element(element: IpsetEntry, mark: int) -> Iterable[bytes]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, nested, string, text_of
+from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested, string, text_of
 from vipwire.model.net import Address, Family
 
 CONTROL: Final = 16
@@ -165,7 +165,7 @@ def identity(family: Family, server: VirtualServer) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _scheduling(family: Family, scheduling: Scheduling) -> bytes:
+def _encode_scheduling(family: Family, scheduling: Scheduling) -> bytes:
     return b"".join(
         (
             string(6, scheduling.scheduler),
@@ -177,12 +177,12 @@ def _scheduling(family: Family, scheduling: Scheduling) -> bytes:
 
 
 @lru_cache(maxsize=8192)
-def _named(family: Family, server: VirtualServer) -> bytes:
-    return nested(_SERVICE, identity(family, server))
+def _encode_server_key(family: Family, server: VirtualServer) -> bytes:
+    return encode_nested(_SERVICE, identity(family, server))
 
 
 @lru_cache(maxsize=256)
-def _forwarding(family: Family, forwarding: Forwarding) -> bytes:
+def _encode_forwarding(family: Family, forwarding: Forwarding) -> bytes:
     return b"".join(
         (
             attribute(3, _U32.pack(forwarding.method)),
@@ -197,13 +197,16 @@ def _forwarding(family: Family, forwarding: Forwarding) -> bytes:
 def service_command(number: Command, family: Family, server: VirtualServer, scheduling: Scheduling | None) -> bytes:
     """Encode the payload of NEW_, SET_ or DEL_SERVICE; the last needs no scheduling."""
     if scheduling is None:
-        return command(number, _named(family, server))
-    return command(number, nested(_SERVICE, identity(family, server), _scheduling(family, scheduling)))
+        return command(number, _encode_server_key(family, server))
+    return command(number, encode_nested(_SERVICE, identity(family, server), _encode_scheduling(family, scheduling)))
 
 
 def dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:
     where = attribute(1, real.address.ljust(16, b"\0")) + attribute(2, _BE16.pack(real.port))
-    return command(number, _named(family, real.server) + nested(_DEST, where, _forwarding(family, forwarding)))
+    return command(
+        number,
+        _encode_server_key(family, real.server) + encode_nested(_DEST, where, _encode_forwarding(family, forwarding)),
+    )
 
 
 def list_services() -> bytes:
@@ -211,7 +214,7 @@ def list_services() -> bytes:
 
 
 def list_dests(family: Family, server: VirtualServer) -> bytes:
-    return command(Command.GET_DEST, _named(family, server))
+    return command(Command.GET_DEST, _encode_server_key(family, server))
 
 
 def set_timeouts(timeouts: Timeouts) -> bytes:

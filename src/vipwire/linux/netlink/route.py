@@ -8,7 +8,7 @@ import struct
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, nested, string, text_of
+from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested, string, text_of
 from vipwire.model.net import Address, Family, Prefix, family_of
 
 NEW_LINK, DELETE_LINK, GET_LINK = 16, 17, 18
@@ -104,7 +104,7 @@ def link(
     if name:
         parts.append(string(3, name))
     if kind:
-        parts.append(nested(18, string(1, kind), *([nested(2, data)] if data else [])))  # IFLA_LINKINFO
+        parts.append(encode_nested(18, string(1, kind), *([encode_nested(2, data)] if data else [])))  # IFLA_LINKINFO
     change = 0 if up is None else _UP
     return _LINK.pack(0, 0, number, _UP if up else 0, change) + b"".join(parts)
 

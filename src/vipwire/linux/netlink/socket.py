@@ -201,7 +201,7 @@ class NetlinkSocket:
 
         Raise DumpInterruptedError after the last message if the kernel reports an inconsistent dump.
         """
-        return self._dumped(kind, payload, iter(lambda: self._socket.recv(size), b""))
+        return self._read_dump(kind, payload, iter(lambda: self._socket.recv(size), b""))
 
     def datagrams(self, kind: int, payload: bytes, size: int) -> Iterator[bytes]:
         """Yield the datagrams of a dump, without the message that ends it.
@@ -231,11 +231,11 @@ class NetlinkSocket:
 
     def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:
         """Dump in few system calls, for a thread beside others: see `bulk`."""
-        from vipwire.linux.netlink.bulk import received  # noqa: PLC0415  # it takes ctypes, and only a restart needs it
+        from vipwire.linux.netlink.bulk import receive_datagrams  # noqa: PLC0415  # it takes ctypes, and only a restart needs it
 
-        return self._dumped(kind, payload, received(self._socket.fileno()))
+        return self._read_dump(kind, payload, receive_datagrams(self._socket.fileno()))
 
-    def _dumped(self, kind: int, payload: bytes, datagrams: Iterator[bytes]) -> Iterator[memoryview]:
+    def _read_dump(self, kind: int, payload: bytes, datagrams: Iterator[bytes]) -> Iterator[memoryview]:
         sequence = self.sequence()
         self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
         interrupted = False

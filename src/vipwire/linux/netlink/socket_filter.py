@@ -120,10 +120,10 @@ def assemble(program: Program) -> bytes:
             steps.append(each)
     if len(steps) > LONGEST:
         raise ValueError(f"a socket filter has at most {LONGEST} instructions, not {len(steps)}")
-    return b"".join(_packed(at, step, places) for at, step in enumerate(steps))
+    return b"".join(_pack(at, step, places) for at, step in enumerate(steps))
 
 
-def _packed(at: int, step: Instruction, places: dict[str, int]) -> bytes:
+def _pack(at: int, step: Instruction, places: dict[str, int]) -> bytes:
     def distance(name: str) -> int:
         if name.startswith("+"):
             return int(name)
@@ -154,10 +154,10 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
             go("discard"),
             Label("wanted"),
             load_half(_TYPE),
-            if_equal(_as_loaded(CT_DELETE), "destroyed"),
-            if_equal(_as_loaded(CT_NEW), "", "discard"),
+            if_equal(_to_network_order(CT_DELETE), "destroyed"),
+            if_equal(_to_network_order(CT_NEW), "", "discard"),
             load_half(_FLAGS),
-            if_any_bit(_as_loaded(NLM_F_CREATE), "new", "discard"),
+            if_any_bit(_to_network_order(NLM_F_CREATE), "new", "discard"),
             Label("destroyed"),
             *find(_ATTRIBUTES, _STATUS, missing="discard"),
             load_word_of_attribute(),
@@ -196,7 +196,7 @@ def _to(addresses: Collection[Address]) -> Program:
     ]
 
 
-def _as_loaded(number: int) -> int:
+def _to_network_order(number: int) -> int:
     """Convert a number in host order to the value of a load in network order."""
     loaded: int = struct.unpack(">H", struct.pack("=H", number))[0]
     return loaded

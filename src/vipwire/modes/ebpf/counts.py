@@ -87,7 +87,7 @@ class CountedConnections:
         if frontends is None or slots is None or hits is None:
             return
         each, size = slot_size(self._family), endpoint_size(self._family)
-        with closing(slots.mapped(write=False)) as places, closing(hits.mapped(write=False)) as numbers:
+        with closing(slots.map_memory(write=False)) as places, closing(hits.map_memory(write=False)) as numbers:
             for key, value in frontends.items():
                 first, count, _ = FRONTEND.unpack(value)
                 counted = numbers[first * NUMBER : (first + count) * NUMBER]

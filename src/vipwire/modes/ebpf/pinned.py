@@ -215,7 +215,7 @@ class NodePins:
         self._loaded = (b"", found)
         for hook in HOOKS:
             section = f"cgroup/{hook}"
-            code = binary.linked(section, maps, constants.descriptor)
+            code = binary.link_program(section, maps, constants.descriptor)
             found[hook] = load(hook, code, binary.licence, f"vw_{hook}")
         self._loaded = (settings, found)
         return found

@@ -11,7 +11,7 @@ from typing import Final
 from vipwire.config.sections import CounterLevel
 from vipwire.errors import UnsupportedError
 from vipwire.linux.bpf.maps import Map
-from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load
+from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load
 from vipwire.linux.host.rights import capabilities
 from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.programs import build
@@ -58,7 +58,7 @@ def _maps(opened: list[int]) -> dict[str, int]:
 def _load(hook: str, maps: dict[str, int], constants: int) -> int:
     binary = build().object
     try:
-        return load(hook, binary.linked(f"cgroup/{hook}", maps, constants), binary.licence, "vw_trial")
+        return load(hook, binary.link_program(f"cgroup/{hook}", maps, constants), binary.licence, "vw_trial")
     except OSError as error:
         what = f"the kernel does not load the program for {hook}"
         notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
@@ -91,7 +91,7 @@ def exclusive(cgroup: Path, hook: str) -> Path | None:
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            numbers, flags = attached(descriptor, hook)
+            numbers, flags = list_attached(descriptor, hook)
         except OSError:
             return None
         finally:

@@ -9,7 +9,7 @@ from typing import Final
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.linux.bpf.pins import require_mounted
-from vipwire.linux.bpf.programs import HOOKS, attached
+from vipwire.linux.bpf.programs import HOOKS, list_attached
 from vipwire.model.net import Family
 from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.modes.ebpf.pinned import NodePins, find_others
@@ -94,7 +94,7 @@ def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:
         ours = {hook: link.program for hook in HOOKS if (link := pinned.link(hook)) is not None}
-        there = {hook: attached(target, hook, effective=True)[0] for hook in HOOKS}
+        there = {hook: list_attached(target, hook, effective=True)[0] for hook in HOOKS}
     finally:
         os.close(target)
     others = [hook for hook, numbers in there.items() if set(numbers) - {ours.get(hook)}]

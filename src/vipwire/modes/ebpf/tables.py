@@ -275,7 +275,7 @@ class Tables:
         if self._memory is None or self._memory.maps != maps:
             if self._memory is not None:
                 self._memory.close()
-            self._memory = _Memory(maps, slots.mapped(write=True), hits.mapped(write=True))
+            self._memory = _Memory(maps, slots.map_memory(write=True), hits.map_memory(write=True))
         return self._memory
 
 
@@ -294,7 +294,7 @@ def _changes(delta: Delta[OurKey, bytes]) -> Iterator[tuple[bytes, tuple[bytes, 
 
 @contextmanager
 def _mapped(slots: Map) -> Iterator[mmap.mmap]:
-    view = slots.mapped(write=False)
+    view = slots.map_memory(write=False)
     try:
         yield view
     finally:

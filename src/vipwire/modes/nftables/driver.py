@@ -90,7 +90,7 @@ def _remove_tables(family: Family, *, ours: bool) -> list[str]:
 
 def _names(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:
     try:
-        found = [decode.table(payload) for payload in sock.dump(MessageType.GETTABLE, encode.list_tables())]
+        found = [decode.decode_table(payload) for payload in sock.dump(MessageType.GETTABLE, encode.list_tables())]
     except NetlinkError as error:
         if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has no such table
             return []

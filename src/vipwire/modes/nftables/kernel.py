@@ -275,7 +275,7 @@ class NftablesBackend:
         answer: Acknowledgement,
         script: Callable[[], Iterable[str]],
     ) -> CommitError:
-        refused = encode.refused(planned, first, answer.sequence)
+        refused = encode.find_refused(planned, first, answer.sequence)
         what = refused.words if refused else "the transaction as a whole"
         lacking = advice(what) if answer.errno in LACKING else ""
         return CommitError(

@@ -281,7 +281,7 @@ def _try_objects(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Sen
     tried.append(DescribedOperation(encode.delete_table(next(iter(objects)), _NOWHERE), "delete no table"))
     first, answers = send([step.operation for step in tried])
     for answer in answers:
-        step = encode.refused(tried, first, answer.sequence)
+        step = encode.find_refused(tried, first, answer.sequence)
         if answer.errno in LACKING and step is not tried[-1]:
             return KernelRefusal(step.words if step else "a transaction", answer.errno)
     return None

@@ -84,7 +84,7 @@ _DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _RANGE = re.compile(r"(?:([a-z0-9-]+)=)?(\d{1,5})-(\d{1,5})", re.ASCII)
 
 
-def shown(text: str) -> str:
+def quote_text(text: str) -> str:
     """Quote a text for a message, cut to fit a line."""
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
@@ -93,7 +93,7 @@ def _word(text: str, what: str, allowed: Mapping[str, T]) -> T:
     try:
         return allowed[text.strip().lower()]
     except KeyError:
-        raise ValueError(f"{shown(text)} is no {what}; allowed: {', '.join(allowed)}") from None
+        raise ValueError(f"{quote_text(text)} is no {what}; allowed: {', '.join(allowed)}") from None
 
 
 def one_of(what: str, allowed: Mapping[str, object]) -> Reader:
@@ -105,7 +105,7 @@ def member_of(what: str, kind: type[E]) -> Reader:
     return one_of(what, {each.value: each for each in kind})
 
 
-def listed(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -> Reader:
+def read_list(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -> Reader:
     def read_all(text: str) -> Reading:
         found: list[T] = []
         complaints: list[str] = []
@@ -120,13 +120,13 @@ def listed(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -
 
 
 def _flags(known: Mapping[str, SchedulerFlag]) -> Reader:
-    return listed(lambda word: _word(word, "flag of a scheduler", known), frozenset)
+    return read_list(lambda word: _word(word, "flag of a scheduler", known), frozenset)
 
 
 scheduler: Final = one_of("scheduler of the kernel", {name: name for name in SCHEDULERS})
 scheduler_flags: Final = _flags(_FLAGS)
 numbered_flags: Final = _flags(_NUMBERED_FLAGS)
-prefixes: Final = listed(Prefix.parse, tuple)
+prefixes: Final = read_list(Prefix.parse, tuple)
 
 
 def weights(text: str) -> Reading:
@@ -151,7 +151,7 @@ def weights(text: str) -> Reading:
 
 def _weight(address: str, weight: object) -> tuple[Address, int]:
     if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= HEAVIEST:
-        why = f"{shown(str(weight))} is no weight; allowed: whole numbers from 0 to {HEAVIEST}"
+        why = f"{quote_text(str(weight))} is no weight; allowed: whole numbers from 0 to {HEAVIEST}"
         raise ValueError(f"{address[:_LONGEST]}: {why}")
     return parse_address(address), weight
 
@@ -164,7 +164,7 @@ def duration(what: str) -> Reader:
         found = int(parts[1] or 0) * 60 + int(parts[2] or 0) if parts and len(text) < _LONGEST else 0
         if not 1 <= found <= SLOWEST_START:
             allowed = f"1s to {SLOWEST_START // 60}m, such as 30s or 1m30s"
-            raise ValueError(f"{shown(text)} is no {what}; allowed: {allowed}")
+            raise ValueError(f"{quote_text(text)} is no {what}; allowed: {allowed}")
         return Reading(found)
 
     return read
@@ -174,7 +174,7 @@ def seconds(text: str) -> Reading:
     word = text.strip()
     if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and int(word) <= LONGEST_DRAIN):
         allowed = f"whole seconds from 0 to {LONGEST_DRAIN}, without a unit, such as 30"
-        raise ValueError(f"{shown(text)} is no number of seconds; allowed: {allowed}")
+        raise ValueError(f"{quote_text(text)} is no number of seconds; allowed: {allowed}")
     return Reading(int(word))
 
 
@@ -182,7 +182,7 @@ def count(what: str, most: int) -> Reader:
     def read(text: str) -> Reading:
         word = text.strip()
         if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and 1 <= int(word) <= most):
-            raise ValueError(f"{shown(text)} is no {what}; allowed: whole numbers from 1 to {most}")
+            raise ValueError(f"{quote_text(text)} is no {what}; allowed: whole numbers from 1 to {most}")
         return Reading(int(word))
 
     return read
@@ -198,7 +198,7 @@ def port_ranges(text: str) -> Reading:
         first, last = (int(words[2]), int(words[3])) if words else (0, 0)
         if words is None or not 1 <= first <= last <= _MOST_PORT:
             allowed = "10000-20000, or NAME=10000-20000,…"
-            complaints.append(f"{shown(part.strip())} is no range of ports; allowed: {allowed}")
+            complaints.append(f"{quote_text(part.strip())} is no range of ports; allowed: {allowed}")
         elif (words[1] or "") in found:
             twice.add(words[1] or "")
             complaints.append(f"port {words[1] or '(unnamed)'} has two ranges")

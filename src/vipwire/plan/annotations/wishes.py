@@ -70,12 +70,12 @@ NOTHING = Wishes()
 
 
 def read_wishes(service: Service) -> Wishes:
-    return _read(service.name, service.annotations) if service.annotations else NOTHING
+    return _read_annotations(service.name, service.annotations) if service.annotations else NOTHING
 
 
 def annotation_problems(name: ObjectName, annotations: Mapping[str, str]) -> tuple[Problem, ...]:
     """Return the problems of a Service's annotations, without reading the Service."""
-    return _read(name, tuple(annotations.items())).problems
+    return _read_annotations(name, tuple(annotations.items())).problems
 
 
 def wants_local(annotations: Mapping[str, str]) -> bool:
@@ -109,7 +109,7 @@ def _value(key: str, text: str) -> tuple[Any, tuple[str, ...]]:
 
 
 @lru_cache(maxsize=1024)
-def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
+def _read_annotations(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
     found: dict[str, Any] = {}
     given: dict[str, str] = {}
     problems: list[Problem] = []
@@ -119,7 +119,7 @@ def _read(name: ObjectName, annotations: tuple[tuple[str, str], ...]) -> Wishes:
         problems += (Problem("Service", name, field_of(key), text) for text in complaints)
         if value is not None:
             found[BY_KEY[key].wish], given[BY_KEY[key].wish] = value, key
-    problems += (Problem("Service", name, field_of(key), text) for key, text in _unknown(present))
+    problems += (Problem("Service", name, field_of(key), text) for key, text in _find_unknown(present))
     problems += _without_effect(name, found, given)
     if "slow_start" in found and found.get("balancing") is Balancing.SOURCE_HASH:
         # Each step of slow start would move clients of all endpoints, which contradicts a hash.
@@ -138,7 +138,7 @@ def _without_effect(name: ObjectName, found: dict[str, Any], given: dict[str, st
         yield Problem("Service", name, field_of(given.pop(wish)), f"has no effect without {PREFIX}eject-after")
 
 
-def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _find_unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for key in keys:
         if key in BY_KEY or key in KUBE_ROUTERS_OWN:
             continue

@@ -19,7 +19,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from vipwire.config.modes import MetricGroup, registered
+from vipwire.config.modes import MetricGroup, find_registered
 from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
 
 FAMILY: Final = ("ip_family",)
@@ -193,7 +193,7 @@ class Metrics:
         self.registry, self.sli_registry = CollectorRegistry(), CollectorRegistry()
         self.before_reading = BeforeReading()
         self.registry.register(self.before_reading)  # first: the registry asks in this order
-        groups = registered(mode).metrics
+        groups = find_registered(mode).metrics
         for name, row in vars(Metrics).items():
             if isinstance(row, _Row):
                 registry = self.registry if row.group is None or row.group in groups else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from vipwire.errors import UnsupportedError
 from vipwire.linux.conntrack.flows import FlowDeletions, FlowTable, Judge
 from vipwire.linux.conntrack.stale import Staleness, UdpFrontends, suspect_frontends, udp_frontends, waiting_in_vain
-from vipwire.linux.host.addresses import AddressWatch, reachable
+from vipwire.linux.host.addresses import AddressWatch, reachable_addresses
 from vipwire.logging import log
 from vipwire.model.net import Prefix, family_of
 from vipwire.plan.plan import ServicePlan
@@ -36,7 +36,7 @@ class FlowKeeper:
         frontends, ranges = suspects(line, outcome)
         if frontends or ranges:
             # Flows to a node port at the other family's addresses belong to the other line.
-            ours = reachable(self._addresses.addresses)
+            ours = reachable_addresses(self._addresses.addresses)
             ours = frozenset(address for address in ours if family_of(address) is line.family)
             self._delete(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
         if (frontends or outcome.first) and isinstance(line.backend, Connecting):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeVar
 
-from vipwire.kube.resource import unexpected
+from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolated, parents_of
@@ -140,7 +140,7 @@ def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteRe
     try:
         _read(made, frame, world)
     except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this route only
-        made.read.failed = dict.fromkeys(range(len(route.spec.rules)), unexpected(error))
+        made.read.failed = dict.fromkeys(range(len(route.spec.rules)), describe_unexpected(error))
         made.brought, made.datagrams = (), {}
     return made
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from vipwire.kube.resource import unexpected
+from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.tenancy import Tenancy, with_guards_of
@@ -63,7 +63,7 @@ class SiteResult:
 
 def failure(name: ObjectName, error: Exception) -> Problem:
     """Report an unexpected exception in the planning of an Ingress."""
-    return Problem("Ingress", name, "", f"internal error, please report it: {unexpected(error)}")
+    return Problem("Ingress", name, "", f"internal error, please report it: {describe_unexpected(error)}")
 
 
 class SiteDraft:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from vipwire.model.net import bracketed
+from vipwire.model.net import add_brackets
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.service import SERVICE_TYPES
 from vipwire_up.api.objects import names
@@ -162,7 +162,7 @@ def _subsets_cell(value: Object, _now: datetime) -> str:
     for subset in value.get("subsets") or ():
         ports = [port.get("port") for port in subset.get("ports") or ()]
         for address in subset.get("addresses") or ():
-            ip = bracketed(address["ip"])
+            ip = add_brackets(address["ip"])
             found += [f"{ip}:{port}" for port in ports] or [address["ip"]]
     return joined(found, most=3)
 

@@ -90,7 +90,7 @@ class Generation(Value, frozen=True):
     process_name: str
 
 
-def _open(payload: memoryview, *needed: int) -> tuple[int, dict[int, memoryview]]:
+def _read_attributes(payload: memoryview, *needed: int) -> tuple[int, dict[int, memoryview]]:
     if len(payload) < 4:
         raise DecodeError("an nf_tables message is cut short")
     found = attributes(payload, 4)
@@ -100,8 +100,8 @@ def _open(payload: memoryview, *needed: int) -> tuple[int, dict[int, memoryview]
     return payload[0], found
 
 
-def table(payload: memoryview) -> ListedTable:
-    family, found = _open(payload, wire.TABLE_NAME)
+def decode_table(payload: memoryview) -> ListedTable:
+    family, found = _read_attributes(payload, wire.TABLE_NAME)
     return ListedTable(
         family,
         text_of(found[wire.TABLE_NAME]),
@@ -110,7 +110,7 @@ def table(payload: memoryview) -> ListedTable:
 
 
 def chain(payload: memoryview) -> ListedChain:
-    family, found = _open(payload, wire.CHAIN_TABLE, wire.CHAIN_NAME)
+    family, found = _read_attributes(payload, wire.CHAIN_TABLE, wire.CHAIN_NAME)
     return ListedChain(
         family,
         text_of(found[wire.CHAIN_TABLE]),
@@ -140,7 +140,7 @@ def _hook(found: dict[int, memoryview]) -> NetfilterHook:
 
 
 def rule(payload: memoryview) -> ListedNftRule:
-    family, found = _open(payload, wire.RULE_TABLE, wire.RULE_CHAIN)
+    family, found = _read_attributes(payload, wire.RULE_TABLE, wire.RULE_CHAIN)
     return ListedNftRule(
         family,
         text_of(found[wire.RULE_TABLE]),
@@ -164,7 +164,7 @@ def expressions(payload: memoryview) -> bytes:
 
 
 def declaration(payload: memoryview) -> SetDeclaration:
-    family, found = _open(payload, wire.SET_TABLE, wire.SET_NAME)
+    family, found = _read_attributes(payload, wire.SET_TABLE, wire.SET_NAME)
 
     def value(kind: int) -> int:
         return number_of(found.get(kind, _NOTHING))
@@ -197,7 +197,7 @@ def generation_id(payload: memoryview) -> int:
 
 
 def generation(payload: memoryview) -> Generation:
-    _, found = _open(payload, wire.GENERATION_ID)
+    _, found = _read_attributes(payload, wire.GENERATION_ID)
     return Generation(
         number_of(found[wire.GENERATION_ID]),
         number_of(found.get(wire.GENERATION_PROCESS, _NOTHING)),

@@ -16,7 +16,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, nested, number_of, string, text_of, u32be, walk
+from vipwire.linux.netlink.attributes import (
+    attribute,
+    attributes,
+    encode_nested,
+    number_of,
+    string,
+    text_of,
+    u32be,
+    walk,
+)
 from vipwire.linux.netlink.nftables import userdata, wire
 
 _NESTED = 0x8000
@@ -65,7 +74,7 @@ def _frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
 def _verdict(verdict: VerdictData) -> bytes:
     code, chain = verdict
     parts = u32be(wire.VERDICT_CODE, code & 0xFFFFFFFF) + (string(wire.VERDICT_CHAIN, chain) if chain else b"")
-    return nested(wire.ELEMENT_DATA, nested(wire.DATA_VERDICT_ATTRIBUTE, parts))
+    return encode_nested(wire.ELEMENT_DATA, encode_nested(wire.DATA_VERDICT_ATTRIBUTE, parts))
 
 
 def element(
@@ -83,12 +92,12 @@ def element(
         data = data or b""
         head, middle = _frame(len(key), len(data))
         plain = head + key + middle + data
-        return _annotated(plain, comment) if comment else plain
+        return _add_comment(plain, comment) if comment else plain
     known = None if verdict is None else VerdictData(*verdict)
     return encode_element(Element(key, data, known, comment, key_end, flags, timeout))
 
 
-def _annotated(plain: bytes, comment: str) -> bytes:
+def _add_comment(plain: bytes, comment: str) -> bytes:
     note = userdata.comment(comment)
     size = len(plain) + 4 + len(note)
     padding = -size % 4
@@ -120,7 +129,7 @@ def encode_element(member: Element) -> bytes:
     note = (userdata.comment(member.comment) if member.comment else b"") + (_OPEN_END if member.open_end else b"")
     if note:
         parts.append(attribute(wire.ELEMENT_USERDATA, note))
-    return nested(wire.LIST_ELEMENT, *parts)
+    return encode_nested(wire.LIST_ELEMENT, *parts)
 
 
 _OPEN_END = userdata.number(userdata.ELEMENT_FLAGS, userdata.ELEMENT_OPEN_INTERVAL)
@@ -145,7 +154,7 @@ def decode_elements(payload: memoryview, key: int, data: int = 0) -> Iterable[El
     if plain is not None:
         return map(Element, *plain) if data else map(Element, plain.keys)
     found = (value for kind, value in walk(members) if kind == wire.LIST_ELEMENT)
-    return [_commented(bytes(value), shape) or _decode(value) for value in found]
+    return [_decode_commented(bytes(value), shape) or _decode(value) for value in found]
 
 
 class _Shape(NamedTuple):
@@ -210,7 +219,7 @@ def _rows(head: int, key: int, middle: int, data: int) -> struct.Struct:
     return struct.Struct(f"={head}s{key}s{middle}s{data}s")
 
 
-def _commented(member: bytes, shape: _Shape) -> Element | None:
+def _decode_commented(member: bytes, shape: _Shape) -> Element | None:
     """Decode an element of the plain shape, perhaps with a comment; None if it has another shape."""
     head, middle = _frame(*shape, 0)
     between = 8 + shape.key

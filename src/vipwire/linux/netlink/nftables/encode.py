@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from vipwire.linux.netlink.attributes import attribute, nested, string, u32be
+from vipwire.linux.netlink.attributes import attribute, encode_nested, string, u32be
 from vipwire.linux.netlink.message import (
     NLM_F_ACK,
     NLM_F_APPEND,
@@ -71,7 +71,7 @@ def transaction(operations: Sequence[Operation], first: int, generation: int | N
     return b"".join(parts)
 
 
-def refused(operations: Sequence[T], first: int, sequence: int) -> T | None:
+def find_refused(operations: Sequence[T], first: int, sequence: int) -> T | None:
     """Return the operation of an acknowledgement's sequence number; None for the batch as a whole."""
     index = sequence - first - 1
     return operations[index] if 0 <= index < len(operations) else None
@@ -101,7 +101,7 @@ def new_chain(family: Family, table: str, name: str, hook: NetfilterHook | None 
         body += string(wire.CHAIN_TYPE, hook.type)
         body += u32be(wire.CHAIN_POLICY, POLICIES[hook.policy])
         number, priority = u32be(wire.HOOK_NUMBER, hook.hook), u32be(wire.HOOK_PRIORITY, hook.priority & 0xFFFFFFFF)
-        body += nested(wire.CHAIN_HOOK, number, priority)
+        body += encode_nested(wire.CHAIN_HOOK, number, priority)
     return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body)
 
 
@@ -122,7 +122,7 @@ def delete_chain(family: Family, table: str, name: str) -> Operation:
 def new_rule(family: Family, table: str, chain: str, expressions: bytes) -> Operation:
     """Append a rule; `expressions` comes from `compile_rule`."""
     body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
-    body += nested(wire.RULE_EXPRESSIONS, expressions)
+    body += encode_nested(wire.RULE_EXPRESSIONS, expressions)
     return _operation(MessageType.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
 
 
@@ -134,16 +134,20 @@ def new_xtables_rules(
     flags = NLM_F_CREATE if first else NLM_F_CREATE | NLM_F_APPEND
     kind = MessageType.NEWRULE
     return [
-        Operation(kind, flags, b"".join((head, nested(wire.RULE_EXPRESSIONS, expressions), _compatible(protocol))))
+        Operation(
+            kind, flags, b"".join((head, encode_nested(wire.RULE_EXPRESSIONS, expressions), _encode_compat(protocol)))
+        )
         for expressions, protocol in rules
     ]
 
 
 @lru_cache
-def _compatible(protocol: int) -> bytes:
+def _encode_compat(protocol: int) -> bytes:
     if not protocol:
         return b""
-    return nested(wire.RULE_COMPATIBLE, u32be(wire.COMPATIBLE_PROTOCOL, protocol), u32be(wire.COMPATIBLE_FLAGS, 0))
+    return encode_nested(
+        wire.RULE_COMPATIBLE, u32be(wire.COMPATIBLE_PROTOCOL, protocol), u32be(wire.COMPATIBLE_FLAGS, 0)
+    )
 
 
 def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
@@ -179,7 +183,7 @@ def _element_operations(
 ) -> list[Operation]:
     head, blobs = list_elements(family, table, name), list(blobs)
     parts = _parts(blobs) if len(blobs) != 1 else (blobs,)
-    return [Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)) for part in parts]
+    return [Operation(kind, flags, head + encode_nested(wire.ELEMENTS_LIST, *part)) for part in parts]
 
 
 def _parts(blobs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -254,7 +258,7 @@ def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -
     The kernel answers each with a message; the first missing one ends the request (ENOENT).
     """
     blobs = plain_elements(keys, [b""] * len(keys))
-    return list_elements(family, table, name) + nested(wire.ELEMENTS_LIST, *blobs)
+    return list_elements(family, table, name) + encode_nested(wire.ELEMENTS_LIST, *blobs)
 
 
 def ask_generation() -> bytes:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attributes, nested, number_of, string, text_of, u32be, walk
+from vipwire.linux.netlink.attributes import attributes, encode_nested, number_of, string, text_of, u32be, walk
 from vipwire.linux.netlink.message import NLM_F_CREATE
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
@@ -58,8 +58,8 @@ def delete_flowtable(family: Family, table: str, name: str) -> Operation:
 def _operation(
     family: Family, table: str, name: str, priority: int, flags: int, devices: tuple[str, ...]
 ) -> Operation:
-    listed = nested(wire.FLOWTABLE_HOOK_DEVICES, *(string(wire.DEVICE_NAME, each) for each in devices))
-    hook = nested(
+    listed = encode_nested(wire.FLOWTABLE_HOOK_DEVICES, *(string(wire.DEVICE_NAME, each) for each in devices))
+    hook = encode_nested(
         wire.FLOWTABLE_HOOK,
         u32be(wire.FLOWTABLE_HOOK_NUMBER, _INGRESS),
         u32be(wire.FLOWTABLE_HOOK_PRIORITY, priority & 0xFFFFFFFF),

@@ -25,11 +25,11 @@ class Generations:
 
     def look(self) -> int:
         """Return a number that changes with each commit of another program."""
-        return self._noticed(self._generation)
+        return self._note_generation(self._generation)
 
     def after(self, before: object, commits: int) -> int | None:
         """Check after `commits` of our own. None: another program has committed since `before`."""
-        now = self._noticed(self._generation + commits)
+        now = self._note_generation(self._generation + commits)
         return now if now == before else None
 
     @property
@@ -43,9 +43,9 @@ class Generations:
 
     def count_own(self, commits: int) -> None:
         """Note our own commits; `look` then still detects other commits since the last look."""
-        self._noticed(self._generation + commits)
+        self._note_generation(self._generation + commits)
 
-    def _noticed(self, expected: int) -> int:
+    def _note_generation(self, expected: int) -> int:
         answer = self._socket.ask(MessageType.GETGEN, encode.ask_generation())
         self._generation = decode.generation_id(answer.payload)
         self._foreign += self._generation != expected

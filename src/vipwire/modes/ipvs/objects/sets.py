@@ -16,7 +16,7 @@ from vipwire.linux.netlink.ipset import (
     create,
     decode_list,
     decode_revision,
-    named,
+    encode_set_name,
 )
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
@@ -60,7 +60,8 @@ class Sets:
             name = set_name(self._family, which)
             try:
                 found = [
-                    decode_list(each) for each in self._netfilter.dump(IpsetMessage.LIST, named(self._family, name))
+                    decode_list(each)
+                    for each in self._netfilter.dump(IpsetMessage.LIST, encode_set_name(self._family, name))
                 ]
             except NetlinkError as error:
                 if error.errno != errno.ENOENT:
@@ -82,7 +83,7 @@ class Sets:
 
     def destroy(self, names: list[str]) -> int:
         """Destroy sets; return the bytes sent."""
-        requests = [NetlinkRequest(IpsetMessage.DESTROY, named(self._family, name)) for name in names]
+        requests = [NetlinkRequest(IpsetMessage.DESTROY, encode_set_name(self._family, name)) for name in names]
         return self._send(requests, names, "destroy")
 
     def add(self, entries: Mapping[SetEntry, int]) -> int:

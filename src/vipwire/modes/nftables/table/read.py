@@ -120,7 +120,7 @@ NOTHING_AHEAD: Final[Listings] = MappingProxyType({})
 
 
 def has_table(netlink: NetlinkSocket, family: Family) -> bool:
-    tables = [decode.table(payload) for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables())]
+    tables = [decode.decode_table(payload) for payload in netlink.dump(MessageType.GETTABLE, encode.list_tables())]
     return any(table.name == TABLE and table.family == NFPROTO[family] for table in tables)
 
 
