@@ -43,10 +43,13 @@ class PlanChange:
     whole: bool
     """Whether frontends changed, or the target for requests without a match."""
     others: bool
-    """Whether files, datagrams or problems changed."""
+    """Whether files or datagrams changed."""
+    problems: set[ObjectRef]
+    admitted: set[ObjectName]
 
     def __bool__(self) -> bool:
-        return self.whole or self.others or bool(self.hosts or self.pools or self.certificates)
+        parts = (self.hosts, self.pools, self.certificates, self.problems, self.admitted)
+        return self.whole or self.others or any(parts)
 
 
 class Table(dict[K, V]):
@@ -119,15 +122,23 @@ class Plan:
         """Files named by policies: CA certificates in PEM, and bodies of responses."""
         self.datagrams = Table[str, DatagramFrontend]()
         self.problems = Table[ObjectRef, tuple[Problem, ...]]()
+        self.admitted = Table[ObjectName, bool]()
+        """This controller's Ingresses."""
         self.default = Table[str, str]()
         """The target for requests without a match, under the empty text, if there is one."""
 
     def take_change(self) -> PlanChange:
         """Return the parts that changed since the last call."""
         whole = self.frontends.take_changed() | self.default.take_changed()
-        others = (self.files.take_changed(), self.datagrams.take_changed(), self.problems.take_changed())
-        hosts, pools = self.hosts.take_changed(), self.pools.take_changed()
-        return PlanChange(hosts, pools, self.certificates.take_changed(), bool(whole), any(others))
+        return PlanChange(
+            self.hosts.take_changed(),
+            self.pools.take_changed(),
+            self.certificates.take_changed(),
+            bool(whole),
+            any((self.files.take_changed(), self.datagrams.take_changed())),
+            self.problems.take_changed(),
+            self.admitted.take_changed(),
+        )
 
     def sites(self, named: frozenset[ObjectRef], admitted: tuple[ObjectName, ...] = ()) -> SitePlan:
         """Return the whole plan as one value."""

@@ -219,10 +219,10 @@ class IngressProcess:
         if self._access and options.lease is not None:
             identity = f"{socket.gethostname()}_{uuid.uuid4()}"
             self._keeper = LeaseKeeper(self._access, options.lease, identity)
-        rate = Rate(limits[Limited.EVENTS])
-        self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._leading)
         destinations = Destinations(destinations_of(options))
         self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
+        rate, serves = Rate(limits[Limited.EVENTS]), self._desired.serves
+        self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._leading, serves)
         self._follower = Follower(destinations, options.resolvers, self._access)
         turns = Turns(Rate(limits[Limited.RELOADS]))
         self._controller = Controller(
@@ -239,7 +239,6 @@ class IngressProcess:
         )
         beside = self._served.beside
         self._beside = beside(options.folder, self._controller, self._teller.registry) if beside else None
-        self._reported = (-1, -1)
 
     def _count_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
         del thing, error, again  # all count
@@ -310,11 +309,8 @@ class IngressProcess:
         self._report()
 
     def _report(self) -> None:
-        """Report problems and accepted Ingresses, if they may have changed since the last report."""
-        desired = self._controller.desired
-        if self._reported != desired.judgements:
-            self._reported = desired.judgements
-            self._teller.problems(desired.problems, desired.plan)
+        """Report the problems and the accepted Ingresses that changed since the last report."""
+        self._teller.report(self._controller.desired.take_judged())
 
     async def _tell(self, source: Source) -> None:
         """Report problems that change nothing in HAProxy, and a source that fails."""
@@ -322,7 +318,6 @@ class IngressProcess:
         while True:
             await asyncio.sleep(1.0)
             self._report()
-            self._teller.record()
             for health in source.health():
                 if health.error and failing.get(health.resource) != health.error:
                     log.warning(

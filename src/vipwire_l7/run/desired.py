@@ -6,8 +6,8 @@ certificates that changed, and `change` compares only those. Parts that HAProxy 
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -20,9 +20,17 @@ from vipwire_l7.plan.destinations import API_SERVER, Destinations
 from vipwire_l7.plan.endpoints import servers_of
 from vipwire_l7.plan.plan import HostPlan, sites_of
 from vipwire_l7.plan.planner import Planner
-from vipwire_l7.plan.sites import Asker, DatagramFrontend, Match, Pool, Server, SitePlan
+from vipwire_l7.plan.sites import ANSWERS, EVERY_HOST, Asker, DatagramFrontend, Match, Pool, Server, SitePlan
 from vipwire_l7.watch.objects import IngressKind
-from vipwire_l7.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot, Touched
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A change of the problems, by their origin, and of the Ingresses: whether each is this controller's."""
+
+    problems: Mapping[Hashable, tuple[Problem, ...]] = field(default_factory=dict)
+    admitted: Mapping[ObjectName, bool] = field(default_factory=dict)
 
 
 class Desired:
@@ -55,7 +63,10 @@ class Desired:
         """The reasons by part, as `haproxy.refused` names parts."""
         self._crowded, self._room = set[str](), 0
         """The pools whose servers exceed HAProxy's descriptors, and the number of servers that do not."""
-        self._plans = 0
+        self._told: Mapping[str, tuple[Problem, ...]] = {}
+        """The refused parts as of the last `take_judged`."""
+        self._judged, self._admitted = set[ObjectRef](), set[ObjectName]()
+        """The changes of the plan's problems and Ingresses since then."""
 
     @contextlib.contextmanager
     def telling(self, tell: Callable[[], None]) -> Iterator[None]:
@@ -88,10 +99,26 @@ class Desired:
         """The parts that are left out."""
         return self._refused.keys()
 
-    @property
-    def judgements(self) -> tuple[int, int]:
-        """Two numbers that change when `problems` and `plan` may have changed."""
-        return self._snapshot.judgements, self._plans
+    def serves(self, name: ObjectName) -> bool:
+        """Report whether a path of an Ingress leads to a Service."""
+        ingress = self._snapshot.ingresses.get(name)
+        hosts = {rule.host or EVERY_HOST for rule in ingress.rules} if ingress else set()
+        routes = (route for host in hosts for route in self._planner.kept.hosts.get(host, HostPlan()).routes)
+        left_out = ANSWERS | self._refused.keys()
+        return any((each.kind, each.owner) == ("Ingress", name) and each.target not in left_out for each in routes)
+
+    def take_judged(self) -> Judged:
+        """Return the problems and the accepted Ingresses that changed since the last call."""
+        kept, refs, names = self._planner.kept, self._judged, self._admitted
+        self._judged, self._admitted = set(), set()
+        found: dict[Hashable, tuple[Problem, ...]] = {
+            ("object", *ref): each for ref, each in self._snapshot.take_judged().items()
+        }
+        found |= {("plan", *ref): kept.problems.get(ref, ()) for ref in refs}
+        before, self._told = self._told, dict(self._refused)
+        parts = {part for part in before.keys() | self._told.keys() if before.get(part) != self._told.get(part)}
+        found |= {("part", part): self._told.get(part, ()) for part in parts}
+        return Judged(found, {name: name in kept.admitted for name in names})
 
     @property
     def retries(self) -> bool:
@@ -113,7 +140,6 @@ class Desired:
             self._planner.update(self._snapshot, now, self._closed)
         if everything or touched.named:
             self._site_plan = None
-        self._plans += any(kind is IngressKind.INGRESS for kind, _ in touched.named)
         return self._follow(services, everything=everything)
 
     def _review(self, services: Collection[ObjectName], *, everything: bool) -> bool:
@@ -135,7 +161,8 @@ class Desired:
         change = kept.take_change()
         if change:
             self._site_plan = None
-            self._plans += 1
+        self._judged |= change.problems
+        self._admitted |= change.admitted
         fill_in = {name for each in services for name in self._by_service.get(each, ())}
         for name in change.pools:
             self._swap_pool(name, kept.pools.get(name))
@@ -244,7 +271,6 @@ class Desired:
             self._crowded.add(pool.name)
             self._refused[pool.name] = tuple(Problem(each.kind, each.name, "spec.rules", message) for each in asked)
         self._site_plan = without(self.plan, self._refused)
-        self._plans += 1
         return count <= 0
 
     def exclude_frontend(self, name: str) -> bool:
@@ -285,7 +311,6 @@ class Desired:
     def _refuse(self, part: str, problems: Sequence[Problem]) -> None:
         self._refused[part] = tuple(problems)
         self._site_plan = without(self.plan, self._refused)
-        self._plans += 1
 
     def _filled(self, pool: Pool) -> Slots:
         servers = self.servers(pool) if pool.service.name else ()

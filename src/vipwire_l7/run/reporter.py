@@ -3,9 +3,10 @@
 Of several replicas the leader alone records the Events of objects.
 """
 
+import collections
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -14,8 +15,8 @@ from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.plan.sites import ANSWERS, SitePlan
 from vipwire_l7.run.controller import START, Done
+from vipwire_l7.run.desired import Judged
 from vipwire_l7.run.election import SECONDS
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.watch.objects import Ingress, IngressKind
@@ -28,6 +29,56 @@ _WITHOUT_LEADER: Final = 2.0 * SECONDS
 _REJECTED, _PARTLY = "Rejected", "PartlyRejected"
 
 
+class _Book:
+    """The present problems, by origin. Two origins may have the same one."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, tuple[Problem, ...]] = {}
+        self._counts = collections.Counter[Problem]()
+        self.kinds = collections.Counter[str]()
+
+    def change(self, judged: Mapping[Hashable, tuple[Problem, ...]]) -> tuple[list[Problem], list[Problem]]:
+        """Replace the problems of some origins; return the new problems, and those that are gone."""
+        was_there: dict[Problem, bool] = {}
+        for origin, found in judged.items():
+            before = self._found.pop(origin, ())
+            for each in (*before, *found):
+                was_there.setdefault(each, self._counts[each] > 0)
+            self._counts.subtract(before)
+            self._counts.update(found)
+            if found:
+                self._found[origin] = found
+        fresh = sorted(each for each, was in was_there.items() if self._counts[each] and not was)
+        gone = [each for each, was in was_there.items() if was and not self._counts[each]]
+        for each in was_there:
+            if not self._counts[each]:
+                del self._counts[each]
+        self.kinds.update(each.kind for each in fresh)
+        self.kinds.subtract(each.kind for each in gone)
+        return fresh, gone
+
+
+class _Due:
+    """The Events of a namespace that wait for its turn or a leader, with their times."""
+
+    def __init__(self) -> None:
+        self.problems: dict[Problem | ObjectName, float] = {}
+        self.accepted: dict[Problem | ObjectName, float] = {}
+
+    def of(self, each: Problem | ObjectName) -> dict[Problem | ObjectName, float]:
+        return self.problems if isinstance(each, Problem) else self.accepted
+
+    def forget(self, until: float) -> None:
+        """Remove the Events that were due before a time."""
+        for events in (self.problems, self.accepted):
+            for each in [each for each, at in events.items() if at < until]:
+                del events[each]
+
+
+def _object_of(each: Problem | ObjectName) -> ObjectName:
+    return each.object if isinstance(each, Problem) else each
+
+
 class IngressReporter:
     """Reports problems and syncs."""
 
@@ -37,16 +88,15 @@ class IngressReporter:
         recorder: EventRecorder | None,
         rate: Rate,
         leading: Callable[[], bool] = lambda: True,
+        serves: Callable[[ObjectName], bool] = lambda _: False,
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.registry = CollectorRegistry()
         self._snapshot, self._recorder, self._rate = snapshot, recorder, rate
-        self._leading = leading
-        self._due: dict[Problem | ObjectName, float] = {}
-        """The problems and accepted Ingresses whose Events wait for their namespaces' turns or a leader, by time."""
-        self._served = frozenset[ObjectName]()
-        self._told: frozenset[Problem] = frozenset()
-        self._admitted: frozenset[ObjectName] = frozenset()
+        self._leading, self._serves = leading, serves
+        self._due: dict[str, _Due] = {}
+        """The Events of each namespace."""
+        self._book, self._admitted = _Book(), set[ObjectName]()
         self._syncs = Counter(
             "vipwire_ingress_changes_total", "Changes of HAProxy", ("how", "result"), registry=self.registry
         )
@@ -101,10 +151,10 @@ class IngressReporter:
             message = f"other programs had changed {len(names)} entries of HAProxy: {examples}"
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
-    def problems(self, problems: Iterable[Problem], plan: SitePlan) -> None:
+    def report(self, judged: Judged) -> None:
         """Report new problems, and newly accepted Ingresses."""
-        now = frozenset(problems)
-        for problem in sorted(now - self._told):
+        fresh, gone = self._book.change(judged.problems)
+        for problem in fresh:
             log.warning(
                 "invalid object; the affected part is not served",
                 kind=problem.kind,
@@ -112,38 +162,44 @@ class IngressReporter:
                 field=problem.field,
                 error=problem.message,
             )
-        self._served = frozenset(each.owner for each in plan.routes if each.target not in ANSWERS)
-        ours = frozenset(plan.admitted)
-        due = {each: at for each, at in self._due.items() if each in now or each in ours}
-        due |= dict.fromkeys((*sorted(now - self._told), *sorted(ours - self._admitted)), time.monotonic())
-        self._due = dict(sorted(due.items(), key=lambda each: not isinstance(each[0], Problem)))  # problems first
-        self.record()
-        kinds = {problem.kind for problem in now | self._told}
-        for kind in kinds:
-            self._problems.labels(kind=kind).set(sum(problem.kind == kind for problem in now))
-        self._ingresses.set(len(ours))
-        self._told, self._admitted = now, ours
+        for kind in {each.kind for each in (*fresh, *gone)}:
+            self._problems.labels(kind=kind).set(self._book.kinds[kind])
+        accepted = sorted(name for name, is_ours in judged.admitted.items() if is_ours and name not in self._admitted)
+        lost = [name for name, is_ours in judged.admitted.items() if not is_ours]
+        self._admitted.update(accepted)
+        self._admitted.difference_update(lost)
+        self._ingresses.set(len(self._admitted))
+        if self._recorder is not None:
+            self._put_off((*fresh, *accepted), (*gone, *lost))
+            self.record()
+
+    def _put_off(self, new: Iterable[Problem | ObjectName], over: Iterable[Problem | ObjectName]) -> None:
+        """Add Events to those that are due, and remove those that are over."""
+        for each in new:
+            due = self._due.setdefault(_object_of(each).namespace, _Due())
+            due.of(each)[each] = time.monotonic()
+        for each in over:
+            if (there := self._due.get(_object_of(each).namespace)) is not None:
+                there.of(each).pop(each, None)
 
     def record(self) -> None:
         """Record the Events that are due, as many as namespaces may have now, if this replica is the leader."""
-        if not self._leading():
-            oldest = time.monotonic() - _WITHOUT_LEADER
-            self._due = {each: at for each, at in self._due.items() if at >= oldest}
-            return
-        slow = set[str]()
-        for each in tuple(self._due):
-            name = each.object if isinstance(each, Problem) else each
-            if name.namespace in slow or self._rate.wait(name.namespace):
-                slow.add(name.namespace)
-                continue
-            del self._due[each]
-            self._rate.take(name.namespace)
-            if isinstance(each, Problem):
-                is_served = (each.kind, each.reason) == ("Ingress", _REJECTED) and name in self._served
-                reason = _PARTLY if is_served else each.reason
-                self._record(each.kind, name, reason, f"{each.field}: {each.message}", EventType.WARNING)
-            else:
-                self._record("Ingress", name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+        leads, oldest = self._leading(), time.monotonic() - _WITHOUT_LEADER
+        for namespace, due in tuple(self._due.items()):
+            if not leads:
+                due.forget(oldest)
+            while (events := due.problems or due.accepted) and leads and not self._rate.wait(namespace):
+                self._rate.take(namespace)
+                each = next(iter(events))
+                del events[each]
+                if isinstance(each, Problem):
+                    is_served = (each.kind, each.reason) == ("Ingress", _REJECTED) and self._serves(each.object)
+                    reason, text = _PARTLY if is_served else each.reason, f"{each.field}: {each.message}"
+                    self._record(each.kind, each.object, reason, text, EventType.WARNING)
+                else:
+                    self._record("Ingress", each, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+            if not events:
+                del self._due[namespace]
 
     def _held(self, kind: IngressKind, name: ObjectName) -> None:
         text = f"{name.namespace} caused too many reloads of HAProxy; its changes wait (--namespace-limit reloads=N)"

@@ -135,8 +135,8 @@ class Snapshot:
         self._services: set[ObjectName] = set()
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._structure = False
-        self.judgements = 0
-        """A count of changes of `problems`."""
+        self._judged = set[ObjectRef]()
+        """The objects whose problems changed since the last `take_judged`."""
         self.refusals: Mapping[ObjectName, Refusal] = {}
         """The refused destinations of each Service (`plan.destinations`)."""
         self._events = Counter[IngressKind]()
@@ -189,6 +189,11 @@ class Snapshot:
         """The problems of the objects."""
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
+    def take_judged(self) -> dict[ObjectRef, tuple[Problem, ...]]:
+        """Return the problems of the objects whose problems changed since the last call."""
+        taken, self._judged = self._judged, set()
+        return {ref: self._problems.get(ref, ()) for ref in taken}
+
     def slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
         """Return a Service's slices, by name."""
         found = self._slices.get(service, {})
@@ -220,11 +225,12 @@ class Snapshot:
             self._set(kind, name, None, ())
         for each in objects:
             self._set(kind, each.name, each, ())
+        self._judged |= {key for key in self._problems if key[0] is kind}
         self._problems = {key: value for key, value in self._problems.items() if key[0] is not kind}
-        self.judgements += 1
         for problem in problems:
             key = (kind, problem.object)
             self._problems[key] = (*self._problems.get(key, ()), problem)
+            self._judged.add(key)
         if kind in self._waiting:
             self._waiting.discard(kind)
             self._structure = True
@@ -233,7 +239,7 @@ class Snapshot:
         self, kind: IngressKind, name: ObjectName, after: IngressObject | None, problems: tuple[Problem, ...]
     ) -> None:
         if problems != self._problems.pop((kind, name), ()):
-            self.judgements += 1
+            self._judged.add((kind, name))
         if problems:
             self._problems[kind, name] = problems
         for each in self._readers:

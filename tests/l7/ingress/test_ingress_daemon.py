@@ -270,8 +270,8 @@ def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> Non
                 return sorted((each["reason"], each["count"]) for each in about)
 
             assert await events_of("some") == [("PartlyRejected", 1), ("Sync", 1)]
-            (tmp_path / "second").mkdir()
-            async with daemon(tmp_path / "second") as second:
+            (tmp_path / "2").mkdir()
+            async with daemon(tmp_path / "2") as second:
                 await second.start("--kubeconfig", str(config), "--publish-service", "default/edge")
                 await second.until_code("a.example.com", 308)
                 await told("annotate", "ingress", "some", "vipwire.io/retries=few", "--overwrite")

@@ -16,9 +16,8 @@ from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.state import Change, Delta
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.planner import Setting
-from vipwire_l7.plan.sites import SitePlan
 from vipwire_l7.run.controller import Controller, Done
-from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.desired import Desired, Judged
 from vipwire_l7.run.rates import Rate, Turns
 from vipwire_l7.run.reporter import IngressReporter
 from vipwire_l7.run.status_writer import StatusWriter
@@ -222,10 +221,9 @@ def test_events_of_a_namespace_wait_for_its_turn_unless_the_problem_goes() -> No
     for name in names:
         snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(2, clock))
-    problems = [Problem("Ingress", name, "spec", "is wrong") for name in names]
-    reporter.problems(problems, SitePlan())
+    reporter.report(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),) for name in names}))
     assert recorder.about == ["evil/i0", "evil/i1", "good/web"]
-    reporter.problems([each for each in problems if each.object.name != "i2"], SitePlan())
+    reporter.report(Judged({names[2]: ()}))
     clock.now += 60
     reporter.record()
     assert recorder.about[3:] == ["evil/i3", "evil/i4"]
@@ -237,9 +235,8 @@ def test_events_of_problems_come_before_those_of_accepted_ingresses() -> None:
     for name in names:
         snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(1, clock))
-    plan = SitePlan(admitted=(*names[:2],))
-    reporter.problems((), plan)
-    reporter.problems([Problem("Ingress", names[2], "spec", "is wrong")], plan)
+    reporter.report(Judged(admitted=dict.fromkeys(names[:2], True)))
+    reporter.report(Judged({names[2]: (Problem("Ingress", names[2], "spec", "is wrong"),)}))
     clock.now += 60
     reporter.record()
     assert recorder.about == ["evil/i0", "evil/i2"]
@@ -249,7 +246,7 @@ def test_events_that_no_leader_recorded_are_those_of_the_next() -> None:
     recorder, snapshot, name, leading = Recorder(), Snapshot(), ObjectName("good", "web"), False
     snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(2), lambda: leading)
-    reporter.problems([Problem("Ingress", name, "spec", "is wrong")], SitePlan())
+    reporter.report(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),)}))
     assert recorder.about == []
     leading = True
     reporter.record()

@@ -100,7 +100,9 @@ class Planned:
     def plan(self, *given: Any) -> Iterator[object]:
         """Plan with each planner, and yield all results."""
         for planner in (self.gateway, self.ingress, self.both):
-            yield planner.plan(*given)
+            plan = planner.plan(*given)
+            assert {*planner.kept.admitted} == {*plan.admitted}
+            yield plan
         yield dict(self.gateway.statuses)
         yield self.gateway.services
         yield set(self.ingress.ours())

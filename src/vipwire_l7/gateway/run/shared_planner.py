@@ -44,6 +44,7 @@ class SharedPlanner:
         _merge(kept.frontends, one.frontends, other.frontends)
         _merge(kept.datagrams, one.datagrams, other.datagrams)
         _merge(kept.problems, one.problems, other.problems)
+        _merge(kept.admitted, one.admitted, other.admitted)
         _merge(kept.default, one.default, other.default)
         _merge_certificates(kept.certificates, one.certificates, other.certificates)
         kept.frontends.arrange(other.frontends)

@@ -195,6 +195,7 @@ class IngressPlanner:
             self._limits.put(ref, ("", name, 0), {})
             for what in (_CONTENT, _DEFAULT, _CERTIFICATES):
                 self._looked_at.forget((what, name))
+        self.kept.admitted.put(name, (name in self._wanted or name in self._failed) or None)
         old, new = (each.sites if each else frozenset[str]() for each in (before, now))
         for site in old - new:
             self._by_site[site].discard(name)
