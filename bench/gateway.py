@@ -2,7 +2,8 @@
 
 The same as bench.ingress measures, for HTTPRoutes: HAProxy with the configuration of vipwire beside one by hand for
 the same sites; from objects to serving with some HTTPRoutes and their Services; then one change at a time, of an
-endpoint or of a route's backendRef, until HAProxy answers from the new Pod.
+endpoint or of a route's backendRef, until HAProxy answers from the new Pod. Then many changes under load: none may
+need a reload, no request may fail.
 
     python -m bench.gateway --starts 0 --routes 20 10000 --before ../released   # another checkout beside this one
 """
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -35,7 +37,7 @@ from bench.ingress import (
     used,
 )
 from tests.fakes.ports import free_port
-from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
+from tests.l7.gateway.site import GatewaySite, gateways, list_all, service, tls_secret
 
 from vipwire_l7.run import control
 
@@ -58,6 +60,15 @@ spec:
 """
 
 
+SPLIT = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: split}}
+spec:
+  parentRefs: [{{name: edge}}]
+  hostnames: [split.example.com]
+  rules: [{{backendRefs: [{{name: web-0, port: 8080, weight: {}}}, {{name: web-1, port: 8080, weight: {}}}]}}]
+"""
 HOST = "h{}.example.com"
 
 
@@ -172,11 +183,53 @@ async def change(here: GatewaySite, host: str, before: object, after: object) ->
     return took, cpu
 
 
+def churn(folder: Path, seconds: int) -> dict[str, object]:
+    """Change Pods, weights and certificates under load. Raise RuntimeError for a failed request or a reload."""
+    pods = free_port(), free_port()
+    hosts = tuple(map(HOST.format, range(50)))
+    with ExitStack() as stack:
+        for port in pods:
+            stack.enter_context(haproxy(folder, ANSWERING.format(port=port, text="x")))
+        here = stack.enter_context(gateways(folder))
+        put_routes(here, hosts, pods[0], "/")
+        names = ", ".join(f"{{name: c{number}}}" for number in range(10))
+        tls = f"{{name: tls, port: $tls, protocol: HTTPS, tls: {{certificateRefs: [{names}]}}}}"
+        here.put(GATEWAY.replace("}]", f"}}, {tls}]"))
+        for number in range(10):
+            here.put(tls_secret(f"c{number}", f"c{number}.example.com"))
+        here.put(SPLIT.format(50, 50))
+        list_all(here)
+        here.settle()
+        asking = stack.enter_context(ThreadPoolExecutor(1))
+        loaded = asking.submit(load, Case("churn", (*hosts, "split.example.com")), folder, here.port("http"), seconds)
+        slices = [here.objects(service(f"web-{n}", "127.0.0.1", pod))[1] for pod in pods for n in range(len(hosts))]
+        began = time.perf_counter()
+        for number in range(1000):
+            here.put_object(slices[number * 37 % len(slices)])
+        here.settle()
+        took = time.perf_counter() - began
+        for weight in range(1, 101):
+            here.put(SPLIT.format(weight, 100 - weight))
+            here.settle()
+        for number in range(100):
+            here.put(tls_secret(f"c{number % 10}", f"c{number % 10}.example.com"))
+            here.settle()
+        everything = time.perf_counter() - began
+        is_over = loaded.done()
+        count, rate, p99 = loaded.result()
+        if is_over:
+            raise RuntimeError(f"the changes took {everything:.1f} s, longer than the load: --churn {seconds * 2}")
+        if reloads := [each.reload for each in here.done if each.reload][1:]:
+            raise RuntimeError(f"reloads: {reloads}")
+    figures = {"1,000 Pods_s": took, "all_changes_s": everything, "requests_per_s": rate, "p99_ms": p99}
+    return {**{name: round(value, 2) for name, value in figures.items()}, "requests": count}
+
+
 def scale_before(checkout: str, count: int, changes: int) -> None:
     """Measure another checkout by this file."""
     environment = os.environ | {"PYTHONPATH": f"{checkout}/src:{checkout}"}
     numbers = ("--routes", str(count), "--changes", str(changes))
-    command = (sys.executable, os.path.realpath(__file__), "--starts", "0", *numbers)
+    command = (sys.executable, os.path.realpath(__file__), "--starts", "0", "--churn", "0", *numbers)
     subprocess.run(command, cwd=checkout, env=environment, check=True)
 
 
@@ -187,6 +240,7 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=int, default=1)
     parser.add_argument("--routes", type=int, nargs="*", default=[1000], help="of the second part, for each run")
     parser.add_argument("--changes", type=int, default=50, help="of each kind in the second part")
+    parser.add_argument("--churn", type=int, default=60, help="seconds of load in the third part; 0 leaves it out")
     parser.add_argument("--before", default="", help="another checkout of vipwire, for the second part")
     given = parser.parse_args()
     for case in (each for each in CASES if not each.sticky and not each.tls):
@@ -202,3 +256,6 @@ if __name__ == "__main__":
         if given.before:
             print("before:", flush=True)
             scale_before(given.before, count, given.changes)
+    if given.churn:
+        with tempfile.TemporaryDirectory() as folder:
+            show("1,000 Pods, 100 steps of a canary, 100 renewed certificates", churn(Path(folder), given.churn))
