@@ -137,8 +137,7 @@ class Snapshot:
         self._structure = False
         self._judged = set[ObjectRef]()
         """The objects whose problems changed since the last `take_judged`."""
-        self.refusals: Mapping[ObjectName, Refusal] = {}
-        """The refused destinations of each Service (`plan.destinations`)."""
+        self._refusals: Mapping[ObjectName, Refusal] = {}
         self._events = Counter[IngressKind]()
         self._followers, self._readers = WeakSet[Changes](), WeakSet[Changes]()
 
@@ -147,6 +146,18 @@ class Snapshot:
         made = Changes(statuses_of)
         (self._followers if statuses_of is None else self._readers).add(made)
         return made
+
+    @property
+    def refusals(self) -> Mapping[ObjectName, Refusal]:
+        """The refused destinations of each Service (`plan.destinations`)."""
+        return self._refusals
+
+    @refusals.setter
+    def refusals(self, now: Mapping[ObjectName, Refusal]) -> None:
+        before, self._refusals = self._refusals, now
+        for name in before.keys() | now.keys():
+            if before.get(name) != now.get(name):
+                self._note_for_followers(IngressKind.SERVICE, name)
 
     @property
     def complete(self) -> bool:
@@ -260,8 +271,7 @@ class Snapshot:
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
         """Record the extent of a change."""
-        for each in self._followers:
-            each.note((kind, name))
+        self._note_for_followers(kind, name)
         if kind is IngressKind.SERVICE:
             self._note_cluster_ips(before, after)
             self._note_assigned(before, after)
@@ -279,6 +289,10 @@ class Snapshot:
             self._structure = True
         else:
             self._named.add((kind, name))
+
+    def _note_for_followers(self, kind: IngressKind, name: ObjectName) -> None:
+        for each in self._followers:
+            each.note((kind, name))
 
     def _note_cluster_ips(self, before: IngressObject | None, after: IngressObject | None) -> None:
         for address in before.cluster_ips if isinstance(before, BackendService) else ():
@@ -298,8 +312,7 @@ class Snapshot:
             else:
                 self._assigned[gateway].pop(each.name)
             self._named.add((IngressKind.GATEWAY, gateway))
-            for follower in self._followers:
-                follower.note((IngressKind.GATEWAY, gateway))
+            self._note_for_followers(IngressKind.GATEWAY, gateway)
 
     def _note_grant(self, name: ObjectName, after: IngressObject | None) -> None:
         found = self._grants.setdefault(name.namespace, {})
@@ -307,8 +320,7 @@ class Snapshot:
             found[name] = after
         else:
             found.pop(name, None)
-        for each in self._followers:
-            each.note((IngressKind.REFERENCE_GRANT, ObjectName(name.namespace, "")))
+        self._note_for_followers(IngressKind.REFERENCE_GRANT, ObjectName(name.namespace, ""))
 
     def touch(self, services: Iterable[ObjectName]) -> None:
         """Record that Services have other servers, although no object changed."""

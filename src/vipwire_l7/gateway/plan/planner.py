@@ -57,7 +57,6 @@ class GatewayPlanner:
         self.revision: int | None = None
         """A count of changed statuses; None before the first plan."""
         self._refused: frozenset[str] = frozenset()
-        self._refusals: Mapping[ObjectName, object] = {}
         self._planned, self.due = 0.0, math.inf
         """When the frame was planned, and when it expires although no object changes."""
         self.services: Mapping[ObjectName, OwnService] | None = None
@@ -89,10 +88,6 @@ class GatewayPlanner:
         if is_first:
             self._begin(snapshot)
         changed = self._changes.take()
-        refusals = dict(snapshot.refusals)
-        both = refusals.keys() | self._refusals.keys()
-        changed |= {(IngressKind.SERVICE, each) for each in both if refusals.get(each) != self._refusals.get(each)}
-        self._refusals = refusals
         world = GatewayWorld(snapshot, now)
         if is_first or self._is_stale(changed, world, frozenset(refused)):
             self._refused = frozenset(refused)

@@ -86,7 +86,6 @@ class IngressPlanner:
         self._told = set[ObjectRef]()
         self.revision: int | None = None
         """A count of changes of the set of served Ingresses; None before the first plan."""
-        self._refusals: Mapping[ObjectName, object] = {}
 
     @property
     def zone(self) -> str:
@@ -127,11 +126,8 @@ class IngressPlanner:
         if is_first:
             self._begin(snapshot)
         changed = self._changes.take()
-        refusals = dict(snapshot.refusals)
-        both = refusals.keys() | self._refusals.keys()
-        changed |= {(IngressKind.SERVICE, each) for each in both if refusals.get(each) != self._refusals.get(each)}
-        self._refusals = refusals
-        world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now, refusals)
+        things = snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets
+        world = World(*things, now, snapshot.refusals)
         self.follow(world, None if is_first else changed)
 
     def follow(self, world: World, changed: Collection[ObjectRef] | None) -> None:
