@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.proxy.conformance import own_cgroup
 
 from vipwire.linux.bpf.programs import HOOKS, list_attached
-from vipwire.modes.ebpf.cgroup import mounted
+from vipwire.modes.ebpf.cgroup import list_mounted
 from vipwire_lab.cluster.cluster import take_down_stale
 
 
@@ -25,7 +25,7 @@ def sweep() -> None:
 def programs_of_the_machine() -> set[int]:
     """Return the ids of programs attached to the root cgroup."""
     found: set[int] = set()
-    for root in mounted()[:1]:
+    for root in list_mounted()[:1]:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with contextlib.suppress(PermissionError):  # without permission no test has attached one either

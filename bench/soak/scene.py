@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bench.soak.shim import Faults
 from tests.proxy.conformance import own_cgroup
 
-from vipwire.modes.ebpf.cgroup import mounted
+from vipwire.modes.ebpf.cgroup import list_mounted
 from vipwire_lab.cluster.cluster import Lab
 
 SERVER, NODE = "node-2", "node-1"
@@ -145,7 +145,7 @@ class Scene:
             return ()
         pods = (pod.name for pod in self.lab.topology.pods if pod.node == NODE)
         clients = ",".join(str(self.lab.netns(pod)) for pod in pods)
-        return f"--ebpf-cgroup={mounted()[0] / own_cgroup.here()}", f"--ebpf-clients={clients}"
+        return f"--ebpf-cgroup={list_mounted()[0] / own_cgroup.here()}", f"--ebpf-clients={clients}"
 
     @contextlib.contextmanager
     def standing(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from vipwire.config.configuration import Config
 from vipwire.file_io.files import check_owner
 from vipwire.logging import log
-from vipwire.process_lifecycle.single_instance import claimed
+from vipwire.process_lifecycle.single_instance import claim_names
 from vipwire.proxy_daemon.start.record import claim_proxy
 from vipwire_up.up import Setting
 
@@ -36,7 +36,7 @@ def claim_folder(
     with contextlib.ExitStack() as stack:
         if proxy is None:
             ready = (lambda: None) if takeover else None
-            claim = stack.enter_context(claimed((name,), command, details, ready=ready))
+            claim = stack.enter_context(claim_names((name,), command, details, ready=ready))
         else:
             claim = stack.enter_context(claim_proxy(proxy, command, (name,), details))
         claim.when_asked(_end)
@@ -45,7 +45,7 @@ def claim_folder(
 
 def end_holder(folder: Path) -> None:
     """End the process that holds a data directory, and wait for its end. Raise AlreadyRunningError on timeout."""
-    with claimed((_name(folder),), "vipwire leave", ready=lambda: None):
+    with claim_names((_name(folder),), "vipwire leave", ready=lambda: None):
         pass
 
 

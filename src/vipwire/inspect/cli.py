@@ -50,7 +50,7 @@ from vipwire.inspect.status.tables import status_view
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family
 from vipwire.model.text import visible_document
-from vipwire.modes.registry import inspection_of, selected
+from vipwire.modes.registry import inspection_of, selected_mode
 from vipwire.plan.resolve import Packet
 from vipwire.terminal.output import FAILED, complain, warn
 
@@ -141,7 +141,7 @@ def status(scope: OutputOptions) -> None:
     def document(situation: Situation) -> Document:
         found = find_services(situation.store.services, scope.services)
         counted = observed_counts(situation, (each.name for each in found))
-        standing = inspection_of(selected(scope.config)).standing(scope.config)
+        standing = inspection_of(selected_mode(scope.config)).standing(scope.config)
         earlier = earlier_chains(scope.config, (side.family for side in situation.sides))
         return status_document(situation, found, counted, proxy_document(scope.config), standing, earlier)
 

@@ -29,7 +29,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, AddressPort, Protocol, format_address, format_endpoint, parse_address
 from vipwire.model.node import Drain
 from vipwire.model.text import port_number
-from vipwire.modes.registry import selected
+from vipwire.modes.registry import selected_mode
 from vipwire.plan.plan import Forward, Frontend
 from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path, in_force, read_orders
 from vipwire.terminal.columns import Column
@@ -331,15 +331,15 @@ def connections(situation: Situation, drain: Drain) -> DrainedConnections:
 
 
 def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:
-    if selected(situation.config).direct and flow.destination == flow.reply_source == drain.address:
+    if selected_mode(situation.config).direct and flow.destination == flow.reply_source == drain.address:
         return drain.port in (None, flow.destination_port)  # conntrack does not record the Service
-    if selected(situation.config).relays:  # in this mode the proxy itself is the endpoint's client
+    if selected_mode(situation.config).relays:  # in this mode the proxy itself is the endpoint's client
         there, ours = (flow.destination, flow.destination_port), flow.source in situation.own_addresses
     else:
         there, ours = (flow.reply_source, flow.reply_source_port), flow.destination != flow.reply_source
     if not ours or there[0] != drain.address or drain.port not in (None, there[1]):
         return False
-    if drain.service is None or selected(situation.config).relays:
+    if drain.service is None or selected_mode(situation.config).relays:
         return True
     name = frontends.name(flow)
     return name is not None and name.service == drain.service

@@ -16,7 +16,7 @@ def spec_of(name: str) -> ModeSpec:
     return found
 
 
-def selected(config: Config) -> ModeSpec:
+def selected_mode(config: Config) -> ModeSpec:
     return spec_of(config.proxy_mode)
 
 

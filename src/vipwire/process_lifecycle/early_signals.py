@@ -18,7 +18,7 @@ def _note(number: int, frame: FrameType | None) -> None:
     _came.append(number)
 
 
-def taken() -> bool:
+def take_recorded() -> bool:
     """Return once whether a SIGHUP was recorded; the caller handles later ones."""
     found = bool(_came)
     _came.clear()

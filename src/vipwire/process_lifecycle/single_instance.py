@@ -162,7 +162,7 @@ class Claim:
 
 
 @contextlib.contextmanager
-def claimed(
+def claim_names(
     names: Iterable[str],
     command: str,
     details: Iterable[str] = (),
@@ -197,7 +197,7 @@ def claimed(
 
 def find_holder(name: str) -> Holder | None:
     """Return the process with a name; None if there is none, or it is this process before it replaced itself."""
-    if name in _inherited():
+    if name in _inherited_sockets():
         return None
     try:
         connection = _call(name)
@@ -208,7 +208,7 @@ def find_holder(name: str) -> Holder | None:
     if connection is None:
         return Holder(0, 0) if os.geteuid() and is_bound_elsewhere(name) else None
     with connection:
-        return _introduced(connection)
+        return _read_introduction(connection)
 
 
 def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
@@ -217,7 +217,7 @@ def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
 
 
 def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
-    inherited = _inherited()
+    inherited = _inherited_sockets()
     os.environ.pop(INHERITED, None)
     found: dict[str, socket.socket] = {}
     with contextlib.ExitStack() as on_error:
@@ -253,13 +253,13 @@ def _bind(name: str) -> socket.socket:
 
 def _end_holder(name: str) -> None:
     try:
-        connection = None if name in _inherited() else _call(name)
+        connection = None if name in _inherited_sockets() else _call(name)
     except OSError:
         return  # `_bind` raises the error
     if connection is None:
         return
     with connection:
-        holder = _introduced(connection)
+        holder = _read_introduction(connection)
         try:
             connection.sendall(_TAKEOVER)
             if not holder.said or _line(connection) != _ENDING.strip():
@@ -283,7 +283,7 @@ def _call(name: str) -> socket.socket | None:
     return connection
 
 
-def _introduced(connection: socket.socket) -> Holder:
+def _read_introduction(connection: socket.socket) -> Holder:
     pid, uid = peer(connection)
     said: Any = {}
     with contextlib.suppress(OSError, ValueError):
@@ -310,7 +310,7 @@ def _line(connection: socket.socket) -> bytes:
     return data.strip()
 
 
-def _inherited() -> dict[str, int]:
+def _inherited_sockets() -> dict[str, int]:
     """Return the names, with descriptors, that this process has from before it replaced itself."""
     found: dict[str, int] = {}
     with contextlib.suppress(ValueError, AttributeError):

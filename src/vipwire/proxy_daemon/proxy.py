@@ -25,7 +25,7 @@ from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import AddressWatch, global_addresses
 from vipwire.logging import log
 from vipwire.model.net import AddressPort, Family, format_address
-from vipwire.modes.registry import driver_of, selected
+from vipwire.modes.registry import driver_of, selected_mode
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.process_lifecycle.signals import Stop
@@ -40,7 +40,7 @@ from vipwire.proxy_daemon.serve.service_health import ServiceListeners
 from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
 from vipwire.proxy_daemon.servers import ProxyServers, ViewProcess
 from vipwire.proxy_daemon.start.machine import adjust_machine
-from vipwire.proxy_daemon.start.modes import mode_here
+from vipwire.proxy_daemon.start.modes import find_mode
 from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
 from vipwire.proxy_daemon.sync.after_sync import EjectionReporter, HealthPorts, StaleFlowDeleter
 from vipwire.proxy_daemon.sync.engine import Engine, Line
@@ -74,7 +74,7 @@ class Proxy:
                 family,
                 mode,
                 Pacer(sync.min_sync_period, sync.sync_period),
-                with_first_commit(selected(config), family, mode),
+                with_first_commit(selected_mode(config), family, mode),
             )
             for family, mode in modes.items()
         ]
@@ -89,13 +89,13 @@ class Proxy:
             version=__version__,
             features=gates,
             counted=ServiceMetrics(series, config.counters.limit, reader.read),
-            kernel_counters=driver_of(selected(config)).kernel_counters,
+            kernel_counters=driver_of(selected_mode(config)).kernel_counters,
         )
         self.changes_mode = False
         self._api_servers: frozenset[AddressPort] = frozenset()
         self._replan: Callable[[], None] = lambda: None
         self._view = ViewProcess(lambda: self._config)
-        self._handover = Handover(selected(config), modes, self.metrics, self._note_obstruction)
+        self._handover = Handover(selected_mode(config), modes, self.metrics, self._note_obstruction)
         self.files = FileWatch()
         path = drains_path(config.state_dir, self._node_name)
         self._drains = DrainFollower(path, self.files, self.metrics.drained_endpoints.set)
@@ -116,7 +116,7 @@ class Proxy:
         history = History(changes_file(self._config.state_dir))
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.note)
         flows = StaleFlowDeleter(self._addresses, self.metrics)
-        changed, spec = self._recorder.soon, selected(self._config)
+        changed, spec = self._recorder.soon, selected_mode(self._config)
         self._ejections = EjectionReporter(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
             listeners = ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses)
@@ -221,7 +221,7 @@ class Proxy:
     async def _change_mode(self, stop: Stop, wanted: Config) -> bool:
         """Restart in another mode. If this machine cannot run that mode, keep the current one and return False."""
         try:
-            mode = await asyncio.to_thread(mode_here, wanted)
+            mode = await asyncio.to_thread(find_mode, wanted)
         except UnsupportedError as error:
             log.error("cannot change the mode; keeping the old mode", mode=wanted.proxy_mode, reason=error)
             return False

@@ -37,13 +37,13 @@ def compare_configs(started: Config, running: Config, wanted: Config) -> ConfigC
     `started` is the configuration at the start, `running` the current one, which a fallback or earlier changes
     altered.
     """
-    waiting = _changed(started, wanted, Applied.RESTART)
+    waiting = _find_changed(started, wanted, Applied.RESTART)
     mixed = running
     for row in _IN_FILE:
         if row.applied is not Applied.RESTART:
             mixed = replace_at(mixed, row.attribute, row.value(wanted))
     mixed = replace(mixed, explicit=wanted.explicit)
-    live = _changed(running, mixed, Applied.LIVE)
+    live = _find_changed(running, mixed, Applied.LIVE)
     if waiting and validate(mixed):
         return ConfigChange(running, (), tuple(sorted((*live, *waiting))))
     return ConfigChange(mixed, live, waiting)
@@ -52,7 +52,7 @@ def compare_configs(started: Config, running: Config, wanted: Config) -> ConfigC
 _IN_FILE = tuple(row for row in ROWS.values() if row.in_file)
 
 
-def _changed(before: Config, after: Config, applied: Applied) -> tuple[str, ...]:
+def _find_changed(before: Config, after: Config, applied: Applied) -> tuple[str, ...]:
     return tuple(row.path for row in _IN_FILE if row.applied is applied and row.value(before) != row.value(after))
 
 

@@ -20,7 +20,7 @@ from vipwire.proxy_daemon.proxy import Proxy
 from vipwire.proxy_daemon.reloader import Reloader, Reread
 from vipwire.proxy_daemon.start.machine import prepare_machine
 from vipwire.proxy_daemon.start.modes import build_mode, build_to_run, families, needs_net_admin, vip_devices
-from vipwire.proxy_daemon.start.record import claim_proxy, open_record, require_none
+from vipwire.proxy_daemon.start.record import claim_proxy, open_record, require_no_proxy
 
 
 def run_proxy(config: Config, reread: Reread) -> int:
@@ -33,7 +33,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
         return 0
     access = find_access(config)
     with claim_proxy(config) as claim:
-        with _prepared(config, access) as proxy:
+        with _prepare(config, access) as proxy:
             status = event_loop.run(
                 proxy.run(Reloader(config, proxy.config, reread, proxy.metrics, proxy.files), claim)
             )
@@ -59,14 +59,14 @@ async def run_beside(
     """
     require_net_admin(command)
     cyclic_garbage.look_rarely()
-    with _prepared(config, access, source) as proxy:
+    with _prepare(config, access, source) as proxy:
         begun(proxy)
         proxy.metrics.registry.register(counted)
         await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics, proxy.files))
 
 
 @contextlib.contextmanager
-def _prepared(requested: Config, access: Access | None, source: Source | None = None) -> Iterator[Proxy]:
+def _prepare(requested: Config, access: Access | None, source: Source | None = None) -> Iterator[Proxy]:
     check_owner(Path(requested.state_dir), "--state-dir")  # the proxy reads drain orders and Node facts there
     with contextlib.ExitStack() as stack:
         # First the mode: a mode that cannot work here must not change the machine.
@@ -98,7 +98,7 @@ def run_cleanup(config: Config) -> int:
 
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
-    require_none("vipwire cleanup")
+    require_no_proxy("vipwire cleanup")
     rules = "CAP_NET_ADMIN" in capabilities()
     beside = kube_proxy.find_kube_proxy() if rules and not config.cleanup_all else None
     stuck = False

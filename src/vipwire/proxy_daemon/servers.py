@@ -37,7 +37,7 @@ class ProxyServers:
     async def apply(self, config: Config) -> None:
         self._show(config)
         made = {server.name: server for server in self._make(config)}
-        wanted = {name: what_served(name, config) for name in made}
+        wanted = {name: server_settings(name, config) for name in made}
         for name, (what, task) in list(self._running.items()):
             if wanted.get(name) != what:
                 del self._running[name]
@@ -82,7 +82,7 @@ class ProxyServers:
         self._reporter.node_event(event, reason, EventType.WARNING)
 
 
-def what_served(name: str, config: Config) -> Hashable:
+def server_settings(name: str, config: Config) -> Hashable:
     """Return all settings of a server; a change of them needs a new server."""
     if name.startswith("healthz"):
         return config.healthz_bind_address, config.bind_address_hard_fail

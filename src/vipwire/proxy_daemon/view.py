@@ -165,10 +165,10 @@ def read_changes(path: Path) -> list[Change]:
         lines = path.read_bytes().splitlines()[-KEPT:]
     except OSError:
         return []
-    return [change for line in lines if (change := _read(line)) is not None]
+    return [change for line in lines if (change := _parse_change(line)) is not None]
 
 
-def _read(line: bytes) -> Change | None:
+def _parse_change(line: bytes) -> Change | None:
     try:
         return _CHANGE_READER.decode(line)
     except msgspec.DecodeError:

@@ -140,7 +140,7 @@ class Pool:
         choice = BalancingAlgorithm(listener.algorithm)
         if choice is not self._choice or listener.shares != self._shares:
             self._choice, self._shares = choice, listener.shares
-            self._order, self._next = self._ordered(), 0
+            self._order, self._next = self._order_endpoints(), 0
 
     def choose(
         self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint] = ()
@@ -148,14 +148,14 @@ class Pool:
         """Choose an endpoint for a client (address and port), not one of `tried`; None without endpoints."""
         if not self._order:
             return None
-        target = self._remembered(client, now) if self._affinity and not tried else None
+        target = self._find_remembered(client, now) if self._affinity and not tried else None
         if target is None:
             target = self._fresh(client, port, now, tried)
         if self._affinity:
             self.memory.note(client, target.place, now)
         return target
 
-    def _remembered(self, client: str, now: float) -> BalancedEndpoint | None:
+    def _find_remembered(self, client: str, now: float) -> BalancedEndpoint | None:
         """Return a client's remembered endpoint, if it is in this pool and does not rest."""
         for memory in (self.memory, self._beside):
             had = memory.recall(client, now, self._affinity) if memory is not None else None
@@ -185,7 +185,7 @@ class Pool:
         size = len(self._order)
         match self._choice:
             case BalancingAlgorithm.ROUND_ROBIN:
-                return self._turned(now, tried)
+                return self._take_turn(now, tried)
             case BalancingAlgorithm.LEAST_CONNECTIONS:
                 candidates = sorted(self._from(self._begin()), key=lambda target: target.open / target.weight)
                 return first(candidates, now, tried)[1]
@@ -197,7 +197,7 @@ class Pool:
                 begin = int.from_bytes(digest) % size
         return first(self._from(begin), now, tried)[1]
 
-    def _turned(self, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
+    def _take_turn(self, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         begin, size = self._next, len(self._order)
         target = self._order[begin]
         if target.rests_until <= now and not tried:  # the common case
@@ -218,7 +218,7 @@ class Pool:
         for at in range(begin, begin + size):
             yield order[at if at < size else at - size]
 
-    def _ordered(self) -> list[BalancedEndpoint]:
+    def _order_endpoints(self) -> list[BalancedEndpoint]:
         targets = list(self.targets.values())
         if not targets:
             return []

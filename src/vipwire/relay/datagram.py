@@ -155,11 +155,11 @@ class DatagramListener(BaseListener):
         if not self.admits(host):
             self.count_refusal("the source is not allowed")
             return None
-        asked = self._asked(client) if self.listener.span[1] else 0
+        asked = self._requested_port(client) if self.listener.span[1] else 0
         if asked is None:
             self.count_refusal(NOT_LED)
             return None
-        target = self._had.get(client) or self._chosen(host, port)
+        target = self._had.get(client) or self._choose(host, port)
         if target is None:
             return None
         if len(self._sessions) >= MOST_CLIENTS or self.shared.budget.most <= self.shared.budget.links:
@@ -178,7 +178,7 @@ class DatagramListener(BaseListener):
             return None
         return self._began(Session(self, client, target, sock, asked))
 
-    def _chosen(self, host: str, port: int) -> BalancedEndpoint | None:
+    def _choose(self, host: str, port: int) -> BalancedEndpoint | None:
         if self.shared.dialled.goes_round(socket.IPPROTO_UDP, (host, port)):
             self.count_refusal(CIRCLE)
             return None
@@ -188,7 +188,7 @@ class DatagramListener(BaseListener):
             return None
         return target
 
-    def _asked(self, client: Client) -> int | None:
+    def _requested_port(self, client: Client) -> int | None:
         """Return the port of the range that a client sent to; None if no rule translated the client here."""
         number, peer, _ = client
         here = self.sockets[number].getsockname()[:2]

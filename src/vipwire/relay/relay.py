@@ -81,7 +81,7 @@ class Relay:
             case Remove(keys):
                 self._close(keys)
             case AskCounters():
-                return self._counted()
+                return self._read_counters()
             case AskNotes():
                 notes = list(self._loop.notes.items())
                 self._loop.notes.clear()
@@ -168,7 +168,7 @@ class Relay:
                 self.budget.others -= len(opened.sockets)
                 opened.close()
 
-    def _counted(self) -> RelayCounters:
+    def _read_counters(self) -> RelayCounters:
         now = self._loop.now
         listeners = {
             key: [

@@ -285,14 +285,14 @@ class StreamListener(BaseListener):
                 self._send_away(client, "the source is not allowed")
             elif self.shared.dialled.goes_round(_TCP, peer):
                 self._send_away(client, CIRCLE)
-            elif (asked := self._asked(client) if self.listener.span[1] else 0) is None:
+            elif (asked := self._requested_port(client) if self.listener.span[1] else 0) is None:
                 self._send_away(client, NOT_LED)
             else:
                 budget.links += 1
                 self._links += 1
                 RelayedConnection(self, client, peer, asked).dial()
 
-    def _asked(self, client: _socket.socket) -> int | None:
+    def _requested_port(self, client: _socket.socket) -> int | None:
         """Return the port of the range that a client connected to; None if no rule translated the client here."""
         asked = asked_for(client, self.family)
         return asked[1] if self.in_span(asked[1]) and asked != client.getsockname()[:2] else None

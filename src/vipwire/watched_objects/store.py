@@ -91,7 +91,11 @@ class Store:
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
         """Apply an event; return its new problems."""
-        known = {problem for problems in self._changing(event) for problem in problems} if event.problems else set()
+        known = (
+            {problem for problems in self._problems_before(event) for problem in problems}
+            if event.problems
+            else set()
+        )
         match event:
             case Listed(kind, objects, problems):
                 self._list(kind, objects)
@@ -124,7 +128,7 @@ class Store:
         elif self._problems:
             self._problems.pop(subject, None)
 
-    def _changing(self, event: Event) -> Iterable[tuple[Problem, ...]]:
+    def _problems_before(self, event: Event) -> Iterable[tuple[Problem, ...]]:
         if isinstance(event, Listed):
             return [problems for (kind, _), problems in self._problems.items() if kind is event.kind]
         subject = _subject(event.object) if isinstance(event, Upserted) else (event.kind, event.name)

@@ -15,7 +15,7 @@ from typing import Final
 
 from vipwire.errors import ConfigError
 from vipwire.process_lifecycle.local_sockets import names
-from vipwire.process_lifecycle.single_instance import Claim, Holder, claimed, find_holder, refusal
+from vipwire.process_lifecycle.single_instance import Claim, Holder, claim_names, find_holder, refusal
 from vipwire_l7.haproxy.layout import Layout
 
 _PREFIX: Final = "vipwire-ingress-at-"
@@ -45,7 +45,7 @@ def claim_ingress(
     details = [f"run directory {folder}", *(f"listening at {bind}" for bind in (layout.http, layout.https) if bind)]
     ready = (lambda: None) if takeover else None
     more = {"folder": str(folder)}
-    with claimed((home, *dict.fromkeys(places)), command, details, ready=ready, more=more) as claim:
+    with claim_names((home, *dict.fromkeys(places)), command, details, ready=ready, more=more) as claim:
         for holder in _holders(places):  # another one that started at the same time
             if holder.pid != os.getpid():
                 raise refusal(holder, takeover=True)

@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.modes.ebpf.cgroup import mounted
+from vipwire.modes.ebpf.cgroup import list_mounted
 
 
 def path() -> Path:
-    return mounted()[0] / f"vipwire-lab-{os.getpid()}"
+    return list_mounted()[0] / f"vipwire-lab-{os.getpid()}"
 
 
 def sweep() -> None:
     """Remove empty cgroups of killed runs."""
-    for cgroup in mounted()[0].glob("vipwire-lab-*") if mounted() else ():
+    for cgroup in list_mounted()[0].glob("vipwire-lab-*") if list_mounted() else ():
         pid = cgroup.name.split("-")[2]
         if not Path(f"/proc/{pid}").exists():
             with contextlib.suppress(OSError):  # not empty, or another run removes it
@@ -25,7 +25,7 @@ def sweep() -> None:
 @contextlib.contextmanager
 def entered() -> Iterator[Path]:
     """Be in it for the block. Processes started there that outlive it, as the fork server, leave too."""
-    if not mounted():  # as in a guest, which does not run ebpf mode
+    if not list_mounted():  # as in a guest, which does not run ebpf mode
         yield Path()
         return
     own = path()

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.own_network import own_network, run
 from tests.proxy.unit.inspected import example, make_config
 
-from vipwire.process_lifecycle.single_instance import claimed
+from vipwire.process_lifecycle.single_instance import claim_names
 from vipwire.proxy_daemon.start.record import PROXY, ProxyRecord, ProxyState, open_record, read_record
 
 VIPWIRE = (sys.executable, "-m", "vipwire")
@@ -81,7 +81,7 @@ def test_how_it_ended_is_told(
 
 
 def test_a_record_is_not_believed_in_the_next_namespace_of_the_same_number(tmp_path: Path) -> None:
-    with own_network(), claimed((PROXY,), "a test"):
+    with own_network(), claim_names((PROXY,), "a test"):
         open_record(str(tmp_path)).write(ProxyRecord(os.getpid(), 100.0, "1.2.3", "node-1", "nftables"))
         assert read_record(str(tmp_path))[0] is ProxyState.RUNNING
     for _ in range(20):  # the kernel gives the number of the inode again, sooner or later

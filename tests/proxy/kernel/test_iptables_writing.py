@@ -16,13 +16,13 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_access import NftAccess
 from vipwire.modes.iptables.access.tool_access import LockWait
-from vipwire.modes.iptables.build import build, rule_access, samples, unreadable
+from vipwire.modes.iptables.build import build, rule_access, samples, unreadable_rules
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.nfacct import ensure_counters
 from vipwire.modes.iptables.rules.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
 from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.xtables.binary.expressions import uncounted
+from vipwire.modes.xtables.binary.expressions import reset_counter
 from vipwire.modes.xtables.binary.shown import RuleReader
 from vipwire.modes.xtables.tool import IptablesTool
 from vipwire.modes.xtables.variant import Variant
@@ -61,7 +61,7 @@ def dumped(family: Family) -> dict[tuple[str, str], tuple[NetfilterHook | None, 
             rules: dict[str, list[bytes]] = {}
             for payload in sock.dump(MessageType.GETRULE, encode.list_objects(family, table)):
                 rule = decode.rule(payload)
-                rules.setdefault(rule.chain, []).append(uncounted(rule.expressions))
+                rules.setdefault(rule.chain, []).append(reset_counter(rule.expressions))
             for payload in sock.dump(MessageType.GETCHAIN, encode.list_objects(family, table)):
                 chain = decode.chain(payload)
                 if chain.table == table:
@@ -122,7 +122,7 @@ def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None
     writer = rule_access(tool, LockWait())
     assert isinstance(writer, NftAccess)
     before = saved(tool)
-    assert not unreadable(tool, RuleSettings())
+    assert not unreadable_rules(tool, RuleSettings())
     assert saved(tool) == before
     parts = {table: TablePart({"KUBE-X": rules}) for table, rules in samples(family, RuleSettings()).items()}
     writer.transact(RestoreInput(parts))

@@ -19,7 +19,7 @@ from tests.fakes.own_network import enter, run
 
 from vipwire.errors import ConfigError
 from vipwire.process_lifecycle.local_sockets import VARIABLE
-from vipwire.process_lifecycle.single_instance import AlreadyRunningError, claimed, find_holder
+from vipwire.process_lifecycle.single_instance import AlreadyRunningError, claim_names, find_holder
 from vipwire.proxy_daemon.start.record import PROXY, running_proxy
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
@@ -247,11 +247,14 @@ def ready(process: "subprocess.Popen[str]") -> None:
 
 
 def test_a_name_is_given_back_and_tells_of_its_holder() -> None:
-    with claimed(("vipwire-test",), "a test", ["in a room"]):
+    with claim_names(("vipwire-test",), "a test", ["in a room"]):
         holder = find_holder("vipwire-test")
         assert holder is not None
         assert (holder.pid, holder.uid, holder.said["details"]) == (os.getpid(), os.geteuid(), ["in a room"])
-        with pytest.raises(AlreadyRunningError, match=r"a test \(process \d+"), claimed(("vipwire-test",), "another"):
+        with (
+            pytest.raises(AlreadyRunningError, match=r"a test \(process \d+"),
+            claim_names(("vipwire-test",), "another"),
+        ):
             pass
     assert find_holder("vipwire-test") is None
 
@@ -266,12 +269,12 @@ def test_a_holder_that_hangs_is_named_by_the_kernel() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        wanting = claimed(("vipwire-test",), "another", ready=lambda: None)
+        wanting = claim_names(("vipwire-test",), "another", ready=lambda: None)
         with pytest.raises(AlreadyRunningError, match=rf"does not answer \(process {process.pid}"), wanting:
             pass
         process.kill()
         process.wait()
-    with claimed(("vipwire-test",), "another"):
+    with claim_names(("vipwire-test",), "another"):
         pass
 
 
@@ -287,7 +290,7 @@ except Exception as error:
 
 def test_only_root_or_the_same_user_may_take_over() -> None:
     asked: list[str] = []
-    with claimed(("vipwire-test",), "a test") as claim:
+    with claim_names(("vipwire-test",), "a test") as claim:
         claim.when_asked(asked.append)
         done = subprocess.run([sys.executable, "-c", AS_STRANGER], capture_output=True, text=True, check=True)
         assert done.stdout.startswith("it already runs: a process of user 0"), done
@@ -313,7 +316,7 @@ def test_whatever_a_process_of_an_earlier_version_answers_it_is_named(answer: by
         holder = find_holder("vipwire-test")
         assert holder is not None
         assert f"process {os.getpid()}" in str(holder)
-        wanting = claimed(("vipwire-test",), "another")
+        wanting = claim_names(("vipwire-test",), "another")
         with pytest.raises(AlreadyRunningError, match=rf"kill {os.getpid()}"), wanting:
             pass
         serving.result()
@@ -336,7 +339,7 @@ def test_the_place_of_an_earlier_version_is_taken_and_its_name_is_not() -> None:
             return b""
 
         serving = pool.submit(serve)
-        with claimed(("vipwire-test",), "another", ready=lambda: None):
+        with claim_names(("vipwire-test",), "another", ready=lambda: None):
             assert serving.result() == b"takeover\n"
             assert "@vipwire-test" not in names()
 
@@ -369,7 +372,7 @@ def test_a_user_who_takes_the_name_of_earlier_versions_is_nobodys_holder() -> No
             assert stranger.stdout is not None
             stranger.stdout.readline()
             assert find_holder("vipwire-test") is None
-            with claimed(("vipwire-test",), "a test"):
+            with claim_names(("vipwire-test",), "a test"):
                 holder = find_holder("vipwire-test")
                 assert holder is not None
                 assert (holder.pid, holder.said["command"]) == (os.getpid(), "a test")
@@ -380,7 +383,7 @@ def test_a_user_who_takes_the_name_of_earlier_versions_is_nobodys_holder() -> No
 def test_the_files_of_processes_that_were_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "ours"))
     for name in ("vipwire-a", "vipwire-b"):
-        with claimed((name,), "a test"):
+        with claim_names((name,), "a test"):
             assert [path.name.split(".")[0] for path in (tmp_path / "ours").iterdir()] == [name]
 
 
@@ -430,13 +433,13 @@ def test_a_folder_for_sockets_that_cannot_be_ours_is_refused_in_one_line(
     place.parent.mkdir()
     made(place)
     monkeypatch.setenv(VARIABLE, str(place))
-    with pytest.raises(ConfigError, match=VARIABLE) as refused, claimed(("vipwire-test",), "a test"):
+    with pytest.raises(ConfigError, match=VARIABLE) as refused, claim_names(("vipwire-test",), "a test"):
         pass
     assert "\n" not in str(refused.value)
 
 
 def test_who_only_connects_keeps_nobody_from_hearing() -> None:
-    with claimed(("vipwire-test",), "a test"), ExitStack() as stack:
+    with claim_names(("vipwire-test",), "a test"), ExitStack() as stack:
         (path,) = (line.split()[-1] for line in names().splitlines() if "vipwire-test" in line)
         for _ in range(100):
             idle = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from tests.proxy.laws.test_iptables_agreement import Both, pairs
 
-from vipwire.modes.xtables.binary.expressions import Encoder, uncounted
+from vipwire.modes.xtables.binary.expressions import Encoder, reset_counter
 from vipwire.modes.xtables.binary.shown import RuleReader
 
 
@@ -15,4 +15,4 @@ def test_a_rule_as_expressions_of_nf_tables_reads_as_it_was_written(both: Both) 
         for rule in rules:
             expressions = encode(rule).expressions
             assert words(expressions) == rule
-            assert uncounted(expressions) == expressions
+            assert reset_counter(expressions) == expressions

@@ -6,7 +6,7 @@ from tests.proxy.laws.worlds import World, worlds
 
 from vipwire.model.spread import Algorithm
 from vipwire.modes.nftables.table.names import CHAIN, LARGEST_POOL, Class, Object, ObjectKey, Space
-from vipwire.modes.nftables.table.pools import written
+from vipwire.modes.nftables.table.pools import find_written_chain
 from vipwire.modes.nftables.table.read import INDEXED, indexed_keys
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import HOOKED
@@ -33,7 +33,7 @@ def test_the_keys_of_large_maps_are_told_by_small_ones(known: dict[str, dict[Obj
 @given(worlds(ranges=True))
 def test_every_chain_of_a_service_is_known_without_having_been_rendered(world: World) -> None:
     for key, chain in elements(world).get(CHAIN, {}).items():
-        assert dict(HOOKED).get(key, written(world.space.family, key[1].decode())) == chain
+        assert dict(HOOKED).get(key, find_written_chain(world.space.family, key[1].decode())) == chain
 
 
 @given(

@@ -9,7 +9,7 @@ import pytest
 from vipwire.errors import ConfigError
 from vipwire.proxy_daemon.handover.kube_proxy import (
     KubeProxy,
-    configured,
+    find_configuration,
     find_kube_proxy,
     from_config_map,
     from_configz,
@@ -156,4 +156,4 @@ def test_the_config_map_is_kubeadms() -> None:
 
 
 def test_no_kube_proxy_has_no_configuration() -> None:
-    assert configured(None) is None
+    assert find_configuration(None) is None

@@ -10,7 +10,7 @@ from vipwire.linux.netlink.ipset import IpsetEntry
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.modes.ipvs.first_commit import FirstCommit, in_steps
-from vipwire.modes.ipvs.leftovers import IpvsConnection, judge, parse_flows, removable, to_sockets
+from vipwire.modes.ipvs.leftovers import IpvsConnection, judge, parse_flows, removable_objects, to_sockets
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.device import parse_sources
 from vipwire.modes.ipvs.objects.names import Ipset, MarkRule, Object, ObjectKey, SetEntry, Vip
@@ -150,7 +150,7 @@ def test_connections_that_are_over_do_not_count() -> None:
 
 def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
     left = judge(Family.IPV4, objects(), frozenset({IpvsConnection((WEB, 80), (POD, 80))}))
-    gone = removable(left)
+    gone = removable_objects(left)
     assert server(WEB) not in gone
     assert Vip(WEB) not in gone
     assert VirtualServer(0, Address(b""), 0, 7) not in gone, "its endpoint has a connection, and it may be its own"
@@ -185,7 +185,7 @@ def test_a_connection_to_a_socket_here_keeps_no_virtual_server() -> None:
 def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_is_ours() -> None:
     left = judge(Family.IPV4, objects(), frozenset(), frozenset({WEB, POD}))
     assert left.addresses == {WEB}
-    kept = objects().keys() - removable(left).keys()
+    kept = objects().keys() - removable_objects(left).keys()
     assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, Ipset | SetEntry))}
 
 
@@ -200,7 +200,7 @@ def test_sockets_are_read_in_this_machines_order_of_bytes() -> None:
 
 def test_everything_goes_when_nothing_is_in_use() -> None:
     everything = objects()
-    assert removable(judge(Family.IPV4, everything, frozenset())) == everything
+    assert removable_objects(judge(Family.IPV4, everything, frozenset())) == everything
 
 
 class Written(DictBackend):

@@ -13,7 +13,7 @@ from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import expressions_at, holds
 from vipwire.modes.iptables.build import samples
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, uncounted
+from vipwire.modes.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, reset_counter
 from vipwire.modes.xtables.binary.shown import RuleReader
 from vipwire.modes.xtables.binary.words import UnknownRuleError
 
@@ -86,7 +86,7 @@ def test_bytes_that_say_more_than_words_are_not_read() -> None:
 def test_what_a_rule_has_counted_is_left_out() -> None:
     whole = Encoder(Family.IPV4)("-j ACCEPT").expressions
     at = whole.index(COUNTER) + len(COUNTER) - 8
-    assert uncounted(whole[:at] + b"\1" * 8 + whole[at + 8 :]) == whole
+    assert reset_counter(whole[:at] + b"\1" * 8 + whole[at + 8 :]) == whole
 
 
 REQUEST = list_rules(Family.IPV4, "nat", "KUBE-SEP-A")

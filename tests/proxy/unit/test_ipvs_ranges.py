@@ -9,7 +9,7 @@ from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, ServicePort
 from vipwire.modes.ipvs.marks import FOREIGN, Marks, MarkScope
-from vipwire.modes.ipvs.objects.chains import parted, rules_text
+from vipwire.modes.ipvs.objects.chains import rules_text, separate_shared
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule
 from vipwire.modes.ipvs.render import render
@@ -56,9 +56,9 @@ def test_what_is_written_is_read_and_what_stands_in_the_way_is_moved() -> None:
             members = chains.setdefault(ChainName(lines[0][1:], chain), [])
             members.insert(0, words[2:]) if how == "-I" else members.append(words)
     read = {chain: tuple(members) for chain, members in chains.items()}
-    assert parted(read) == (dict.fromkeys(read, ()), ours.added)
+    assert separate_shared(read) == (dict.fromkeys(read, ()), ours.added)
     late = {chain: members[::-1] for chain, members in read.items() if chain == ("nat", "KUBE-IPVS-RANGES")}
-    (found, strays) = parted(late)
+    (found, strays) = separate_shared(late)
     assert found == dict.fromkeys(late, ())
     assert [rule.stray for rule in strays].count(True) == len(strays) - 1
 

@@ -18,7 +18,7 @@ from vipwire.linux.netlink.nftables.flowtables import (
 )
 from vipwire.linux.netlink.nftables.wire import FLOWTABLE_COUNTER, NFPROTO, MessageType
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.modes.nftables.explain.explainer import offloading
+from vipwire.modes.nftables.explain.explainer import offloading_step
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.probe import try_offloading
 from vipwire.modes.nftables.table import fastpath, text
@@ -128,7 +128,7 @@ def said(
     has, should = (fastpath.fastpath_objects(packets) for packets in (observed, wanted))
     table = Table(Family.IPV4, has, should, own=frozenset({NODE}))
     packet = Packet(NODE if node else CLIENT, VIP, protocol, 80, "" if node else "eth0", from_node=node)
-    found = offloading(table, packet, Run(target=(target, 80)))
+    found = offloading_step(table, packet, Run(target=(target, 80)))
     return "; ".join(f"{each.state.name}: {each.effect}" for each in found)
 
 

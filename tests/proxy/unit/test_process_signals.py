@@ -15,14 +15,14 @@ from vipwire.process_lifecycle.signals import Stop
 def _forgotten() -> Iterator[None]:
     """Leave nothing remembered."""
     yield
-    early_signals.taken()
+    early_signals.take_recorded()
 
 
 def test_one_that_came_before_counts_once() -> None:
     early_signals.remember()
     os.kill(os.getpid(), signal.SIGHUP)
-    assert early_signals.taken()
-    assert not early_signals.taken()
+    assert early_signals.take_recorded()
+    assert not early_signals.take_recorded()
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -11,7 +11,7 @@ from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink.socket import NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.xtables import tool as xtables
-from vipwire.modes.xtables.tool import IptablesTool, in_use, installed, with_tables
+from vipwire.modes.xtables.tool import IptablesTool, in_use, installed_tools, with_tables
 from vipwire.modes.xtables.variant import Variant, by_use
 
 Script = Callable[[str, str], None]
@@ -42,14 +42,14 @@ def test_what_is_not_installed_is_said_with_what_needs_it() -> None:
         UnsupportedError, match=r"^a test needs ip6tables-nft-restore, .* install the package iptables"
     ):
         IptablesTool(Family.IPV6, Variant.NFT, "a test")
-    assert list(installed(Family.IPV4, "a test")) == []
+    assert list(installed_tools(Family.IPV4, "a test")) == []
 
 
 def test_the_plain_name_serves_where_it_is_of_that_variant(script: Script) -> None:
     script("iptables", "echo 'iptables v1.8.9 (nf_tables)'")
     script("iptables-save", "echo '*nat'")
     script("iptables-restore", "exit 0")
-    (tool,) = installed(Family.IPV4, "a test")
+    (tool,) = installed_tools(Family.IPV4, "a test")
     assert (tool.variant, tool.name, tool.save()) == (Variant.NFT, "iptables-nft", "*nat\n")
 
 

@@ -24,7 +24,7 @@ from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, inspection_of, selected, spec_of
+from vipwire.modes.registry import driver_of, every_spec, inspection_of, selected_mode, spec_of
 from vipwire.modes.spec import Remark
 from vipwire.modes.xtables.save import read_tables
 from vipwire.modes.xtables.tool import with_tables
@@ -107,7 +107,7 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
             os.access(root / "net/ipv4/ip_forward", os.W_OK) for root in (proc / "sys", HOST_SETTINGS)
         ),
         proxy=read_record(config.state_dir),
-        remarks=tuple(inspection_of(selected(config)).remarks(config)),
+        remarks=tuple(inspection_of(selected_mode(config)).remarks(config)),
         earlier=earlier_chains(config, families()),
     )
 

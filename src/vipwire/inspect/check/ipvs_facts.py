@@ -34,7 +34,7 @@ from vipwire.modes.ipvs.objects.names import (
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.proxy_daemon.handover.configured import Configured
-from vipwire.proxy_daemon.handover.kube_proxy import configured, find_kube_proxy, from_config_map
+from vipwire.proxy_daemon.handover.kube_proxy import find_configuration, find_kube_proxy, from_config_map
 from vipwire.proxy_daemon.start.modes import families
 from vipwire.proxy_daemon.start.record import recorded_node
 from vipwire.proxy_daemon.sync.node_plan import Known, planned_node
@@ -146,7 +146,7 @@ def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
     kernel = tried("the kernel", read_kernel, IpvsState(obstacle="vipwire cannot read IPVS"))
     if kernel.obstacle and not obstacles:
         obstacles.append(f"the kernel: {kernel.obstacle}")
-    found = configured(find_kube_proxy())
+    found = find_configuration(find_kube_proxy())
     if found is None:
         found = tried("kube-proxy's configuration", lambda: config_map(config), None)
     store = tried("Services", lambda: read_objects(config), Store())

@@ -26,9 +26,9 @@ from vipwire.linux.netlink.nftables.encode import HOOKS
 from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
-from vipwire.modes.registry import driver_of, selected
+from vipwire.modes.registry import driver_of, selected_mode
 from vipwire.modes.spec import BEHIND_ALL, MASQUERADES_NOTHING, NatPriorities
-from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge, masked
+from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge, parse_masked
 from vipwire.modes.xtables.ownership import RuleOwner
 from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.modes.xtables.save import read_table, target
@@ -121,7 +121,7 @@ def earlier_chains(
     `own` are the node's addresses. Skips what cannot be read.
     """
     found: list[EarlierChain] = []
-    mode = selected(config)
+    mode = selected_mode(config)
     driver = driver_of(mode)
     # A mode without rules accepts connections on sockets, which all nat chains precede.
     bare = NatPriorities(BEHIND_ALL, BEHIND_ALL, source=MASQUERADES_NOTHING)
@@ -323,7 +323,7 @@ class _Looking:
         if name == "CT" and "--notrack" in text.split():
             effects = frozenset({RuleEffect.UNTRACK})
         elif written := _MARK_VALUE.search(text):
-            value, mask = masked(written[1]) if written[1] else (0, int(written[2], 0))
+            value, mask = parse_masked(written[1]) if written[1] else (0, int(written[2], 0))
             effects = of_mark(value, mask, self._hooks.mark)
         else:
             effects = of_target(name) if name not in _PASS else frozenset()
@@ -366,7 +366,7 @@ def _holds(
     """
     try:
         rule = parse_rule(text)
-        marks = [(each, *masked(each.words[0])) for each in rule.conditions if each.option == _MARK]
+        marks = [(each, *parse_masked(each.words[0])) for each in rule.conditions if each.option == _MARK]
     except (DecodeError, ValueError, IndexError):
         return None
     if meeting.unmarked and any(not mask & ours and (value != 0) is each.wanted for each, value, mask in marks):

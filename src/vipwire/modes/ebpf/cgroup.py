@@ -24,7 +24,7 @@ class PodsCgroup(NamedTuple):
     level: int = 0
 
 
-def mounted(mounts: Path = _MOUNTS) -> list[Path]:
+def list_mounted(mounts: Path = _MOUNTS) -> list[Path]:
     lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     return [Path(words[1]) for words in map(str.split, lines) if len(words) > 2 and words[2] == "cgroup2"]
 
@@ -36,7 +36,7 @@ def find_cgroup(named: str, mounts: Path = _MOUNTS) -> Path:
         if not (path / "cgroup.procs").exists():
             raise ConfigError(f"--ebpf-cgroup: {named} is not a folder of cgroup2")
         return path
-    found = mounted(mounts)
+    found = list_mounted(mounts)
     for path in found:
         if (path / "cgroup.procs").exists() and not (path / "cgroup.type").exists():
             return path

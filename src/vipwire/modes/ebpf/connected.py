@@ -39,7 +39,7 @@ class ConnectedSockets:
         `whole`: also those of unnamed frontends.
         """
         peers = self._pins.find(f"peers{version(self._family)}")
-        stale = {} if peers is None else dict(self._stale(peers, serving, whole=whole))
+        stale = {} if peers is None else dict(self._find_stale(peers, serving, whole=whole))
         if peers is None or not stale:
             return 0
         ended = 0
@@ -54,7 +54,9 @@ class ConnectedSockets:
             log.warning("UDP sockets keep removed endpoints: network namespaces not found", sockets=len(stale))
         return ended
 
-    def _stale(self, peers: Map, serving: Serving, *, whole: bool) -> Iterator[tuple[bytes, tuple[Address, int]]]:
+    def _find_stale(
+        self, peers: Map, serving: Serving, *, whole: bool
+    ) -> Iterator[tuple[bytes, tuple[Address, int]]]:
         size = self._family.bits // 8 + 4
         for cookie, pair in peers.items():
             address, protocol, port = read_frontend_key(pair[:size])
@@ -85,7 +87,7 @@ def _end(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
             if stale.get(found.cookie) == found.peer:
                 del stale[found.cookie]
                 peers.remove([found.cookie])
-                ended += _destroyed(diag, found)
+                ended += _destroy_socket(diag, found)
     return ended
 
 
@@ -93,7 +95,7 @@ def _sockets(diag: NetlinkSocket, family: Family) -> Iterator[ConnectedSocket]:
     return (read_socket(bytes(payload)) for payload in diag.dump(BY_FAMILY, list_sockets(family)))
 
 
-def _destroyed(diag: NetlinkSocket, found: ConnectedSocket) -> bool:
+def _destroy_socket(diag: NetlinkSocket, found: ConnectedSocket) -> bool:
     try:
         diag.request(DESTROY, destroy(found))
     except NetlinkError as error:

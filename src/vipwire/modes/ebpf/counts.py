@@ -37,7 +37,7 @@ def tallies(slots: bytes, hits: bytes, size: int) -> Tallies:
     return found
 
 
-def carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
+def take_carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
     """Return the initial numbers of a pool's slots, and subtract them from `had`."""
     count = len(slots) // each
     if not had:
@@ -76,7 +76,7 @@ class CountedConnections:
 
     def read(self) -> Iterator[tuple[bytes, int]]:
         """Read all pairs. A pair may come twice: with its current and its former slots."""
-        for counts in self._kept():
+        for counts in self._open_kept():
             for pair, value in counts.items():
                 yield pair, int.from_bytes(value, "little")
         yield from self.in_slots()
@@ -108,13 +108,13 @@ class CountedConnections:
 
     def forget(self, known: Mapping[OurKey, bytes]) -> None:
         """Remove the counts of deleted frontends, once the map is half full."""
-        for counts in self._kept():
+        for counts in self._open_kept():
             keys = [key for key, _ in counts.items()]
             if len(keys) > counts.shape.max_entries // 2:
                 size = len(keys[0]) // 2
                 counts.remove(key for key in keys if (FRONTENDS, key[:size]) not in known)
 
-    def _kept(self) -> list[Map]:
+    def _open_kept(self) -> list[Map]:
         """Open the maps by pairs: of former slots, and of connections with client affinity."""
         found = (self._pins.find(name + self._version) for name in ("counts", "sticky"))
         return [each for each in found if each is not None]

@@ -47,7 +47,7 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
     pinned = NodePins(folder(), cgroup)
     if prepare:
         remove_gone(pinned.folder)
-    wanted = _wanted(config, cgroup)
+    wanted = _wanted_setup(config, cgroup)
     return {
         family: EbpfBackend(family, rules[family], pinned, wanted, _hooks(family, families)) for family in families
     }
@@ -134,7 +134,7 @@ def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
     )
 
 
-def _wanted(config: Config, cgroup: Path | None) -> ProgramSetup:
+def _wanted_setup(config: Config, cgroup: Path | None) -> ProgramSetup:
     listed = config.ebpf.clients not in ("", _ALL)
     paths = config.ebpf.clients.split(",") if listed and config.ebpf.clients != _NODE else []
     options = config.ebpf.connected_udp, config.ebpf.affinity

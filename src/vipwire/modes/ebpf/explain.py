@@ -103,12 +103,14 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         if surplus := flags & ~meant & self._led:
             words.append(f"programs translate sockets of {for_whom(surplus)}, but the plan uses rules for them")
         if strays := dealt.keys() - pool.keys():
-            words.append(f"programs connect some sockets to {self._named(strays)}, which are not in the plan")
+            words.append(
+                f"programs connect some sockets to {self._list_endpoints(strays)}, which are not in the plan"
+            )
         elif dealt != pool:
             words.append("programs give the endpoints other shares than the plan")
         return Direct(Flag.NODE in flags, Flag.POD in flags & self._led, "; ".join(words), seconds > 0)
 
-    def _named(self, dealt: Iterable[bytes]) -> str:
+    def _list_endpoints(self, dealt: Iterable[bytes]) -> str:
         found = sorted(map(read_endpoint, dealt))
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         return ", ".join(format_endpoint(*each) for each in found[:_SHOWN]) + more
@@ -130,7 +132,7 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         yield Step("", _SOCKETS, describe(key), state_of(key, observed, wanted), (effect,))
 
     def _effect(self, held: bytes, packet: Packet) -> str:
-        shown = self._named(set(endpoints(self._family, held)))
+        shown = self._list_endpoints(set(endpoints(self._family, held)))
         which = "unconnected sockets" if packet.protocol is Protocol.UDP else "sockets"
         flags, seconds, _ = Head.read(held)
         rest = "those bound to an address, and all others" if flags & Flag.AS_NODE else "all others"

@@ -54,7 +54,7 @@ class Undone:
     def record_failure(self, delta: Delta[OurKey, bytes], reason: str, now: float) -> bool:
         """Note a failed difference; report whether it or its reason is new."""
         news = not self.objects or reason != self.reason
-        self.objects.update(_wanted(delta))
+        self.objects.update(_wanted_values(delta))
         self._at = now + min(_FIRST * 2 ** min(self._tries, _DOUBLINGS), LONGEST)
         self._tries, self.reason = self._tries + 1, reason
         return news
@@ -63,7 +63,7 @@ class Undone:
         """Note a successful difference; report whether it completed the last failed object."""
         if not self.objects:
             return False
-        for key in _wanted(delta):
+        for key in _wanted_values(delta):
             self.objects.pop(key, None)
         if self.objects:
             return False
@@ -81,7 +81,7 @@ class Undone:
         )
 
 
-def _wanted(delta: Delta[OurKey, bytes]) -> dict[OurKey, bytes | None]:
+def _wanted_values(delta: Delta[OurKey, bytes]) -> dict[OurKey, bytes | None]:
     changed = {key: new for key, (_, new) in delta.changed.items()}
     return {**delta.added, **changed, **dict.fromkeys(delta.removed)}
 

@@ -49,7 +49,7 @@ def _maps(opened: list[int]) -> dict[str, int]:
         try:
             made = Map.create("vw_trial", small)
         except OSError as error:
-            raise _not_allowed(error, f"the kernel refuses the map {name}") from error
+            raise _explain_refusal(error, f"the kernel refuses the map {name}") from error
         opened.append(made.descriptor)
         found[name] = made.descriptor
     return found
@@ -69,7 +69,7 @@ def _load(hook: str, maps: dict[str, int], constants: int) -> int:
                 f"{said[-1]}: add that capability"
             ) from error
         last = f"; its verifier says: {said[-1]}" if said else ""
-        raise _not_allowed(error, f"{what}{last}") from error
+        raise _explain_refusal(error, f"{what}{last}") from error
 
 
 def _attach(hook: str, program: int, target: int, cgroup: Path) -> int:
@@ -81,7 +81,7 @@ def _attach(hook: str, program: int, target: int, cgroup: Path) -> int:
                 f"ebpf mode cannot run here: the hook {hook} of {owner} has another owner's program, attached "
                 "without BPF_F_ALLOW_MULTI: see `bpftool cgroup tree`"
             ) from error
-        raise _not_allowed(error, f"the kernel does not attach the program for {hook} to {cgroup}") from error
+        raise _explain_refusal(error, f"the kernel does not attach the program for {hook} to {cgroup}") from error
 
 
 def exclusive(cgroup: Path, hook: str) -> Path | None:
@@ -101,7 +101,7 @@ def exclusive(cgroup: Path, hook: str) -> Path | None:
     return None
 
 
-def _not_allowed(error: OSError, what: str) -> UnsupportedError:
+def _explain_refusal(error: OSError, what: str) -> UnsupportedError:
     match error.errno:
         case code if code in _REFUSED:
             remedy = why_refused()

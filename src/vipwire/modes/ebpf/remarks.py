@@ -42,7 +42,7 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
     with closing(NodePins(folder, cgroup)) as pinned:
         if pinned.exists:
             yield from _in_force(cgroup, pinned)
-        yield from _foreign(cgroup, pinned)
+        yield from _name_foreign(cgroup, pinned)
         yield from _fill(pinned)
     yield from _other_nodes(folder)
     yield from _meshes(config, proc)
@@ -58,7 +58,7 @@ def standing(config: Config, folder: Path) -> Iterator[Remark]:
     with closing(NodePins(folder, cgroup)) as pinned:
         looks = {
             "programs": _in_force(cgroup, pinned),
-            "other programs": _foreign(cgroup, pinned),
+            "other programs": _name_foreign(cgroup, pinned),
             "maps": _fill(pinned),
         }
         for area, found in looks.items():
@@ -89,7 +89,7 @@ def _pods(cgroup: Path) -> Remark:
     )
 
 
-def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
+def _name_foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     """Name the hooks at which this cgroup has foreign programs, too."""
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -54,7 +54,7 @@ _FOR: Final = {
 def render(family: Family, plan: ServicePlan, remembered: frozenset[Protocol] = frozenset()) -> Ours:
     """Render one Service: only its own objects. `remembered`: protocols for which programs serve affinity."""
     objects: Ours = {}
-    for frontend, action in _translated(plan):
+    for frontend, action in _translated_frontends(plan):
         flags = _flags(plan, frontend, action)
         if action.affinity_seconds is not None:
             if _is_remembered(plan, frontend.port_name, remembered):
@@ -80,7 +80,7 @@ def places(plan: ServicePlan, key: FrontendKey) -> tuple[bytes, ...]:
     )
 
 
-def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
+def _translated_frontends(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
     """Yield the frontends with one action for all clients of this node.
 
     Ejection stays with the rules, because it learns from connection tracking whether an endpoint answers.
@@ -130,7 +130,7 @@ def _is_remembered(plan: ServicePlan, port: ServicePortName, remembered: frozens
         return False
     led = [
         (each, action)
-        for each, action in _translated(plan)
+        for each, action in _translated_frontends(plan)
         if each.port_name == port and Flag.POD in _flags(plan, each, action) and not action.shared_affinity
     ]
     strangers = port.protocol is Protocol.UDP or plan.contested

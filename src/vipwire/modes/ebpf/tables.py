@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from vipwire.linux.bpf.maps import Map
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.counts import NUMBER, CountedConnections, Tallies, carried, later, tallies
+from vipwire.modes.ebpf.counts import NUMBER, CountedConnections, Tallies, later, take_carried, tallies
 from vipwire.modes.ebpf.layout import (
     FRONTEND,
     FRONTENDS,
@@ -127,7 +127,7 @@ class Tables:
         if frontends is None or slots is None or members is None:
             return found
         where: dict[bytes, tuple[int, int]] = {}
-        with _mapped(slots) as view:
+        with _map_read_only(slots) as view:
             for key, value in frontends.items():
                 first, count, head = FRONTEND.unpack(value)
                 where[key] = first, count
@@ -214,7 +214,7 @@ class Tables:
         now, led, stretches = time.monotonic(), {}, {}
         if not changed:
             return
-        memory, had, gone = self._held(slots), {}, {}
+        memory, had, gone = self._map_slots(slots), {}, {}
         for key, value in changed.items():
             dealt = value[HEAD.size :]
             length = len(dealt) // self._each
@@ -222,7 +222,7 @@ class Tables:
             had[key] = self._tallies(memory, self._where[key]) if key in self._where else {}
             gone[key] = dict(had[key])
             memory.slots[first * self._each : (first + length) * self._each] = dealt
-            memory.hits[first * NUMBER : (first + length) * NUMBER] = carried(
+            memory.hits[first * NUMBER : (first + length) * NUMBER] = take_carried(
                 dealt, self._each, self._size, gone[key]
             )
             led[key] = FRONTEND.pack(first, length, *HEAD.unpack_from(value))
@@ -260,13 +260,13 @@ class Tables:
         self.collect_outgrown_counts()
         if (slots := self._pins.find(self._names["slots"])) is None:
             return
-        memory, self._memory = self._held(slots), None
+        memory, self._memory = self._map_slots(slots), None
         counted = {key: self._tallies(memory, stretch) for key, stretch in self._where.items()}
         for key, each in counted.items():
             self._keep(key, each.items())
         self._outgrown = _Outgrown(memory, self._where, counted)
 
-    def _held(self, slots: Map) -> _Memory:
+    def _map_slots(self, slots: Map) -> _Memory:
         """Return the slots as memory, mapped once: the kernel maps all pages at once, and later changes are fast."""
         hits = self._pins.held(self._names["hits"])
         if hits.shape.max_entries < slots.shape.max_entries:
@@ -293,7 +293,7 @@ def _changes(delta: Delta[OurKey, bytes]) -> Iterator[tuple[bytes, tuple[bytes, 
 
 
 @contextmanager
-def _mapped(slots: Map) -> Iterator[mmap.mmap]:
+def _map_read_only(slots: Map) -> Iterator[mmap.mmap]:
     view = slots.map_memory(write=False)
     try:
         yield view

@@ -19,16 +19,16 @@ from vipwire.modes.iptables.probe import (
     UNTRIED,
     SetupNote,
     affinity_note,
-    apart,
     choose_variant,
+    choose_workable,
     probe,
-    workable,
+    run_in_empty_namespace,
 )
 from vipwire.modes.iptables.rules.choice import hash_match
 from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, NAT, Rules
 from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.iptables.rules.words import chance, counted, masked, remember, seen
+from vipwire.modes.iptables.rules.words import chance, count_packets, match_masked, match_seen, remember
 from vipwire.modes.xtables.binary.words import UnknownRuleError
 from vipwire.modes.xtables.tool import IptablesTool, with_tables
 from vipwire.modes.xtables.variant import Variant
@@ -39,27 +39,27 @@ from vipwire.modes.xtables.words import (
     UNTRANSLATED,
     comment,
     host,
+    match_service_port,
     refuse,
-    served,
 )
 
 
-def unreadable(tool: IptablesTool, settings: RuleSettings) -> str:
+def unreadable_rules(tool: IptablesTool, settings: RuleSettings) -> str:
     """Return the rules of `NftAccess` that this machine's iptables-nft prints otherwise, "" if none.
 
     Versions of iptables-nft differ in the nf_tables expressions that they write and understand. vipwire leaves rules
     that read otherwise to the tool. The trial runs in an empty network namespace.
     """
-    return apart(lambda: _try_rules(tool, settings))
+    return run_in_empty_namespace(lambda: _try_rules(tool, settings))
 
 
 def _try_rules(tool: IptablesTool, settings: RuleSettings) -> str:
     ensure_counters((INVALID_COUNTER,))
     with closing(NftAccess(tool.family, ToolAccess(tool, LockWait(), 0), 0)) as access:
-        return _shown(tool, access, settings)
+        return _print_rules(tool, access, settings)
 
 
-def _shown(tool: IptablesTool, writer: NftAccess, settings: RuleSettings) -> str:
+def _print_rules(tool: IptablesTool, writer: NftAccess, settings: RuleSettings) -> str:
     wanted = samples(tool.family, settings)
     try:
         writer.transact(RestoreInput({table: TablePart({PROBE: rules}) for table, rules in wanted.items()}))
@@ -82,10 +82,10 @@ def samples(family: Family, settings: RuleSettings) -> dict[str, Rules]:
     port = f"{format_address(address)}:80" if family is Family.IPV4 else f"[{format_address(address)}]:80"
     note = comment("a trial")
     nat = [
-        f"{masked(family, 1, 3)} -j RETURN",
+        f"{match_masked(family, 1, 3)} -j RETURN",
         f"! -s {host(address)} -i eth+ -j RETURN",
-        *(served(each, 80, "a trial", address=address) + " -j RETURN" for each in Protocol),
-        *(served(each, "80:90", "a trial", LOCAL_DESTINATION) + " -j RETURN" for each in Protocol),
+        *(match_service_port(each, 80, "a trial", address=address) + " -j RETURN" for each in Protocol),
+        *(match_service_port(each, "80:90", "a trial", LOCAL_DESTINATION) + " -j RETURN" for each in Protocol),
         f"-p tcp {note} -m tcp -j DNAT --to-destination {port}",
         f"{LOCAL_SOURCE} -j MARK --set-xmark 0x4000/0x4000",
         f"{chance(2)} -j RETURN",
@@ -94,13 +94,13 @@ def samples(family: Family, settings: RuleSettings) -> dict[str, Rules]:
         f"-j MASQUERADE{' --random-fully' * settings.random_fully}",
     ]
     if settings.affinity:
-        nat += [f"{seen(family, PROBE, 10)} -j RETURN", f"{remember(family, PROBE)} -j RETURN"]
+        nat += [f"{match_seen(family, PROBE, 10)} -j RETURN", f"{remember(family, PROBE)} -j RETURN"]
     if settings.source_hash:
         nat.append(f"{hash_match(family, 2, 1)} -j RETURN")
     filtered = [f"{NEW} -j ACCEPT", f"{UNTRANSLATED} -j DROP", f"-p tcp {refuse(family, Protocol.TCP)}"]
     filtered.append(refuse(family, None))
     if settings.counters:
-        filtered.append(f"{counted(INVALID_COUNTER)} -j DROP")
+        filtered.append(f"{count_packets(INVALID_COUNTER)} -j DROP")
     return {NAT: tuple(nat), FILTER: tuple(filtered)}
 
 
@@ -122,7 +122,7 @@ def build(
     families = tuple(families)
     choice = choose_variant(families)
     if prepare:
-        choice = workable(choice, families)
+        choice = choose_workable(choice, families)
     notes = [SetupNote("variant", f"iptables-{choice.variant.value}: {choice.reason}", "")]
     if choice.both:
         other = Variant.LEGACY if choice.variant is Variant.NFT else Variant.NFT
@@ -138,10 +138,10 @@ def build(
     for family in families:
         tool = IptablesTool(family, choice.variant, PURPOSE)
         locked = any(note.what == UNTRIED for note in notes)
-        able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
+        able, missing = probe(tool, settings) if prepare and not locked else (_use_counters_of_kernel(settings), [])
         notes += (note for note in missing if note not in notes)
         writer = rule_access(tool, lock_wait, by_tools=able.by_tools)
-        if prepare and isinstance(writer, NftAccess) and (reason := unreadable(tool, able)):
+        if prepare and isinstance(writer, NftAccess) and (reason := unreadable_rules(tool, able)):
             writer.direct = False
             notes.append(SetupNote("writing rules with the iptables tool", reason, ""))
         built[family] = IptablesBackend(tool, able, detectors[family], writer)
@@ -164,5 +164,5 @@ def leftovers(families: Iterable[Family]) -> list[IptablesBackend]:
     return [IptablesBackend(tool, settings) for family in families for tool in with_tables(family, PURPOSE)]
 
 
-def _as_found(settings: RuleSettings) -> RuleSettings:
+def _use_counters_of_kernel(settings: RuleSettings) -> RuleSettings:
     return replace(settings, counters=settings.counters and read_counter(INVALID_COUNTER) is not None)

@@ -190,7 +190,7 @@ class _Rules(Surroundings):
         known = chain in BUILT_IN or (table, chain) in ROOTS
         if not known and not any(key in self._table.observed or key in self._table.wanted for key in keys):
             return None
-        return self._listed(keys)
+        return self._list_rules(keys)
 
     def _keys(self, table: str, chain: str, header: PacketHeader) -> Iterator[Key]:
         if (table, chain) in ROOTS:
@@ -201,7 +201,7 @@ class _Rules(Surroundings):
         if chain not in BUILT_IN:
             yield Key(CHAIN, table, chain)
 
-    def _listed(self, keys: Iterable[Key]) -> Iterator[ListedRule]:
+    def _list_rules(self, keys: Iterable[Key]) -> Iterator[ListedRule]:
         for key in keys:
             strange = ObjectState.DIFFERENT if key in self._table.wanted else ObjectState.FOREIGN
             yield from compare_rules(self._table.observed.get(key, ()), self._table.wanted.get(key, ()), strange)

@@ -114,7 +114,7 @@ class IptablesBackend:
     def observe(self) -> dict[Key, Rules]:
         self._locked = None
         before = self._detector.look()
-        tables = self._access.read(cache(self._expected))
+        tables = self._access.read(cache(self._expected_rules))
         self._wanted = ()
         for where in ROOTS:
             self._dispatches[where].load({})
@@ -126,11 +126,11 @@ class IptablesBackend:
         self._kubelet = any(chain in table for table in tables.values() for chain in KUBELETS)
         if self._kubelet and not self.settings.on(self._node).localhost_node_ports:
             seen.objects = {key: rules for key, rules in seen.objects.items() if not guards(key)}
-        self._rules = _counted(Delta(added=seen.objects))
+        self._rules = _count_rules(Delta(added=seen.objects))
         self._observed = before
         return seen.objects
 
-    def _expected(self) -> Known:
+    def _expected_rules(self) -> Known:
         by_bytes = self._tool.variant is Variant.NFT  # decoding text costs less than building trees
         roots = dispatches(self.family, tree=self.settings.tree) if by_bytes else {}
         return expected_chains(roots, self._wanted)
@@ -159,7 +159,7 @@ class IptablesBackend:
         for where, draft in drafted.items():
             self._dispatches[where].adopt(draft)
         self._tails = tails
-        self._rules.update(_counted(delta))
+        self._rules.update(_count_rules(delta))
         after = self._detector.after(before, commits)
         if known and after is not None and self._alone(before, after, delta, trees):
             self._observed = after
@@ -215,7 +215,7 @@ class IptablesBackend:
         return found
 
 
-def _counted(delta: Delta[Key, Rules]) -> Counter[str]:
+def _count_rules(delta: Delta[Key, Rules]) -> Counter[str]:
     """Return the change of each table's number of rules, without jumps in foreign chains."""
     more: Counter[str] = Counter()
     for objects, sign in ((delta.added, 1), (delta.removed, -1)):

@@ -26,7 +26,7 @@ from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOS
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.legacy import Census, LegacySocket
 from vipwire.modes.xtables.refusal import XtablesLockedError
-from vipwire.modes.xtables.tool import IptablesTool, legacy_tables, preferred, versions
+from vipwire.modes.xtables.tool import IptablesTool, legacy_tables, preferred_variant, versions
 from vipwire.modes.xtables.variant import KUBELETS, Variant
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 _CLONE_NEWNET: Final = 0x40000000
 
 
-def apart(work: Callable[[], T]) -> T:
+def run_in_empty_namespace(work: Callable[[], T]) -> T:
     """Run `work` in an empty network namespace, without foreign rules and locks; return or raise its result.
 
     The namespace has the same modules and programs. If vipwire cannot create one, `work` runs in this namespace. A
@@ -145,9 +145,9 @@ def choose_variant(families: Iterable[Family]) -> VariantChoice:
         )
     families = tuple(families)
     found = {variant: presence(variant, families) for variant in installed}
-    if marked(found) is None:
+    if find_marked(found) is None:
         found = {variant: presence(variant, families, exact=True) for variant in installed}
-    return decide(found, preferred())
+    return decide(found, preferred_variant())
 
 
 class Presence(NamedTuple):
@@ -216,7 +216,7 @@ def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> VariantC
     )
 
 
-def marked(found: Mapping[Variant, Presence]) -> tuple[Variant, str] | None:
+def find_marked(found: Mapping[Variant, Presence]) -> tuple[Variant, str] | None:
     """Return the only variant with kubelet's chains, or else with chains of Kubernetes, and a description of them."""
     marks: tuple[tuple[str, Callable[[Presence], bool]], ...] = (
         ("kubelet's chains are there", lambda there: there.kubelet),
@@ -230,7 +230,7 @@ def marked(found: Mapping[Variant, Presence]) -> tuple[Variant, str] | None:
 
 
 def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[Variant, str]:
-    if chosen := marked(found):
+    if chosen := find_marked(found):
         return chosen
     if len({there.rules for there in found.values()}) > 1:
         most = max(found, key=lambda variant: found[variant].rules)
@@ -240,7 +240,7 @@ def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[
     return next(iter(found)), "it is installed"
 
 
-def workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice:
+def choose_workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice:
     """Choose the other variant if the kernel refuses every table of this one: a kernel may support half of nf_tables.
 
     Raise UnsupportedError with both refusals if neither works.
@@ -252,7 +252,7 @@ def workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice
     for variant in sorted(versions(family), key=lambda each: each is not choice.variant):
         tool = IptablesTool(family, variant, PURPOSE)
         try:
-            reason = _refused(tool, ())
+            reason = _find_refusal(tool, ())
         except XtablesLockedError:
             return choice
         if not reason:
@@ -277,7 +277,7 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
         notes.append(SetupNote("nfacct", obstacle, "kube-proxy's two metrics of such counters are absent"))
     needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
     try:
-        refused = apart(lambda: _try_needs(tool, needs))
+        refused = run_in_empty_namespace(lambda: _try_needs(tool, needs))
     except XtablesLockedError as error:
         return settings, [SetupNote(UNTRIED, str(error), "refused rules will show missing parts")]
     for need, reason in refused.items():
@@ -295,7 +295,7 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
 
 def _try_needs(tool: IptablesTool, needs: Sequence[Need]) -> dict[Need, str]:
     ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))
-    refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
+    refused = {} if not _find_refusal(tool, needs) else {need: _find_refusal(tool, [need]) for need in needs}
     _clean(tool)
     return refused
 
@@ -316,7 +316,7 @@ def affinity_note(clients: Path = _RECENT) -> SetupNote | None:
     )
 
 
-def _refused(tool: IptablesTool, needs: Iterable[Need]) -> str:
+def _find_refusal(tool: IptablesTool, needs: Iterable[Need]) -> str:
     """Write rules into a chain without jumps to it; return the kernel's refusal, "" if accepted."""
     lines: list[str] = []
     for table in (FILTER, NAT):

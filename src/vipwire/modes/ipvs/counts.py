@@ -84,12 +84,12 @@ def _of_plan(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, O
         key = frontend.key
         for address in plan.node_port_addresses if key.address is None else (key.address,):
             yield VirtualServer(key.protocol, address, key.port), Origin(frontend.port_name, both_ways=True)
-        yield from _marked(frontend, key, marks, direct=direct)
+        yield from _marked_servers(frontend, key, marks, direct=direct)
     for wide in plan.ranges:
-        yield from _marked(wide.frontend, wide.key, marks, direct=direct)
+        yield from _marked_servers(wide.frontend, wide.key, marks, direct=direct)
 
 
-def _marked(
+def _marked_servers(
     frontend: Frontend, key: FrontendKey | RangeKey, marks: Marks, *, direct: bool
 ) -> Iterator[tuple[VirtualServer, Origin]]:
     outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)

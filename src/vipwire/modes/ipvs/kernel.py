@@ -170,14 +170,14 @@ class IpvsBackend:
             if isinstance(change.key, RealServer):
                 self._terminating.end(change.key)
         ended = self._draining.ended()
-        self._servers.apply(self._outgoing(ended, drain=False))
+        self._servers.apply(self._yield_removals(ended, drain=False))
         self._sets.delete(ended.entries.removed)
         self._release()
         self._terminating.record_look(now, self._clock())
         if self._lingering and now >= self._look_at:
             self._device.remove(self._without_sockets(self._lingering))
 
-    def _unused(self, parts: DeltaByKind) -> list[Address]:
+    def _unused_addresses(self, parts: DeltaByKind) -> list[Address]:
         """Return the addresses that may leave kube-ipvs0: those to which no local socket is bound.
 
         kube-proxy puts external and load balancer IPs there. A process that connects to one has that address as its
@@ -229,7 +229,7 @@ class IpvsBackend:
         size += self._sets.add(coming)
         leaving = Delta(removed=parts.chains.removed)
         size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))
-        size += self._servers.apply(self._incoming(parts))
+        size += self._servers.apply(self._yield_additions(parts))
         receivers = {**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}}
         self._pods.prepare({(key.pod, key.vip): method for key, method in receivers.items()})
         size += self._policy_routing.add_routes([each.address for each in parts.routes.added])
@@ -237,11 +237,11 @@ class IpvsBackend:
         size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))
         size += self._device.add([vip.address for vip in parts.vips.added])
         self._lingering -= {vip.address for vip in parts.vips.added}
-        size += self._device.remove(self._unused(parts))
+        size += self._device.remove(self._unused_addresses(parts))
         size += self._policy_routing.remove([each.mark for each in parts.mark_rules.removed])
         size += self._policy_routing.remove_routes([each.address for each in parts.routes.removed])
         size += self._tool.write_rules(Delta(removed=parts.rules.removed))
-        size += self._servers.apply(self._outgoing(parts, drain=drain))
+        size += self._servers.apply(self._yield_removals(parts, drain=drain))
         self._receiving -= parts.receivers.added.keys()
         self._receiving |= parts.receivers.removed.keys()
         self._release()
@@ -249,7 +249,7 @@ class IpvsBackend:
         size += self._sets.delete(parts.entries.removed)
         return size + self._sets.destroy([name.set for name in parts.sets.removed])
 
-    def _incoming(self, parts: DeltaByKind) -> Iterator[ServerCommand]:
+    def _yield_additions(self, parts: DeltaByKind) -> Iterator[ServerCommand]:
         """Yield the additions.
 
         Real servers directly follow their virtual server, which refuses packets without any.
@@ -271,7 +271,7 @@ class IpvsBackend:
         for real, (_, forwarding) in parts.reals.changed.items():
             yield ServerCommand(Command.SET_DEST, real, forwarding)
 
-    def _outgoing(self, parts: DeltaByKind, *, drain: bool) -> Iterator[ServerCommand]:
+    def _yield_removals(self, parts: DeltaByKind, *, drain: bool) -> Iterator[ServerCommand]:
         servers = parts.servers.removed
         now = self._clock()
         for real, forwarding in parts.reals.removed.items():
@@ -293,7 +293,7 @@ class IpvsBackend:
 
     def _read(self, *, adopt: bool = False) -> Objects:
         objects: Objects = self._sets.read()
-        owned = self._owned(objects)
+        owned = self._ownership_test(objects)
         services = self._servers.services()
         ours = {
             key
@@ -337,7 +337,7 @@ class IpvsBackend:
             if vip in vips and receiver not in self._receiving:
                 yield receiver, how
 
-    def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
+    def _ownership_test(self, objects: Objects) -> Callable[[VirtualServer], bool]:
         places: set[tuple[int, Address, int]] = set()
         ports: set[tuple[int, int]] = set()
         for which, element in owning_entries(self.family, objects):

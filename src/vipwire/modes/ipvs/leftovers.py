@@ -105,7 +105,7 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
 
     Raise CommitError if the kernel refuses.
     """
-    gone = removable(left)
+    gone = removable_objects(left)
     if not gone:
         return "", left.in_use
     with contextlib.closing(IpvsBackend(left.family)) as backend:
@@ -190,7 +190,7 @@ def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
     )
 
 
-def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
+def removable_objects(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
     """Return the objects to remove. The sets, which mark virtual servers as vipwire's, go together and last. Pure."""
     if not left.in_use:
         return left.objects

@@ -52,7 +52,7 @@ class Marks:
         if known is not None:
             del self._taken[known]
         number = zlib.crc32(_ports(key) + bytes((key.protocol,)) + (key.address or b"") + side.value)
-        while (mark := _allowed(number, self.avoid)) in (0, routing_mark(self.avoid)) or mark in self._taken:
+        while (mark := _avoid_bits(number, self.avoid)) in (0, routing_mark(self.avoid)) or mark in self._taken:
             number += 1
         self._of[use] = mark
         self._taken[mark] = use
@@ -61,10 +61,10 @@ class Marks:
 
 def routing_mark(avoid: int) -> int:
     """Return the mark of packets to frontends that IPVS finds by address; no virtual server has this mark."""
-    return _allowed(zlib.crc32(b"vipwire"), avoid)
+    return _avoid_bits(zlib.crc32(b"vipwire"), avoid)
 
 
-def _allowed(number: int, avoid: int) -> int:
+def _avoid_bits(number: int, avoid: int) -> int:
     return number & ~(avoid | FOREIGN) & _BITS
 
 

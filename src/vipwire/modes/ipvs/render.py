@@ -233,7 +233,7 @@ class _Writer:
             self._two_pools_at_the_node(frontend, frontend.short_circuit, place)
         elif isinstance(action, Forward):
             # With the masquerade bit from the start: the rules would set it in a connection's first packet only.
-            self._marked(frontend, action, self._marks.mark(key) | self._marks.avoid)
+            self._write_marked(frontend, action, self._marks.mark(key) | self._marks.avoid)
             self._entry(Set.DIRECT_RETURN, place, self._marks.mark(key) | self._marks.avoid)
         else:
             return
@@ -251,14 +251,14 @@ class _Writer:
             mark = self._marks.mark(frontend.key, scope)
             self._entry(which, place, mark)
             for each in (mark, mark | self._marks.avoid):
-                self._marked(frontend, frontend.action, each)
+                self._write_marked(frontend, frontend.action, each)
         self._entry(Set.NODE_NO_ENDPOINTS, place)
 
     def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: IpsetEntry) -> None:
         """Write both pools. Clients on this node get the cluster pool's mark, local processes with masquerading."""
         mark = self._marks.mark(frontend.key, MarkScope.INSIDE)
         for each in (mark, mark | self._marks.avoid):
-            self._marked(frontend, inside, each)
+            self._write_marked(frontend, inside, each)
         self._entry(Set.DIRECT_RETURN, place, mark)
         self._local_pool(frontend, Set.LOCAL_POOL_NODE, place)
 
@@ -266,10 +266,10 @@ class _Writer:
         """Write the pool of this node: clients outside get its mark."""
         if keeps_server(frontend, frontend.action):
             mark = self._marks.mark(frontend.key)
-            self._marked(frontend, frontend.action, mark)
+            self._write_marked(frontend, frontend.action, mark)
             self._entry(which, place, mark)
 
-    def _marked(self, frontend: Frontend, action: Action, mark: int) -> None:
+    def _write_marked(self, frontend: Frontend, action: Action, mark: int) -> None:
         self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
 
     def _servers(self, frontend: Frontend, place: IpsetEntry, method: Method) -> None:

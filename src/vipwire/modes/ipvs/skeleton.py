@@ -75,14 +75,14 @@ class _Rules:
 
         KUBE-DIRECT-RETURN limits the segment size that a client sees, so that its packets fit into the tunnel.
         """
-        routed = _asking("kubernetes addresses of no node", "KUBE-ROUTED")
+        routed = _jump_for_requests("kubernetes addresses of no node", "KUBE-ROUTED")
         direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")  # the Pod's node tracks no connection
-        wide = _asking("kubernetes port ranges", ranges.MARKS)
+        wide = _jump_for_requests("kubernetes port ranges", ranges.MARKS)
         answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
         others = f"-m set ! --match-set {self._name(Set.NODE_NO_ENDPOINTS)} dst,dst"
         return {
             "PREROUTING": [routed, direct, wide],
-            "INPUT": [_asking("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "INPUT": [_jump_for_requests("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
             "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
             "OUTPUT": [
                 _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
@@ -278,7 +278,7 @@ class _Rules:
         return f"-m set --match-set {self._name(which)} {where}"
 
 
-def _asking(note: str, target: str) -> str:
+def _jump_for_requests(note: str, target: str) -> str:
     """Jump with packets of the connection's original direction.
 
     IPVS would take answers to a host for a client's packets.

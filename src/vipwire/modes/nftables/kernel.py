@@ -37,7 +37,7 @@ from vipwire.modes.nftables.table.names import (
     ObjectKey,
     is_memory,
 )
-from vipwire.modes.nftables.table.pools import memory_set, written
+from vipwire.modes.nftables.table.pools import find_written_chain, memory_set
 from vipwire.modes.nftables.table.read import (
     LARGE,
     NOTHING_AHEAD,
@@ -338,14 +338,14 @@ class NftablesBackend:
             rules.setdefault(rule.chain, []).append(rule.expressions)
         for chain in self._dump(MessageType.GETCHAIN, decode.chain):
             key = (CHAIN, chain.name.encode())
-            yield key, Chain(self._recognised(key, rules.get(chain.name, [])), _hook(chain))
+            yield key, Chain(self._recognise_rules(key, rules.get(chain.name, [])), _hook(chain))
 
     def _chain(self, name: str) -> Chain | None:
         """Return the chain that vipwire writes under this name."""
-        known = self._known.get((CHAIN, name.encode())) or written(self.family, name)
+        known = self._known.get((CHAIN, name.encode())) or find_written_chain(self.family, name)
         return known if isinstance(known, Chain) else None
 
-    def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
+    def _recognise_rules(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
         """Replace the kernel's rules by the equal texts of vipwire."""
         known = self._chain(key[1].decode())
         ours = known.rules if known else ()

@@ -215,7 +215,7 @@ class KernelRefusal(NamedTuple):
 
 def probe(families: Iterable[Family]) -> None:
     """Raise UnsupportedError if the kernel cannot hold the table, with the missing features and the remedy."""
-    with _sending() as send:
+    with _open_socket() as send:
         try_tables(tuple(families), send)
 
 
@@ -224,12 +224,12 @@ def obstacle_to_offloading(families: Iterable[Family]) -> str:
 
     Raise OSError if the kernel does not answer.
     """
-    with _sending() as send:
+    with _open_socket() as send:
         return next(filter(None, (try_offloading(family, send) for family in families)), "")
 
 
 @contextmanager
-def _sending() -> Iterator[Send]:
+def _open_socket() -> Iterator[Send]:
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
 
         def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
@@ -242,20 +242,20 @@ def _sending() -> Iterator[Send]:
 
 def try_tables(families: Sequence[Family], send: Send) -> None:
     """Try the tables of all families at once; if the kernel refuses, try each alone."""
-    if families and _try_objects({family: _whole(family) for family in families}, send) is not None:
+    if families and _try_objects({family: _whole_table(family) for family in families}, send) is not None:
         for family in families:
             try_table(family, send)
 
 
 def try_table(family: Family, send: Send) -> None:
     """Try all parts at once; if the kernel refuses, raise UnsupportedError with the missing parts."""
-    refusal = _try_objects({family: _whole(family)}, send)
+    refusal = _try_objects({family: _whole_table(family)}, send)
     if refusal is not None:
         missing = [each for each in _NEEDED if _try_objects({family: each.objects(family)}, send)]
-        raise _unsupported(family, refusal, missing)
+        raise _unsupported_error(family, refusal, missing)
 
 
-def _whole(family: Family) -> Mapping[ObjectKey, Object]:
+def _whole_table(family: Family) -> Mapping[ObjectKey, Object]:
     whole = dict(node_objects(NodePlan(family)))
     for feature in _NEEDED:
         whole.update(feature.objects(family))
@@ -287,7 +287,7 @@ def _try_objects(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Sen
     return None
 
 
-def _unsupported(family: Family, refusal: KernelRefusal, missing: list[Feature]) -> UnsupportedError:
+def _unsupported_error(family: Family, refusal: KernelRefusal, missing: list[Feature]) -> UnsupportedError:
     name = family.value
     said = f"nftables mode cannot run here: the kernel has nf_tables, but refuses {refusal} for {name}"
     if not missing:  # no part alone fails: report the kernel's own error

@@ -38,13 +38,13 @@ class Entrance(NamedTuple):
 
     def place(self, target: Target) -> SocketAddress:
         """Return an endpoint's place; port 0 if the endpoint keeps the client's port."""
-        return self._kept(target.address, target.port)
+        return self._socket_address(target.address, target.port)
 
     def serving(self) -> tuple[SocketAddress, ...]:
         """Return the places from which old UDP flows may still get answers."""
-        return tuple(self._kept(*each) for each in sorted(self.frontend.serving))
+        return tuple(self._socket_address(*each) for each in sorted(self.frontend.serving))
 
-    def _kept(self, address: Address, port: int) -> SocketAddress:
+    def _socket_address(self, address: Address, port: int) -> SocketAddress:
         return SocketAddress(address, 0 if self.wide is not None and port == self.frontend.key.port else port)
 
 

@@ -65,9 +65,9 @@ class FrontRules(Surroundings):
             there, meant = (each if isinstance(each, tuple) else () for each in (seen, planned))
             strange = ObjectState.DIFFERENT if key in self.wanted else ObjectState.FOREIGN
             return compare_rules(there if key in self.observed else None, meant, strange)
-        return self._listed(key)
+        return self._list_rules(key)
 
-    def _listed(self, key: ChainName) -> Iterator[ListedRule]:
+    def _list_rules(self, key: ChainName) -> Iterator[ListedRule]:
         if key in self.wanted and key not in self.observed:
             yield ListedRule("", ObjectState.MISSING)
         missing = (rule for rule in self._planned.get(key, ()) if rule not in self.observed)
@@ -106,8 +106,12 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
         A listener's name replaces a port that only a relay will choose.
         """
         for sign, objects in (("-", delta.removed), ("+", delta.added)):
-            yield from (f"# {sign} {_listening(value)}" for value in objects.values() if isinstance(value, Listener))
-        yield from (f"# ~ {_listening(new)}" for _, new in delta.changed.values() if isinstance(new, Listener))
+            yield from (
+                f"# {sign} {_describe_listener(value)}" for value in objects.values() if isinstance(value, Listener)
+            )
+        yield from (
+            f"# ~ {_describe_listener(new)}" for _, new in delta.changed.values() if isinstance(new, Listener)
+        )
         named: dict[str, str] = {}
 
         def number(front: str) -> int:
@@ -186,7 +190,7 @@ class _Way:
             return
         effect = Effect(Verdict.RELAY, f"{len(listener.shares)}, {listener.algorithm}")
         state = state_of(front, self._rules.observed, self._rules.wanted)
-        note(f"listener {front.front}", _listening(listener), state, effect)
+        note(f"listener {front.front}", _describe_listener(listener), state, effect)
         if listener.sources is not None and not _admits(listener.sources, self._packet.source):
             yield self._path(End.REJECTED)
             return
@@ -201,7 +205,7 @@ def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
     return any(source in Prefix(Address(network), length) for network, length in sources)
 
 
-def _listening(listener: Listener) -> str:
+def _describe_listener(listener: Listener) -> str:
     binds = ", ".join(_place(each, "any port") for each in listener.binds)
     to = ", ".join(_place(share.place, "the client's port") for share in listener.shares)
     return f"listen for {listener.name} at {binds}/{Protocol(listener.protocol).label}, {listener.algorithm}: {to}"

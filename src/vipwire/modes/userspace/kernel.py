@@ -128,7 +128,7 @@ class UserspaceBackend:
         self._remote.put(coming, before, instead)
         try:
             ports = self._remote.ports
-            text = script(delta, _first(ChainMap(was, ports)), _first(ports))
+            text = script(delta, _first_ports(ChainMap(was, ports)), _first_ports(ports))
             self._write(text)
         except CommitError:
             self._remote.undo([*coming, *instead], before)
@@ -149,7 +149,7 @@ class UserspaceBackend:
         """Return the addresses and ports of this node that answer UDP flows to these plans' frontends."""
         ways = (each for plan in plans for each in entrances(plan) if each.frontend.key.protocol is Protocol.UDP)
         fronts = (each.front(here=here) for each in ways for here in (False, True))
-        return frozenset(place for front in fronts for place in self._bound(front))
+        return frozenset(place for front in fronts for place in self._bound_places(front))
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until vipwire asks the relay for news; None if it starts no relay."""
@@ -197,13 +197,13 @@ class UserspaceBackend:
         """Return the addresses at which clients reach a frontend without rules, as last seen; empty with rules."""
         if self._choices.bind is Bind.RULES:
             return ()
-        return tuple(format_endpoint(*place) for place in self._bound(Entrance(frontend).front()))
+        return tuple(format_endpoint(*place) for place in self._bound_places(Entrance(frontend).front()))
 
     def port_of(self, front: str) -> int:
         """Return the port of a front for rules, as last seen; 0 if it does not exist."""
-        return _first(self._remote.ports)(front)
+        return _first_ports(self._remote.ports)(front)
 
-    def _bound(self, front: str) -> Iterator[tuple[Address, int]]:
+    def _bound_places(self, front: str) -> Iterator[tuple[Address, int]]:
         listener = (self._left or {}).get(Front(front))
         binds = listener.binds if isinstance(listener, Listener) else ()
         for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):
@@ -216,7 +216,7 @@ class UserspaceBackend:
         for front, listener in listeners.items():
             if all(place.port for place in listener.binds):
                 continue
-            at = ",".join(format_endpoint(*place) for place in self._bound(front))
+            at = ",".join(format_endpoint(*place) for place in self._bound_places(front))
             if at and self._told.get(front) != at:
                 self._told[front] = at
                 _LOG.info("listening", extra={"fields": {"frontend": front, "at": at}})
@@ -235,7 +235,7 @@ def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
     }
 
 
-def _first(ports: Mapping[str, list[int]]) -> Ports:
+def _first_ports(ports: Mapping[str, list[int]]) -> Ports:
     """Return the port of a front's first socket, to which rules lead."""
     return lambda front: next(iter(ports.get(front, ())), 0)
 

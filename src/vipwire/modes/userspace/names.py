@@ -92,7 +92,7 @@ NO_SUCH_SERVICE = "no Service has this ClusterIP"
 OTHER_SOURCES = "from other sources"
 
 
-def named(protocol: Protocol, port: int, note: str) -> str:
+def match_named_port(protocol: Protocol, port: int, note: str) -> str:
     """Match the first packet of a flow by the port that its client named, before or after DNAT."""
     return f"-p {protocol.label} {comment(note)} {NEW} --ctorigdstport {port}"
 

@@ -41,13 +41,13 @@ from vipwire.modes.userspace.names import (
     Key,
     Rule,
     Value,
-    named,
+    match_named_port,
     sources,
     translate,
 )
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import serves_loopback
-from vipwire.modes.xtables.words import NEW, comment, served, to
+from vipwire.modes.xtables.words import NEW, comment, match_service_port, to
 from vipwire.plan.affinity import Memory, memory_of, sticky_actions
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
@@ -139,18 +139,18 @@ class _Writer:
                 self._lead(names.NODEPORT_HOST, entrance, outside)
         elif outside is not None:
             self._open_node_port(outside, entrance)
-        if (kept := serving(frontend)) is not None:
+        if (kept := pass_node_port(frontend)) is not None:
             self._add([kept])
 
     def _open_node_port(self, side: _NamedForward, entrance: Entrance) -> None:
         """Listen at a node port itself, and accept in the filter packets to the socket or its front."""
         key, note = entrance.frontend.key, str(entrance.frontend.port_name)
         places = tuple(SocketAddress(address, key.port) for address in self._node_port_addresses())
-        words = f"{served(key.protocol, key.port, note)} {NEW}"
+        words = f"{match_service_port(key.protocol, key.port, note)} {NEW}"
         if places and key.protocol is Protocol.UDP:
             places = (self._own_place(), *places)
             self._lead(names.NODEPORT_CONTAINER, entrance, side)
-            words = named(key.protocol, key.port, note)
+            words = match_named_port(key.protocol, key.port, note)
         self._front(side, entrance, places)
         self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
 
@@ -160,7 +160,7 @@ class _Writer:
         key = frontend.key
         for source in sources(frontend.allowed_sources):
             note = str(frontend.port_name)
-            words = served(key.protocol, entrance.dport, note, address=key.address, source=source)
+            words = match_service_port(key.protocol, entrance.dport, note, address=key.address, source=source)
             self.rule(NAT, chain, f"{words} {translate(self._node.address)}", side.name)
 
     def _without_rules(self, entrance: Entrance) -> None:
@@ -262,11 +262,11 @@ def other_ports(plan: ServicePlan) -> Iterator[Rule]:
         yield Rule(FILTER, names.PORTALS_REJECT, f"{to(address)} {note} -j {names.REFUSE}")
 
 
-def serving(frontend: Frontend) -> Rule | None:
+def pass_node_port(frontend: Frontend) -> Rule | None:
     """Pass a served node port before refusals at this node's addresses; None for other frontends."""
     if frontend.key.address is not None or not (frontend.short_circuit or isinstance(frontend.action, Forward)):
         return None
-    words = served(frontend.key.protocol, frontend.key.port, str(frontend.port_name))
+    words = match_service_port(frontend.key.protocol, frontend.key.port, str(frontend.port_name))
     return Rule(FILTER, names.PORTALS_OWN, f"{words} -j RETURN", first=True)
 
 
@@ -282,5 +282,5 @@ def _chains(node: NodePlan, plan: ServicePlan, frontend: Frontend) -> tuple[str,
 
 def _rule(entrance: Entrance, chain: str, why: str, verdict: str, source: str = "") -> Rule:
     key, port_name = entrance.frontend.key, entrance.frontend.port_name
-    words = served(key.protocol, entrance.dport, f"{port_name} {why}", address=key.address, source=source)
+    words = match_service_port(key.protocol, entrance.dport, f"{port_name} {why}", address=key.address, source=source)
     return Rule(FILTER, chain, f"{words} {verdict}")

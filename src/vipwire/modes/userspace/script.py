@@ -53,13 +53,13 @@ def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
 
 def _rules(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
     for rule, times in _of(table, delta.removed):
-        yield from (f"-D {rule.chain} {written(rule, old)}" for _ in range(times))
+        yield from (f"-D {rule.chain} {write_rule(rule, old)}" for _ in range(times))
     for key, (before, after) in delta.changed.items():
         if isinstance(key, Rule) and key.table == table and isinstance(before, int) and isinstance(after, int):
-            yield from (f"-D {key.chain} {written(key, old)}" for _ in range(before - after))
+            yield from (f"-D {key.chain} {write_rule(key, old)}" for _ in range(before - after))
     for rule, times in _of(table, delta.added):
         how = f"-I {rule.chain} 1" if rule.first else f"-A {rule.chain}"
-        yield from (f"{how} {written(rule, new)}" for _ in range(times))
+        yield from (f"{how} {write_rule(rule, new)}" for _ in range(times))
 
 
 def _of(table: str, objects: Mapping[Key, Value]) -> Iterator[tuple[Rule, int]]:
@@ -74,7 +74,7 @@ def _deletions(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
     yield from (f"-X {chain}" for chain in gone)
 
 
-def written(rule: Rule, ports: Ports) -> str:
+def write_rule(rule: Rule, ports: Ports) -> str:
     return rule.words.replace(PORT, str(ports(rule.front))) if rule.front else rule.words
 
 

@@ -146,7 +146,7 @@ def goes_here(header: PacketHeader, surroundings: Surroundings) -> bool:
     return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
 
 
-def masked(text: str) -> tuple[int, int]:
+def parse_masked(text: str) -> tuple[int, int]:
     """Parse `VALUE/MASK`; the default mask has all bits."""
     value, slash, mask = text.partition("/")
     return int(value, 0), int(mask, 0) if slash else 0xFFFFFFFF
@@ -205,7 +205,7 @@ class _Judging:
         return condition.words[0] == "ORIGINAL"
 
     def mark(self, condition: Condition) -> bool | None:
-        value, mask = masked(condition.words[0])
+        value, mask = parse_masked(condition.words[0])
         return self._header.mark & mask == value
 
     def local_source(self, condition: Condition) -> bool | None:
@@ -241,7 +241,7 @@ class _Judging:
             return None
         return self._around.draw(chance, in_turn=mode == "nth") if 0 <= chance <= 1 else None
 
-    def recalled(self, condition: Condition) -> bool | None:
+    def is_recalled(self, condition: Condition) -> bool | None:
         return self._around.recall(self._list(condition), int(condition.detail("--seconds")))
 
     def remembered(self, condition: Condition) -> bool | None:
@@ -302,7 +302,7 @@ _CONDITIONS: Final[Mapping[str, Callable[[_Judging, Condition], bool | None]]] =
     "--tcp-flags": _Judging.flags,
     "--match-set": _Judging.in_set,
     "--mode": _Judging.by_chance,
-    "--rcheck": _Judging.recalled,
+    "--rcheck": _Judging.is_recalled,
     "--set": _Judging.remembered,
     "--bytecode": _Judging.program,
 }

@@ -35,7 +35,7 @@ def read_tables(text: str) -> dict[str, dict[str, list[str]]]:
             _, chain, rule = (*line.split(" ", 2), "")[:3]
             if chain != current:
                 if chain not in chains:
-                    raise undeclared(chain, line)
+                    raise undeclared_error(chain, line)
                 current, rules = chain, chains[chain]
             rules.append(rule_of(rule))
         elif line.startswith(":") and tables:
@@ -53,7 +53,7 @@ def rule_of(printed: str) -> str:
     return printed.replace("--nfacct-name  ", "--nfacct-name ") if "nfacct" in printed else printed
 
 
-def undeclared(chain: str, line: str) -> DecodeError:
+def undeclared_error(chain: str, line: str) -> DecodeError:
     return DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
 
 
@@ -146,7 +146,7 @@ def _add_rule(chains: dict[str, Sequence[str]], text: str, at: int, end: int) ->
     line = text[at:end]
     _, chain, rule = (*line.split(" ", 2), "")[:3]
     if chain not in chains:
-        raise undeclared(chain, line)
+        raise undeclared_error(chain, line)
     rules = chains[chain]
     if not isinstance(rules, list):
         rules = chains[chain] = [*rules]

@@ -104,7 +104,7 @@ class IptablesTool:
 
         The text may come in pieces. Raise XtablesLockedError if other programs held the lock for `wait` seconds.
         """
-        with _given(text) as given:
+        with _memory_file(text) as given:
             done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], given)
             if done.returncode:
                 raise refusal(self.name, done.stderr.decode(errors="replace"), _again(given), waited=wait)
@@ -166,7 +166,7 @@ def _legacy_chains(family: Family, table: str) -> frozenset[str]:
         return opened.census(table).chains
 
 
-def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
+def installed_tools(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
     for variant in Variant:
         try:
             tool = IptablesTool(family, variant, purpose, limit=limit)
@@ -180,7 +180,7 @@ def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> 
 
     iptables-legacy would create a table that it names, and iptables-nft fails on a kernel without nf_tables.
     """
-    for tool in installed(family, purpose, limit=limit):
+    for tool in installed_tools(family, purpose, limit=limit):
         if legacy_tables(family) if tool.variant is Variant.LEGACY else nft_engine():
             yield tool
 
@@ -209,7 +209,7 @@ def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple
     """
     saved: dict[IptablesTool, str] = {}
     errors: list[str] = []
-    for tool in installed(family, purpose, limit=limit):
+    for tool in installed_tools(family, purpose, limit=limit):
         try:
             saved[tool] = tool.save()
         except CommitError as error:
@@ -223,7 +223,7 @@ def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
     return {variant: _version(path) for variant, path in paths if path is not None}
 
 
-def preferred() -> Variant | None:
+def preferred_variant() -> Variant | None:
     """Return the variant of the plain name `iptables`; None without such a program."""
     path = _which("iptables")
     if path is None:
@@ -244,7 +244,7 @@ def _require(family: Family, variant: Variant, suffix: str, purpose: str) -> str
 def _find(family: Family, variant: Variant, suffix: str) -> str | None:
     """Find a program by the variant's name, else by the plain name if that is of the variant."""
     path = _which(f"{PROGRAM[family]}-{variant.value}{suffix}")
-    if path is None and preferred() is variant:
+    if path is None and preferred_variant() is variant:
         return _which(f"{PROGRAM[family]}{suffix}")
     return path
 
@@ -263,7 +263,7 @@ def _version(path: str) -> str:
 
 
 @contextmanager
-def _given(text: Iterable[str]) -> Iterator[BinaryIO]:
+def _memory_file(text: Iterable[str]) -> Iterator[BinaryIO]:
     """Write a text into a memory file for a program's stdin.
 
     A pipe would fail with iptables-legacy: the alarm of its wait for the lock fires even after it has the lock, and

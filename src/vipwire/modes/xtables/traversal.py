@@ -16,7 +16,7 @@ from vipwire.modes.xtables.match import (
     Surroundings,
     goes_here,
     judge,
-    masked,
+    parse_masked,
     would_hold,
 )
 from vipwire.modes.xtables.rule_text import ParsedRule, parse_rule
@@ -154,7 +154,7 @@ class Traversal:
         return Verdict.RETURN if rule.goto else None, told
 
     def _mark(self, rule: ParsedRule) -> list[Effect]:
-        value, mask = masked(rule.option("--set-xmark"))
+        value, mask = parse_masked(rule.option("--set-xmark"))
         return self._set_mark(self.header.mark & ~mask ^ value)
 
     def _mark_of_set(self, rule: ParsedRule) -> list[Effect]:

@@ -50,7 +50,7 @@ def ports(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}:{last}"
 
 
-def served(
+def match_service_port(
     protocol: Protocol, port: int | str, note: str, *matches: str, address: Address | None = None, source: str = ""
 ) -> str:
     """Write the matches of a frontend: `-d 10.0.0.1/32 -p tcp -m comment … -m tcp --dport 80`.

@@ -44,21 +44,21 @@ def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | Non
     """
     families = tuple(families)
     if beside is None or not rules:
-        yield from _everything(families, every_spec(), rules=rules)
+        yield from _clean_everything(families, every_spec(), rules=rules)
         for family in families if rules else ():
             for name, what in without_tool(family):
                 yield Cleaned(name, family, what, "no program can remove this", "install the package iptables")
         return
     kept = frozenset((beside.mode,) if beside.mode else _UNKNOWN)
     free = [spec for spec in every_spec() if driver_of(spec).owner(Family.IPV4) is None]
-    yield from _everything(families, free, rules=True)
+    yield from _clean_everything(families, free, rules=True)
     for family in families:
         yield from _beside(family, kept, beside)
     rest = [spec for spec in every_spec() if spec not in free and spec.name not in kept]
-    yield from _everything(families, rest, rules=False)
+    yield from _clean_everything(families, rest, rules=False)
 
 
-def _everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *, rules: bool) -> Iterator[Cleaned]:
+def _clean_everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *, rules: bool) -> Iterator[Cleaned]:
     for spec in specs:
         for family, mode in driver_of(spec).cleaners(families, rules=rules):
             with contextlib.closing(mode):

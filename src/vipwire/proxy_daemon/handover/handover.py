@@ -76,9 +76,9 @@ class Handover:
         for each in result.removed:
             self._metrics.leftovers_removed_total.labels(mode=each.mode, ip_family=each.family.value).inc()
             log.info("removed another mode's rules", left_by=each.mode, **_fields(each))
-        for each in _new(result.waiting, self._told):
+        for each in _new_removals(result.waiting, self._told):
             log.info("keeping another mode's rules while connections use them", left_by=each.mode, **_fields(each))
-        for each in _new(result.stuck, self._told):
+        for each in _new_removals(result.stuck, self._told):
             log.warning(
                 "cannot remove another mode's rules; trying again",
                 left_by=each.mode,
@@ -96,9 +96,9 @@ class OtherModes:
 
     def translating(self) -> frozenset[ModeSpec]:
         """Find the modes that translate now. Raise CommitError or OSError if the kernel cannot be read."""
-        from vipwire.proxy_daemon.handover.leftovers import translating  # noqa: PLC0415  # not every mode asks
+        from vipwire.proxy_daemon.handover.leftovers import find_translating  # noqa: PLC0415  # not every mode asks
 
-        return translating(self._arriving, self._family)
+        return find_translating(self._arriving, self._family)
 
     def disarm(self) -> None:
         """Remove other modes' rules that drop packets which those modes have not translated."""
@@ -117,7 +117,7 @@ def _fields(each: "Removed") -> dict[str, object]:
     return {"ip_family": each.family.value, "what": each.what}
 
 
-def _new(found: "Iterable[Removed]", told: "set[Removed]") -> "list[Removed]":
+def _new_removals(found: "Iterable[Removed]", told: "set[Removed]") -> "list[Removed]":
     """Leave out removals that differ from a reported one only in their numbers."""
     known = {(each.mode, each.family) for each in told}
     return [each for each in found if (each.mode, each.family) not in known]

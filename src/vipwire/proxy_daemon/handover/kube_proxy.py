@@ -124,14 +124,14 @@ _CONFIGZ: Final = "kubeproxy.config.k8s.io"
 _FILES: Final = ("config", "kubeconfig")
 
 
-def configured(running: KubeProxy | None, proc: Path = Path("/proc")) -> Configured | None:
+def find_configuration(running: KubeProxy | None, proc: Path = Path("/proc")) -> Configured | None:
     """Find the configuration of the kube-proxy that runs here; None if no source has one."""
     if running is None:
         return None
-    return next(_found(running, proc), None)
+    return next(_find_configurations(running, proc), None)
 
 
-def _found(running: KubeProxy, proc: Path) -> Iterator[Configured]:
+def _find_configurations(running: KubeProxy, proc: Path) -> Iterator[Configured]:
     if said := page(METRICS_PORT, "/configz"):
         where = f"http://127.0.0.1:{METRICS_PORT}/configz"
         with contextlib.suppress(ConfigError):

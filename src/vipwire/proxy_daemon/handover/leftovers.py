@@ -144,7 +144,7 @@ class Leftovers:
             waiting.extend(Removed(mode, family, what) for what in result.waiting)
 
         for family in self._variants:
-            found = self._found(family)
+            found = self._find_handlers(family)
             for mode, each in found.items():
                 note(mode, family, each.before_rules())
             held = frozenset[ChainName]().union(*(each.held() for each in found.values()))
@@ -154,7 +154,7 @@ class Leftovers:
                 note(mode, family, each.after_rules())
         return LeftoverRemovals(tuple(removed), tuple(waiting), tuple(stuck))
 
-    def _found(self, family: Family) -> dict[str, Remains]:
+    def _find_handlers(self, family: Family) -> dict[str, Remains]:
         """Return the leftovers' handlers by mode; a second look uses the same objects."""
         for spec in every_spec():
             if (spec.name, family) not in self._remains:
@@ -170,7 +170,7 @@ class Leftovers:
                 yield Removed(mode, family, f"{tool.name}: {chains} chains")
 
 
-def translating(running: ModeSpec, family: Family) -> frozenset[ModeSpec]:
+def find_translating(running: ModeSpec, family: Family) -> frozenset[ModeSpec]:
     """Find the other modes that translate now. Raise CommitError or OSError if the kernel cannot be read."""
     ruling = frozenset[str]().union(*map(modes_of, engines(family)))
     return frozenset(

@@ -122,10 +122,10 @@ class ProxyHealth(Struct):
         lists = [f"lists: {', '.join(self._awaited)}"] if self._awaited else []
         facts = [f"Node: {', '.join(self.awaited_node_facts)}"] if self.awaited_node_facts else []
         others = [f"rules of another mode: {self.obstruction}"] if self.obstruction else []
-        syncs = [f"first sync: {family.value}" for family in self.families if not self._synced(family)]
+        syncs = [f"first sync: {family.value}" for family in self.families if not self._is_synced(family)]
         return lists + syncs + facts + others
 
-    def _synced(self, family: Family) -> bool:
+    def _is_synced(self, family: Family) -> bool:
         return self._health[family].updated is not None
 
     def _family_healthy(self, health: _FamilyHealth, now: float) -> bool:

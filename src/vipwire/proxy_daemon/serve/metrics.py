@@ -87,15 +87,15 @@ class _Row(NamedTuple):
     buckets: tuple[float, ...] = ()
 
 
-def _declaring(kind: type[Gauge | Counter | Histogram | KernelCounter], **fixed: Any) -> Callable[..., Any]:
+def _declare(kind: type[Gauge | Counter | Histogram | KernelCounter], **fixed: Any) -> Callable[..., Any]:
     """Return a declaration function for attributes of the metric type `kind`."""
     return partial(_Row, kind, **fixed)
 
 
-_gauge, _counter = _declaring(Gauge), _declaring(Counter)
-_own_gauge, _own_counter = _declaring(Gauge, prefix="vipwire"), _declaring(Counter, prefix="vipwire")
-_histogram = _declaring(BatchHistogram, labels=FAMILY, buckets=SYNC_BUCKETS)
-_kernel_counter = _declaring(KernelCounter, group=MetricGroup.IPTABLES_RULES)
+_gauge, _counter = _declare(Gauge), _declare(Counter)
+_own_gauge, _own_counter = _declare(Gauge, prefix="vipwire"), _declare(Counter, prefix="vipwire")
+_histogram = _declare(BatchHistogram, labels=FAMILY, buckets=SYNC_BUCKETS)
+_kernel_counter = _declare(KernelCounter, group=MetricGroup.IPTABLES_RULES)
 
 
 class Metrics:

@@ -97,7 +97,7 @@ _WARNING: Final = (
 )
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     """Do nothing: the default refresh."""
 
 
@@ -192,7 +192,7 @@ def _app(pages: Mapping[str, Handler]) -> Pages:
 class _Exposition:
     """Writes the metrics of a registry; requests that arrive before a write begins share its result."""
 
-    def __init__(self, registry: Any, refresh: Callable[[], Awaitable[None]] = _nothing) -> None:
+    def __init__(self, registry: Any, refresh: Callable[[], Awaitable[None]] = _do_nothing) -> None:
         self._registry, self._refresh = registry, refresh
         self._began = 0.0
         self._written = Reply()

@@ -34,7 +34,7 @@ Read = Callable[[], Awaitable[Counts]]
 """Reads the counts of all families."""
 
 
-async def _nothing() -> Counts:
+async def _no_counts() -> Counts:
     return Counts()
 
 
@@ -59,7 +59,7 @@ class _Room(Struct):
 class ServiceMetrics(Collector):
     """The collector: `refresh` reads the counts, a collection serves the last counts read."""
 
-    def __init__(self, series: Series = Series.NONE, limit: int = 0, read: Read = _nothing) -> None:
+    def __init__(self, series: Series = Series.NONE, limit: int = 0, read: Read = _no_counts) -> None:
         self._series, self._limit, self._read = series, limit, read
         self._counts = Counts()
         self._known: set[Hashable] = set()
@@ -80,14 +80,14 @@ class ServiceMetrics(Collector):
             return connections.get(owner) or packets.get(owner) or 0
 
         refusals = counts.refusals()
-        yield _refused({key: refusals[key] for key in room.choose(refusals, refusals.__getitem__)})
+        yield _refused_metric({key: refusals[key] for key in room.choose(refusals, refusals.__getitem__)})
         ports = room.choose((each for each in owners if isinstance(each, ServicePortName)), weight)
         yield from _counters("vipwire_service", _PORT, {name: _labels(name) for name in ports}, counts)
         if self._series is Series.ENDPOINTS:
             chosen = room.choose((each for each in owners if isinstance(each, EndpointName)), weight)
             endpoints = {name: _endpoint_labels(name) for name in chosen}
             yield from _counters("vipwire_endpoint", _ENDPOINT, endpoints, counts)
-            yield _open(endpoints, counts)
+            yield _open_metric(endpoints, counts)
         self._known = room.chosen
         yield GaugeMetricFamily(
             "vipwire_counters_left_out",
@@ -121,7 +121,7 @@ def _counters(prefix: str, labels: tuple[str, ...], owners: _Labels, counts: Cou
         yield family
 
 
-def _refused(found: Mapping[tuple[Refusal, Owner], int]) -> Metric:
+def _refused_metric(found: Mapping[tuple[Refusal, Owner], int]) -> Metric:
     family = CounterMetricFamily(
         "vipwire_refused_packets", "[ALPHA] Packets that the kernel dropped or rejected, by reason", labels=_REFUSED
     )
@@ -132,7 +132,7 @@ def _refused(found: Mapping[tuple[Refusal, Owner], int]) -> Metric:
     return family
 
 
-def _open(endpoints: Mapping[EndpointName, tuple[str, ...]], counts: Counts) -> Metric:
+def _open_metric(endpoints: Mapping[EndpointName, tuple[str, ...]], counts: Counts) -> Metric:
     family = GaugeMetricFamily(
         "vipwire_endpoint_open_connections",
         "[ALPHA] Open connections, in modes whose kernel objects count them",

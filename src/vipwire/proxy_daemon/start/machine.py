@@ -14,7 +14,7 @@ from vipwire.linux.host.settings import apply_sysctls, router_sysctls, set_oom_s
 from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl, Want
-from vipwire.modes.registry import driver_of, selected
+from vipwire.modes.registry import driver_of, selected_mode
 from vipwire.proxy_daemon.start.modes import families, needs_net_admin
 
 MAX_LIMIT = 1 << 20
@@ -69,23 +69,23 @@ def _netfilter(name: str, value: int) -> Sysctl:
 
 def prepare_machine(config: Config) -> None:
     """Apply settings that need privileges; log those that cannot be set."""
-    wanted = driver_of(selected(config)).sysctls(config)
+    wanted = driver_of(selected_mode(config)).sysctls(config)
     if needs_net_admin(config):  # without rules, no tracking or forwarding is needed
         conntrack = conntrack_sysctls(config.conntrack, cpus())
         wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(families()), *wanted)
-    _set(wanted)
+    _set_sysctls(wanted)
     _score(config)
 
 
 def adjust_machine(before: Config, after: Config) -> None:
     """Apply the settings that differ between two configurations."""
     if before.conntrack != after.conntrack and needs_net_admin(after):
-        _set(conntrack_sysctls(after.conntrack, cpus()))
+        _set_sysctls(conntrack_sysctls(after.conntrack, cpus()))
     if before.oom_score_adj != after.oom_score_adj:
         _score(after)
 
 
-def _set(wanted: Iterable[Sysctl]) -> None:
+def _set_sysctls(wanted: Iterable[Sysctl]) -> None:
     report = apply_sysctls(wanted)
     for change in report.changed:
         log.info("kernel setting changed", name=change.name, old=change.old, new=change.new)

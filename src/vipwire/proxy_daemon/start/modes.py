@@ -15,7 +15,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.linux.host.rights import require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, inspection_of, selected
+from vipwire.modes.registry import driver_of, every_spec, inspection_of, selected_mode
 from vipwire.modes.spec import Mode, Supposed
 
 if TYPE_CHECKING:
@@ -29,22 +29,22 @@ def families() -> tuple[Family, ...]:
 
 def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = False) -> dict[Family, Mode]:
     """Build the selected mode for each family, or raise UnsupportedError. `prepare`: the caller will run it."""
-    return dict(driver_of(selected(config)).build(config, families, prepare=prepare))
+    return dict(driver_of(selected_mode(config)).build(config, families, prepare=prepare))
 
 
 def suppose_modes(config: Config, families: Iterable[Family]) -> dict[Family, Supposed]:
     """Build the renderer of the selected mode without committing. Raise UnsupportedError."""
-    return dict(driver_of(selected(config)).supposed(config, families))
+    return dict(driver_of(selected_mode(config)).supposed(config, families))
 
 
 def needs_net_admin(config: Config) -> bool:
     """Report whether the selected mode writes rules: some modes can be told to work without."""
-    return not selected(config).without_rules(config)
+    return not selected_mode(config).without_rules(config)
 
 
 def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any, Any] | None":
     """Build the explainer of the selected mode's objects; None if the mode has none."""
-    return inspection_of(selected(config)).explainer(family, mode)
+    return inspection_of(selected_mode(config)).explainer(family, mode)
 
 
 def vip_devices() -> frozenset[str]:
@@ -62,7 +62,7 @@ def build_mode(config: Config, families: Iterable[Family], build: Build) -> tupl
     Return the configuration of the resulting mode. Raise UnsupportedError with every reason if no mode works.
     """
     reasons: list[str] = []
-    ladder = (config.proxy_mode, *(selected(config).fallback if config.proxy_mode_fallback else ()))
+    ladder = (config.proxy_mode, *(selected_mode(config).fallback if config.proxy_mode_fallback else ()))
     for at, mode in enumerate(ladder):
         wanted = config if at == 0 else dataclasses.replace(config, mode=mode)
         try:
@@ -87,11 +87,11 @@ def _report(mode: str, after: str, error: UnsupportedError) -> None:
 def build_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
     """Build a mode to run. Raise UnsupportedError if this machine cannot run it or privileges are missing."""
     if needs_net_admin(config):
-        require_net_admin("vipwire proxy", way_out=selected(config).way_out)
+        require_net_admin("vipwire proxy", way_out=selected_mode(config).way_out)
     return build_modes(config, families, prepare=True)
 
 
-def mode_here(config: Config) -> str:
+def find_mode(config: Config) -> str:
     """Return the mode in which a configuration would run here. Raise UnsupportedError if no mode works."""
     found, modes = build_mode(config, families(), build_to_run)
     for mode in modes.values():

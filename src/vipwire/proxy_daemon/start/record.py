@@ -29,8 +29,8 @@ from vipwire.logging import log
 from vipwire.model.net import Prefix, format_address, parse_address
 from vipwire.model.node import Node
 from vipwire.model.value import Value
-from vipwire.process_lifecycle.single_instance import AlreadyRunningError, Claim, Holder, claimed, find_holder
-from vipwire.proxy_daemon.start.modes import mode_here
+from vipwire.process_lifecycle.single_instance import AlreadyRunningError, Claim, Holder, claim_names, find_holder
+from vipwire.proxy_daemon.start.modes import find_mode
 
 PROXY: Final = "vipwire-proxy"
 
@@ -43,15 +43,15 @@ def claim_proxy(
     With `--takeover` the other proxy ends first, unless this configuration cannot run here.
     """
     details = (f"{config.proxy_mode} mode", f"state directory {config.state_dir}", *details)
-    ready = partial(mode_here, config) if config.takeover else None
-    return claimed((PROXY, *names), command, details, ready=ready)
+    ready = partial(find_mode, config) if config.takeover else None
+    return claim_names((PROXY, *names), command, details, ready=ready)
 
 
 def running_proxy() -> Holder | None:
     return find_holder(PROXY)
 
 
-def require_none(what: str) -> None:
+def require_no_proxy(what: str) -> None:
     """Raise AlreadyRunningError if a proxy runs here, because it would undo `what`."""
     if (holder := running_proxy()) is not None:
         raise AlreadyRunningError(f"{what} is impossible while a proxy runs here: {holder}; {holder.remedy} first")

@@ -72,7 +72,7 @@ class HealthPorts:
                 ports.update(self._claim(name, check))
         if not ports and self._listeners.complete:
             return ()
-        return await self._listeners.update({port: self._served(port) for port in ports})
+        return await self._listeners.update({port: self._choose_check(port) for port in ports})
 
     def _check(self, name: ObjectName) -> HealthCheck | None:
         plans = [line.plans.get(name) for line in self._engine.lines]
@@ -90,7 +90,7 @@ class HealthPorts:
             self._claims.setdefault(check.port, {})[name] = ServiceHealthCheck(name, check.local_endpoints)
             yield check.port
 
-    def _served(self, port: int) -> ServiceHealthCheck | None:
+    def _choose_check(self, port: int) -> ServiceHealthCheck | None:
         """Choose the check that answers at a port: if several Services ask, the latest."""
         return next(reversed(self._claims[port].values()), None)
 
@@ -125,7 +125,9 @@ class EjectionReporter:
         ejected = self._engine.ejected() if notes or self.current else {}
         if notes or len(ejected) != len(self.current):
             since = now - time.monotonic()
-            self.current = tuple(_told(port, key, until + since) for (port, key), until in ejected.items())
+            self.current = tuple(
+                _ejected_endpoint(port, key, until + since) for (port, key), until in ejected.items()
+            )
             self._changed()
 
     def _begin(self, tell: Callable[[Tallies], None]) -> "EjectionWatch":
@@ -138,7 +140,7 @@ class EjectionReporter:
             self._watch.close()
 
 
-def _told(port: ServicePortName, key: EndpointKey, until: float) -> EjectedEndpoint:
+def _ejected_endpoint(port: ServicePortName, key: EndpointKey, until: float) -> EjectedEndpoint:
     name = port.service
     return EjectedEndpoint(
         name.namespace, name.name, port.port, int(key.protocol), format_address(key.address), key.port, until

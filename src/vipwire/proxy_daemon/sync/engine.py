@@ -149,7 +149,7 @@ class Line:
             with contextlib.suppress(OSError, VipwireError):
                 self.backend.read_ahead()
 
-    def drifted(self) -> bool:
+    def may_have_drifted(self) -> bool:
         """Ask the mode whether others may have changed the kernel; if so or unknown, the next sync reads it."""
         try:
             return self.reconciler.verify()
@@ -307,7 +307,7 @@ class Engine:
         self._plan(now)
         outcomes: list[Outcome] = []
         for line in self.lines:
-            if line.pacer.check_due(now) and not line.drifted():
+            if line.pacer.check_due(now) and not line.may_have_drifted():
                 line.pacer.record_check(now, 0.0)
             if line.pacer.retry_due(now):
                 line.reconciler.retry()

@@ -14,7 +14,7 @@ from vipwire.config.schema import PRIMARY
 from vipwire.model.names import KUBERNETES
 from vipwire.model.net import Address, AddressPort, Family, Prefix, family_of, is_loopback, parse_address
 from vipwire.model.node import Drain, Node, ServiceCIDR
-from vipwire.modes.registry import selected
+from vipwire.modes.registry import selected_mode
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
 from vipwire.watched_objects.store import Store
 
@@ -49,8 +49,8 @@ def node_plan(
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
         addresses=_named_addresses(config, family, machine),
-        port_ranges=selected(config).port_ranges and not selected(config).without_rules(config),
-        direct=selected(config).direct,
+        port_ranges=selected_mode(config).port_ranges and not selected_mode(config).without_rules(config),
+        direct=selected_mode(config).direct,
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
 
@@ -87,7 +87,7 @@ def planned_node(
     here = {(None, port) for address, port in served | connected if address in machine or is_loopback(address)}
     return replace(
         plan,
-        crowded=selected(config).terse and family in store.crowded,
+        crowded=selected_mode(config).terse and family in store.crowded,
         api_servers=frozenset({*places, *here}),
         # With manifests and no Node, the first address may be a VIP, so it is no host.
         hosts=hosts if plan.address is None or config.manifests else hosts | {plan.address},
@@ -137,7 +137,7 @@ def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
 
 def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
     """Return the machine's addresses if the mode needs a virtual server or a socket for each."""
-    if not selected(config).per_address:
+    if not selected_mode(config).per_address:
         return ()
     return tuple(sorted({address for address in machine if family_of(address) is family}))
 
@@ -166,15 +166,15 @@ def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffi
             return PodInterfaces(config.detect_local.interface_name_prefix)
         case LocalMode.CLUSTER_CIDR:
             prefixes = config.cluster_prefixes
-            if selected(config).relays and node is not None:
-                prefixes = _narrowed(prefixes, node.pod_cidrs)
+            if selected_mode(config).relays and node is not None:
+                prefixes = _narrow_prefixes(prefixes, node.pod_cidrs)
         case LocalMode.NODE_CIDR:
             prefixes = node.pod_cidrs if node else ()
     ours = tuple(prefix for prefix in prefixes if prefix.family is family)
     return PodPrefixes(ours) if ours else None
 
 
-def _narrowed(cluster: tuple[Prefix, ...], own: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+def _narrow_prefixes(cluster: tuple[Prefix, ...], own: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
     """Reduce the Pods' prefixes to this node's, in each family whose podCIDR is known.
 
     Otherwise Pods of other nodes could reach every endpoint through this node's relay in spite of a Local policy.

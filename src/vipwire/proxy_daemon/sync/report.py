@@ -53,9 +53,9 @@ class Reporter:
         self._told: set[Problem] = set()
         self._node_exists = True
         for kind in Kind:  # counted on reading, so that one event does not cost a count of all objects
-            metrics.object_problems.labels(kind=kind.value).set_function(partial(self._known, kind.value))
+            metrics.object_problems.labels(kind=kind.value).set_function(partial(self._count_known, kind.value))
 
-    def _known(self, kind: str) -> float:
+    def _count_known(self, kind: str) -> float:
         return sum(problem.kind == kind for problem in self._engine.store.problems)
 
     def report_start(self) -> None:
@@ -130,7 +130,7 @@ class Reporter:
             "sync failed; the old rules stay",
             ip_family=line.family.value,
             error=text,
-            transaction=_shortened(transaction),
+            transaction=_shorten(transaction),
         )
         self._note("failed", f"the old rules stay: {text}", now, family=line.family.value)
         self.node_event("SyncFailed", f"{line.family.value}: {text}", EventType.WARNING)
@@ -174,7 +174,7 @@ class Reporter:
                 service=name,
                 ip_family=family.value,
                 error=error,
-                transaction=_shortened(error.transaction),
+                transaction=_shorten(error.transaction),
             )
             self._about_service(name, "KernelRefused", str(error))
         for name in before - refused.keys():
@@ -261,7 +261,7 @@ def _log_changes(family: Family, outcome: Outcome) -> None:
             log.detail(4, "frontend", service=frontend.port_name, at=frontend.key, does=does, endpoints=targets)
 
 
-def _shortened(transaction: str) -> str:
+def _shorten(transaction: str) -> str:
     if len(transaction) <= _LONGEST:
         return transaction
     return f"{transaction[:_LONGEST]}… ({len(transaction)} characters)"

@@ -81,7 +81,7 @@ class SyncMetrics:
     def count_sync(self, line: Line, outcome: Outcome, now: float) -> None:
         """Count one sync of one family. `now` is seconds since the epoch."""
         refused = outcome.error is not None or bool(line.reconciler.isolated)
-        self._uncounted.append(_Sync(line, outcome, now, refused, self._triggered(outcome)))
+        self._uncounted.append(_Sync(line, outcome, now, refused, self._trigger_times(outcome)))
         if refused or len(outcome.changes) > _FEW or len(self._uncounted) >= _MOST:
             self.count_pending_syncs()
 
@@ -97,7 +97,7 @@ class SyncMetrics:
                 self._wrote(line, written)
                 self._count_plans(line, [sync.outcome for sync in written])
 
-    def _triggered(self, outcome: Outcome) -> tuple[float, ...]:
+    def _trigger_times(self, outcome: Outcome) -> tuple[float, ...]:
         """Return when changes were made, of those that an event brought."""
         if outcome.first or outcome.error is not None:
             return ()

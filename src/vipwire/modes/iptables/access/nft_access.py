@@ -20,7 +20,7 @@ from vipwire.modes.iptables.access.nft_dump import TableReader
 from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, Written
 from vipwire.modes.iptables.rules.names import FILTER, NAT, TABLES
 from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
-from vipwire.modes.xtables.binary.expressions import Encoder, uncounted
+from vipwire.modes.xtables.binary.expressions import Encoder, reset_counter
 from vipwire.modes.xtables.binary.shown import RuleReader
 from vipwire.modes.xtables.binary.words import UnknownRuleError
 from vipwire.modes.xtables.save import Chains
@@ -145,7 +145,7 @@ class NftAccess:
         error: OSError | None = None
         for _ in range(TRIES):
             generation = self._generation()
-            batch = operations(self._encoder, self._family, run, self._missing(run), self._handles(run))
+            batch = operations(self._encoder, self._family, run, self._missing_chains(run), self._handles(run))
             first = self._socket.sequence(len(batch) + 2)
             data = encode.transaction(batch, first, generation)
             self._socket.drain()
@@ -162,7 +162,7 @@ class NftAccess:
         (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())
         return decode.generation(answer.payload).id
 
-    def _missing(self, run: RestoreInput) -> frozenset[tuple[str, str]]:
+    def _missing_chains(self, run: RestoreInput) -> frozenset[tuple[str, str]]:
         """Return the built-in chains that do not exist yet."""
         used = {(table, jump.chain) for table, part in run.parts.items() for jump in part.jumps if jump.verb != "-D"}
         return frozenset(where for where in used & BASES.keys() if not self._is_there(*where))
@@ -186,7 +186,7 @@ class NftAccess:
                 there = [decode.rule(payload) for payload in self._socket.dump(MessageType.GETRULE, request)]
                 for rule in {jump.rule for jump in gone if jump.chain == chain}:
                     wanted = self._encoder(rule).expressions
-                    same = [each.handle for each in there if uncounted(each.expressions) == wanted]
+                    same = [each.handle for each in there if reset_counter(each.expressions) == wanted]
                     if len(same) < sum(jump == ("-D", chain, rule) for jump in gone):
                         raise UnknownRuleError(f"the rule is not there as it is written here: {chain} {rule}")
                     found[table, chain, rule] = same[::-1]

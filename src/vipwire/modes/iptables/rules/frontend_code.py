@@ -16,7 +16,7 @@ from typing import Final
 
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.iptables.rules.names import LARGEST_NAME
-from vipwire.modes.iptables.rules.words import masked
+from vipwire.modes.iptables.rules.words import match_masked
 from vipwire.modes.xtables.words import LOCAL_DESTINATION
 from vipwire.plan.plan import FrontendKey
 
@@ -32,7 +32,7 @@ def encode(family: Family, key: FrontendKey) -> int:
     """Return a frontend's code, unique in its family."""
     width = family.bits
     address = 0 if key.address is None else int.from_bytes(key.address)
-    behind = _PROTOCOLS.index(key.protocol) | _reversed(key.port) << 2
+    behind = _PROTOCOLS.index(key.protocol) | _reverse_bits(key.port) << 2
     return (key.address is None) | address << 2 | behind << (2 + width)
 
 
@@ -40,11 +40,11 @@ def decode(family: Family, code: int) -> FrontendKey:
     width = family.bits
     address = Address((code >> 2 & (1 << width) - 1).to_bytes(width // 8))
     behind = code >> (2 + width)
-    return FrontendKey(None if code & 1 else address, _PROTOCOLS[behind & 3], _reversed(behind >> 2))
+    return FrontendKey(None if code & 1 else address, _PROTOCOLS[behind & 3], _reverse_bits(behind >> 2))
 
 
 @lru_cache(maxsize=1 << 12)
-def _reversed(port: int) -> int:
+def _reverse_bits(port: int) -> int:
     return sum((port >> (14 - 2 * place) & 3) << 2 * place for place in range(8))
 
 
@@ -79,7 +79,7 @@ class Zone:
             return LOCAL_DESTINATION if value else ""
         if at < self._protocol_at:
             shift = 2 * (at - 1)
-            return masked(self.family, value << shift, 3 << shift)
+            return match_masked(self.family, value << shift, 3 << shift)
         protocol = self._protocol(known)
         if at == self._protocol_at:
             return f"-p {protocol.label}"

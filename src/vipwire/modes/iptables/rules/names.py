@@ -117,14 +117,14 @@ class PortChains(NamedTuple):
 
 @lru_cache(maxsize=1 << 15)
 def port_chains(name: ServicePortName, *, wide: bool = False) -> PortChains:
-    suffix = _hashed(f"{name}{name.protocol.label}{_RANGE * wide}")
+    suffix = _hash_text(f"{name}{name.protocol.label}{_RANGE * wide}")
     return PortChains(*(f"{prefix}{suffix}" for prefix in SERVICE_PREFIXES[1:]))
 
 
 def endpoint_chains(name: ServicePortName, *, wide: bool = False) -> Callable[[str], str]:
     """Return the function that names each endpoint's chain (`10.0.0.1:80`, `[fd00::1]:80`)."""
     before, after = f"{name}{name.protocol.label}", _RANGE * wide
-    return lambda endpoint: f"KUBE-SEP-{_hashed(f'{before}{endpoint}{after}')}"
+    return lambda endpoint: f"KUBE-SEP-{_hash_text(f'{before}{endpoint}{after}')}"
 
 
 def endpoint_chain(name: ServicePortName, endpoint: str, *, wide: bool = False) -> str:
@@ -133,10 +133,10 @@ def endpoint_chain(name: ServicePortName, endpoint: str, *, wide: bool = False) 
 
 def shared_memory(service: ObjectName, address: str) -> str:
     """Name the list of clients of one endpoint of a Service, for all its ports."""
-    return f"KUBE-AFF-{_hashed(f'{service}{address}')}"
+    return f"KUBE-AFF-{_hash_text(f'{service}{address}')}"
 
 
-def _hashed(text: str) -> str:
+def _hash_text(text: str) -> str:
     """Return the first 80 bits of a hash in base32; fast, because vipwire names every endpoint."""
     bits = int.from_bytes(hashlib.sha256(text.encode()).digest()[:10])
     pairs = _PAIRS

@@ -38,13 +38,13 @@ class IptablesOwner:
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Return vipwire's chains, and KUBE-FIREWALL if no other program uses it."""
         found = {chain for chain in chains if is_ours(table, chain)}
-        if table == names.FILTER and names.FIREWALL in chains and not (kubelet or self._used(chains)):
+        if table == names.FILTER and names.FIREWALL in chains and not (kubelet or self._is_firewall_used(chains)):
             found.add(names.FIREWALL)
         return frozenset(found)
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield vipwire's rules in foreign chains; those about KUBE-FIREWALL only if it can go."""
-        known, used = self.words(table), self._used(chains)
+        known, used = self.words(table), self._is_firewall_used(chains)
         for chain, rules in chains.items():
             for rule in rules:
                 link = ChainRule(chain, rule)
@@ -56,7 +56,7 @@ class IptablesOwner:
     def words(self, table: str) -> frozenset[ChainRule]:
         return _words(table)
 
-    def _used(self, chains: Chains) -> bool:
+    def _is_firewall_used(self, chains: Chains) -> bool:
         own = {link.rule for link in self.words(names.FILTER) if link.chain == names.FIREWALL}
         return not own.issuperset(chains.get(names.FIREWALL, ()))
 

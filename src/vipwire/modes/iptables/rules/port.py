@@ -15,7 +15,7 @@ from vipwire.modes.iptables.rules.frontend_code import encode
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chains, port_chains
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import needs_not_pod_chain
-from vipwire.modes.iptables.rules.words import counted, remember, seen
+from vipwire.modes.iptables.rules.words import count_packets, match_seen, remember
 from vipwire.modes.xtables.words import (
     LOCAL_DESTINATION,
     LOCAL_SOURCE,
@@ -23,9 +23,9 @@ from vipwire.modes.xtables.words import (
     UNTRANSLATED,
     comment,
     from_pod,
+    match_service_port,
     refuse,
     rule,
-    served,
 )
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import (
@@ -77,7 +77,7 @@ class PortWriter:
         for policy, forward in forwards.items():
             yield Key(CHAIN, NAT, self._policy_chain(policy)), tuple(self._spread(policy, forward))
             yield from self._endpoints(forward)
-        if self._external is not None and reachable(self._external):
+        if self._external is not None and leads_to_endpoint(self._external):
             yield Key(CHAIN, NAT, self._chains.external), tuple(self._enter(self._external))
             guarded: dict[str, list[Frontend]] = {}
             for frontend in self._frontends:
@@ -91,7 +91,7 @@ class PortWriter:
 
     def _entries(self, frontend: Frontend) -> Iterator[tuple[Key, Rules]]:
         code = encode(self._family, frontend.key)
-        if reachable(frontend):
+        if leads_to_endpoint(frontend):
             if frontend.kind is FrontendKind.NODE_PORT:
                 yield Key(ENTRY, NAT, names.NODE_PORTS, code), tuple(self._node_port(frontend))
             else:
@@ -99,15 +99,17 @@ class PortWriter:
         if refused := self._refused(frontend):
             root = names.SERVICES if frontend.kind is FrontendKind.CLUSTER_IP else names.EXTERNAL_SERVICES
             yield Key(ENTRY, FILTER, root, code), refused
-        if guarded := self._guarded(frontend):
+        if guarded := self._guard_sources(frontend):
             yield Key(ENTRY, FILTER, names.PROXY_FIREWALL, code), guarded
 
-    def _served(self, frontend: Frontend, note: str, *matches: str) -> str:
+    def _match_frontend(self, frontend: Frontend, note: str, *matches: str) -> str:
         key = frontend.key
-        return served(key.protocol, key.port, note, *matches, address=key.address)
+        return match_service_port(key.protocol, key.port, note, *matches, address=key.address)
 
     def _taken(self, frontend: Frontend) -> str:
-        return rule(self._served(frontend, f"{self._text} {frontend.kind.value}"), f"-j {self._entrance(frontend)}")
+        return rule(
+            self._match_frontend(frontend, f"{self._text} {frontend.kind.value}"), f"-j {self._entrance(frontend)}"
+        )
 
     def _entrance(self, frontend: Frontend) -> str:
         if frontend.kind is not FrontendKind.CLUSTER_IP:
@@ -121,14 +123,14 @@ class PortWriter:
         return chains.node_port_firewall if frontend.kind is FrontendKind.NODE_PORT else chains.firewall
 
     def _node_port(self, frontend: Frontend) -> Iterator[str]:
-        words, jump = self._served(frontend, self._text), f"-j {self._entrance(frontend)}"
+        words, jump = self._match_frontend(frontend, self._text), f"-j {self._entrance(frontend)}"
         if self._settings.localhost_node_ports and self._settings.counters:
             label = frontend.key.protocol.label
             yield rule(
                 f"-d {LOOPBACK[self._family]} -p {label}",
                 comment(self._text),
                 f"-m {label} --dport {frontend.key.port}",
-                counted(names.LOCALHOST_COUNTER),
+                count_packets(names.LOCALHOST_COUNTER),
                 jump,
             )
         yield rule(words, jump)
@@ -144,25 +146,25 @@ class PortWriter:
         note = f"{self._text} {action.reason.value}"
         local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
         external = () if frontend.kind is FrontendKind.CLUSTER_IP else (UNTRANSLATED,)
-        words = self._served(frontend, note, *local, *external)
+        words = self._match_frontend(frontend, note, *local, *external)
         if isinstance(action, Drop):
             return (rule(words, "-j DROP"),)
         verdict = refuse(self._family, frontend.key.protocol)
-        if frontend.allowed_sources is None or reachable(frontend):
+        if frontend.allowed_sources is None or leads_to_endpoint(frontend):
             return (rule(words, verdict),)
         admitted = dict.fromkeys(frontend.allowed_sources)
-        return (*(rule(f"-s {prefix}", words, verdict) for prefix in admitted), self._others_dropped(frontend))
+        return (*(rule(f"-s {prefix}", words, verdict) for prefix in admitted), self._drop_others(frontend))
 
-    def _guarded(self, frontend: Frontend) -> Rules:
-        if frontend.allowed_sources is None or not reachable(frontend):
+    def _guard_sources(self, frontend: Frontend) -> Rules:
+        if frontend.allowed_sources is None or not leads_to_endpoint(frontend):
             return ()
-        return (self._others_dropped(frontend),)
+        return (self._drop_others(frontend),)
 
-    def _others_dropped(self, frontend: Frontend) -> str:
+    def _drop_others(self, frontend: Frontend) -> str:
         """Drop packets of other sources, except those that DNAT sent to an endpoint with this address and port."""
         note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
         local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
-        return rule(self._served(frontend, note, *local, UNTRANSLATED), "-j DROP")
+        return rule(self._match_frontend(frontend, note, *local, UNTRANSLATED), "-j DROP")
 
     def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
         """Choose one endpoint: the remembered one, else by chance."""
@@ -172,7 +174,7 @@ class PortWriter:
                 yield from self._mark_cluster_ip(frontend, action.masquerade)
         if forward.affinity_seconds is not None and self._settings.affinity:
             for end in map(self._end, forward.pool):
-                known = seen(self._family, self._memory(forward, end), forward.affinity_seconds)
+                known = match_seen(self._family, self._memory(forward, end), forward.affinity_seconds)
                 yield f"{end.note}{known} -j {end.chain}"
         for match, target in choices(self._family, forward, hashes=self._settings.source_hash):
             end = self._end(target)
@@ -194,7 +196,7 @@ class PortWriter:
         return end
 
     def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
-        words = self._served(frontend, f"{self._text} {frontend.kind.value}")
+        words = self._match_frontend(frontend, f"{self._text} {frontend.kind.value}")
         jump = f"-j {names.MARK_MASQ}"
         if masquerade is Masquerade.ALWAYS:
             yield rule(words, jump)
@@ -247,7 +249,7 @@ class PortWriter:
         yield comment(f"other traffic to {self._text} will be dropped by {names.PROXY_FIREWALL}")
 
 
-def reachable(frontend: Frontend) -> bool:
+def leads_to_endpoint(frontend: Frontend) -> bool:
     """Report whether a frontend leads any client to an endpoint."""
     return isinstance(frontend.action, Forward) or frontend.short_circuit is not None
 

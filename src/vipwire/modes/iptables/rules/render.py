@@ -26,9 +26,9 @@ from vipwire.model.net import Address, Family, Protocol, format_address
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, encode
 from vipwire.modes.iptables.rules.names import ENTRY, FILTER, NAT, Key, Rules
-from vipwire.modes.iptables.rules.port import EndpointWords, PortWriter, reachable
+from vipwire.modes.iptables.rules.port import EndpointWords, PortWriter, leads_to_endpoint
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.xtables.words import comment, host, ports, rule, served
+from vipwire.modes.xtables.words import comment, host, match_service_port, ports, rule
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeFrontend, ServicePlan, Target
 from vipwire.reconcile.backend import Rendered
@@ -50,15 +50,17 @@ class RangeWriter(PortWriter):
 
     def _entries(self, frontend: Frontend) -> Iterator[tuple[Key, Rules]]:
         code = encode(self._family, FrontendKey(frontend.key.address, frontend.key.protocol, self._range.key.first))
-        if reachable(frontend):
+        if leads_to_endpoint(frontend):
             yield Key(ENTRY, NAT, names.RANGES, code), (self._taken(frontend),)
-        left = (*self._guarded(frontend), *self._refused(frontend))
+        left = (*self._guard_sources(frontend), *self._refused(frontend))
         if left and frontend.kind is not FrontendKind.CLUSTER_IP:
             yield Key(ENTRY, FILTER, names.RANGES, code), left
 
-    def _served(self, frontend: Frontend, note: str, *matches: str) -> str:
+    def _match_range(self, frontend: Frontend, note: str, *matches: str) -> str:
         wide = self._range.key
-        return served(wide.protocol, ports(wide.first, wide.last), note, *matches, address=frontend.key.address)
+        return match_service_port(
+            wide.protocol, ports(wide.first, wide.last), note, *matches, address=frontend.key.address
+        )
 
     def _end(self, target: Target) -> EndpointWords:
         end = super()._end(target)
@@ -106,7 +108,9 @@ def _cluster_ips(family: Family, plan: ServicePlan, refused: Mapping[Address, Ru
 
 def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -> Iterator[tuple[Key, Rules]]:
     """Accept health checks of load balancers: one rule for each port of the Service, as in kube-proxy."""
-    accepts = tuple(rule(served(Protocol.TCP, port, f"{name} health check node port"), "-j ACCEPT") for name in ports)
+    accepts = tuple(
+        rule(match_service_port(Protocol.TCP, port, f"{name} health check node port"), "-j ACCEPT") for name in ports
+    )
     if accepts:
         code = encode(family, FrontendKey(None, Protocol.TCP, port))
         yield Key(ENTRY, FILTER, names.NODE_PORTS, code), accepts

@@ -22,7 +22,7 @@ from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.names import CHAIN, FILTER, JUMP, NAT, ROOT, TABLES, Key, Rules
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.iptables.rules.words import counted
+from vipwire.modes.iptables.rules.words import count_packets
 from vipwire.modes.xtables.words import (
     LOCAL_DESTINATION,
     LOOPBACK,
@@ -86,7 +86,7 @@ def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
     objects: dict[Key, Rules] = {Key(CHAIN, table, names.CANARY): () for table in TABLES}
     objects.update((Key(ROOT, table, chain), ()) for table, chain in names.ROOTS)
     objects[Key(ROOT, FILTER, names.SERVICES)] = tuple(_to_cluster_ips(node))
-    objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(_unallocated(node))
+    objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(_drop_unallocated(node))
     objects[Key(CHAIN, FILTER, names.NO_SUCH_PORT)] = (
         f"-p tcp {refuse(node.family, Protocol.TCP)}",
         refuse(node.family, None),
@@ -122,7 +122,7 @@ def _to_ranges(node: NodePlan) -> Iterator[str]:
         yield f"{comment('kubernetes ranges of ports')} -j {names.RANGES}"
 
 
-def _unallocated(node: NodePlan) -> Iterator[str]:
+def _drop_unallocated(node: NodePlan) -> Iterator[str]:
     """Drop packets to unused addresses of the ServiceCIDRs: the Service may still come."""
     note = comment(names.UNALLOCATED)
     for prefix in node.service_cidrs:
@@ -146,7 +146,7 @@ def _postrouting(node: NodePlan, settings: RuleSettings) -> Rules:
 
 def _forward(node: NodePlan, settings: RuleSettings) -> Rules:
     invalid = rule(
-        "-m conntrack --ctstate INVALID", counted(names.INVALID_COUNTER) if settings.counters else "", "-j DROP"
+        "-m conntrack --ctstate INVALID", count_packets(names.INVALID_COUNTER) if settings.counters else "", "-j DROP"
     )
     established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
     return (

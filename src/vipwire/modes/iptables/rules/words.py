@@ -8,7 +8,7 @@ from functools import lru_cache
 from vipwire.model.net import Address, Family, format_address
 
 
-def masked(family: Family, value: int, mask: int) -> str:
+def match_masked(family: Family, value: int, mask: int) -> str:
     """Match destinations whose bits under a mask equal those of `value`: `-d 0.0.0.1/0.0.0.3`."""
     size = family.bits // 8
     parts = (format_address(Address(number.to_bytes(size))) for number in (value, mask))
@@ -27,7 +27,7 @@ def chance(options: int, weight: int = 1) -> str:
     return f"-m statistic --mode random --probability {kept:.11f}"
 
 
-def seen(family: Family, memory: str, seconds: int) -> str:
+def match_seen(family: Family, memory: str, seconds: int) -> str:
     return f"-m recent --rcheck --seconds {seconds} --reap --name {memory} {_whole_source(family)}"
 
 
@@ -40,6 +40,6 @@ def _whole_source(family: Family) -> str:
     return f"--mask {format_address(Address(bytes([255] * (family.bits // 8))))} --rsource"
 
 
-def counted(counter: str) -> str:
+def count_packets(counter: str) -> str:
     """Count packets in an nfacct object; matches always."""
     return f"-m nfacct --nfacct-name {counter}"

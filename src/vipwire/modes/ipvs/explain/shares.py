@@ -81,7 +81,7 @@ def _by_source(
     """Hash as ip_vs_sh_hashkey does, into buckets that ip_vs_sh_reassign assigned to the real servers by weight."""
     buckets = [real for real, how in reals for _ in range(max(1, how.weight))]
     weights = dict(reals)
-    first = (_folded(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
+    first = (_fold(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
 
     def bucket(offset: int) -> RealServer:
         return buckets[((offset + first) % _BUCKETS) % len(buckets)]
@@ -96,6 +96,6 @@ def _by_source(
     return None
 
 
-def _folded(address: Address) -> int:
+def _fold(address: Address) -> int:
     """Fold an address into 32 bits: the exclusive or of its words."""
     return reduce(xor, (int.from_bytes(address[at : at + 4]) for at in range(0, len(address), 4)))

@@ -49,7 +49,7 @@ class _Walker:
         first = "OUTPUT" if self.packet.from_node else "PREROUTING"
         if self.refused("mangle", first) or self.refused("nat", first):
             return None
-        local = self.delivered_here()
+        local = self.is_delivered_here()
         if self.packet.from_node:
             server = self.virtual_server()
             if server is None and not self.refused("filter", "OUTPUT") and local:
@@ -68,7 +68,7 @@ class _Walker:
         self.end = verdict.end
         return True
 
-    def delivered_here(self) -> bool:
+    def is_delivered_here(self) -> bool:
         """Report whether routing delivers the packet locally; note the object that decides and the missing ones."""
         node, address, mark = self.node, self.packet.destination, self.header.mark
         marked = [mark in each.marks and address in each.routes for each in (node.held, node.wanted)]

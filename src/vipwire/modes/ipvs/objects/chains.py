@@ -34,7 +34,7 @@ def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
     return found
 
 
-def parted(found: Mapping[ChainName, Rules]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
+def separate_shared(found: Mapping[ChainName, Rules]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
     """Separate the rules of chains that Services share from whole chains."""
     chains = {chain: () if chain in DYNAMIC else rules for chain, rules in found.items()}
     shared = (rule for chain, rules in found.items() if chain in DYNAMIC for rule in _members(chain, rules))

@@ -2,7 +2,7 @@
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
-from vipwire.modes.ipvs.objects.chains import PROBE, parse_save, parted, restore_text, rules_text
+from vipwire.modes.ipvs.objects.chains import PROBE, parse_save, restore_text, rules_text, separate_shared
 from vipwire.modes.ipvs.objects.names import RangeRule, Rules
 from vipwire.modes.xtables import tool as xtables
 from vipwire.modes.xtables.save import ChainName
@@ -28,7 +28,7 @@ class ChainTool:
 
     def read(self, ours: frozenset[ChainName]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
         """Read vipwire's chains, and the rules of chains that Services share. Raise CommitError or DecodeError."""
-        return parted(parse_save(self.require().save(), ours) if ours else {})
+        return separate_shared(parse_save(self.require().save(), ours) if ours else {})
 
     def counted(self) -> str:
         """Print all rules with counters. Raise UnsupportedError if neither variant works."""

@@ -20,7 +20,7 @@ from typing import Final
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.names import RangeRule
 from vipwire.modes.xtables.save import target
-from vipwire.modes.xtables.words import LOCAL_SOURCE, NEW, host, ports, served
+from vipwire.modes.xtables.words import LOCAL_SOURCE, NEW, host, match_service_port, ports
 from vipwire.plan.plan import Drop, Forward, FrontendKind, RangeFrontend, Reject
 
 LOCAL_MARKS: Final = "KUBE-IPVS-RANGES-LOCAL"
@@ -56,7 +56,7 @@ def segment(family: Family) -> int:
 
 def mark_rule(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
     """Mark packets to a range; `local`: only those of clients outside."""
-    words = _served(wide)
+    words = _match_range(wide)
     return RangeRule("mangle", LOCAL_MARKS if local else MARKS, f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff")
 
 
@@ -72,20 +72,20 @@ def masquerade_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
     frontend, here = wide.frontend, host(wide.key.address)
     if frontend.kind is FrontendKind.CLUSTER_IP:
         # A local process without a bound source has the VIP itself as its source.
-        yield RangeRule("nat", MARKS, f"{_served(wide, source=f'-s {here}')} -j KUBE-MARK-MASQ")
-        yield RangeRule("nat", MARKS, f"{_served(wide)} -j KUBE-CLUSTER-IP")
+        yield RangeRule("nat", MARKS, f"{_match_range(wide, source=f'-s {here}')} -j KUBE-MARK-MASQ")
+        yield RangeRule("nat", MARKS, f"{_match_range(wide)} -j KUBE-CLUSTER-IP")
     elif frontend.short_circuit is None:
-        yield RangeRule("nat", MARKS, f"{_served(wide)} -j KUBE-MARK-MASQ")
+        yield RangeRule("nat", MARKS, f"{_match_range(wide)} -j KUBE-MARK-MASQ")
     else:
-        yield RangeRule("nat", MARKS, f"{_served(wide, LOCAL_SOURCE)} -j KUBE-MARK-MASQ")
-    yield RangeRule("nat", MARKS, f"{_served(wide)} -j ACCEPT")
+        yield RangeRule("nat", MARKS, f"{_match_range(wide, LOCAL_SOURCE)} -j KUBE-MARK-MASQ")
+    yield RangeRule("nat", MARKS, f"{_match_range(wide)} -j ACCEPT")
 
 
 def hairpin_rules(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
     """Masquerade endpoints that reach themselves at the port of the endpoint."""
     for each in forward.pool:
         if wide.keeps_port(each):
-            words = served(
+            words = match_service_port(
                 wide.key.protocol,
                 ports(wide.key.first, wide.key.last),
                 str(wide.frontend.port_name),
@@ -103,22 +103,24 @@ def filter_rules(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[Ran
     """
     frontend = wide.frontend
     if isinstance(frontend.action, Reject) and not own:
-        yield RangeRule("filter", NO_ENDPOINTS, f"{_served(wide, NEW)} -j {NOBODY}")
+        yield RangeRule("filter", NO_ENDPOINTS, f"{_match_range(wide, NEW)} -j {NOBODY}")
     elif bound:
-        yield RangeRule("filter", MARKS, f"{_served(wide)} -j RETURN")
+        yield RangeRule("filter", MARKS, f"{_match_range(wide)} -j RETURN")
     if isinstance(frontend.action, Drop):
         to = "DROP" if frontend.kind is FrontendKind.CLUSTER_IP else "KUBE-NO-LOCAL-ENDPOINTS"
-        yield from (RangeRule(table, NO_LOCAL, f"{_served(wide, NEW)} -j {to}") for table in _FILTERS)
+        yield from (RangeRule(table, NO_LOCAL, f"{_match_range(wide, NEW)} -j {to}") for table in _FILTERS)
     if frontend.allowed_sources is None:
         return
     for table in _FILTERS:
         for prefix in frontend.allowed_sources:
             source = f"-s {prefix}" if prefix.length else ""
-            yield RangeRule(table, FIREWALL, f"{_served(wide, source=source)} -j RETURN")
-        yield RangeRule(table, FIREWALL, f"{_served(wide)} -j DROP")
+            yield RangeRule(table, FIREWALL, f"{_match_range(wide, source=source)} -j RETURN")
+        yield RangeRule(table, FIREWALL, f"{_match_range(wide)} -j DROP")
 
 
-def _served(wide: RangeFrontend, *matches: str, source: str = "") -> str:
+def _match_range(wide: RangeFrontend, *matches: str, source: str = "") -> str:
     key = wide.key
     span = ports(key.first, key.last)
-    return served(key.protocol, span, str(wide.frontend.port_name), *matches, address=key.address, source=source)
+    return match_service_port(
+        key.protocol, span, str(wide.frontend.port_name), *matches, address=key.address, source=source
+    )

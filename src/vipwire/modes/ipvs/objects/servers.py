@@ -148,7 +148,7 @@ class IpvsServers:
             self._table: TextIO = _TABLE.open(encoding="ascii")
         except OSError as error:
             self._generic.close()
-            raise UnsupportedError(_missing(error)) from error
+            raise UnsupportedError(_name_missing(error)) from error
 
     def close(self) -> None:
         self._table.close()
@@ -261,7 +261,7 @@ def _other_way(change: ServerCommand, code: int) -> list[ServerCommand] | None:
     return None
 
 
-def _missing(error: OSError) -> str:
+def _name_missing(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "IPVS cannot run here: run as root, or with the capability CAP_NET_ADMIN"
     return (

@@ -76,7 +76,7 @@ def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Elemen
     if not table.observed:
         absent = Step("", f"table {text.table_name(table.family)}", state=ObjectState.MISSING)
         return Walk(End.UNTOUCHED, (absent,))
-    return merge(list(_runs(table, packet)), remembered=_remembered(table, packet, memory))
+    return merge(list(_runs(table, packet)), remembered=_find_remembered(table, packet, memory))
 
 
 def _runs(table: Table, packet: Packet) -> Iterator[Run]:
@@ -92,11 +92,11 @@ def _runs(table: Table, packet: Packet) -> Iterator[Run]:
     for choices in alike.values():
         found = run(table, packet, choices[0])
         found.share = Fraction(len(choices), first.modulus)
-        found.steps += offloading(table, packet, found)
+        found.steps += offloading_step(table, packet, found)
         yield found
 
 
-def _remembered(
+def _find_remembered(
     table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element]
 ) -> tuple[Address, int, float] | None:
     known = {key: each for key, each in memory.items() if key[1] == packet.source}
@@ -109,7 +109,7 @@ def _remembered(
     return (*bound.target, known[bound.met].expiration / 1000)
 
 
-def offloading(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
+def offloading_step(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
     """Return a step with the packet count after which the flowtable takes a forwarded connection; empty if never."""
     forwarded = run.outcome is End.ANSWERED and run.target is not None and run.target[0] not in table.own
     if packet.protocol is not Protocol.TCP or packet.from_node or not forwarded:

@@ -157,10 +157,10 @@ def _expressions(data: bytes) -> Iterator[tuple[str, dict[int, memoryview]]]:
 def _same_expression(ours: tuple[str, dict[int, memoryview]], theirs: tuple[str, dict[int, memoryview]]) -> bool:
     if ours[0] != theirs[0]:
         return False
-    return ours[0] == _COUNTER or _covered(ours[1], theirs[1])
+    return ours[0] == _COUNTER or _is_covered(ours[1], theirs[1])
 
 
-def _covered(sent: dict[int, memoryview], dumped: dict[int, memoryview]) -> bool:
+def _is_covered(sent: dict[int, memoryview], dumped: dict[int, memoryview]) -> bool:
     return all(kind in dumped and dumped[kind] == value for kind, value in sent.items()) and not any(
         any(value) for kind, value in dumped.items() if kind not in sent
     )

@@ -243,7 +243,7 @@ def _prefix(words: Scanner, size: int) -> Constant:
 
 
 def _interface(words: Scanner) -> Constant:
-    name = words.quoted()
+    name = words.read_quoted()
     value = name.encode()
     if not 0 < len(value) < _INTERFACE_LENGTH or value == b"*":
         words.fail_before("an interface's name has 1 to 15 bytes")

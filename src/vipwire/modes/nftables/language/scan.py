@@ -80,7 +80,7 @@ class Scanner:
             self.fail_before(f"{word!r} is not a time such as 10s")
         return int(match[1])
 
-    def quoted(self) -> str:
+    def read_quoted(self) -> str:
         """Consume a quoted word; return it without quotes."""
         word = self.take("a quoted word")
         if not word.startswith('"'):

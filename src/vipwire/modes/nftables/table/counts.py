@@ -51,12 +51,12 @@ def counting_sets(family: Family) -> Iterator[SetSpec]:
     address = "ipv4_addr" if family is Family.IPV4 else "ipv6_addr"
     pair = (address, "inet_proto", "inet_service", address, "inet_service")
     for name in _PAIRS:
-        yield _counting(name, pair)
+        yield _counting_set(name, pair)
     for reason, name in _REFUSED.items():
-        yield _counting(name, _refused_key(ip, reason))
+        yield _counting_set(name, _refused_key(ip, reason))
 
 
-def _counting(name: str, key: tuple[str, ...]) -> SetSpec:
+def _counting_set(name: str, key: tuple[str, ...]) -> SetSpec:
     flags = frozenset({"dynamic", "timeout"})
     return SetSpec(name, key, flags=flags, timeout_seconds=_DAY, gc_seconds=_HOUR, size=SIZE, counter=True)
 
@@ -82,7 +82,7 @@ def refusal(family: Family, reason: Refusal, counters: CounterLevel) -> tuple[st
     return _REFUSED[reason], Chain((count, verdict) if counters else (verdict,))
 
 
-def refused(reason: Refusal) -> str:
+def refused_set(reason: Refusal) -> str:
     return _REFUSED[reason]
 
 

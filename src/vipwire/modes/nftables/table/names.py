@@ -59,7 +59,7 @@ class CommentedElement(NamedTuple):
     comment: str
 
 
-def commented(data: bytes, text: object) -> CommentedElement:
+def add_comment(data: bytes, text: object) -> CommentedElement:
     """Return an element with a comment, cut to the length that the kernel returns."""
     return CommentedElement(data, str(text)[:LONGEST_COMMENT])
 

@@ -82,7 +82,7 @@ _REMEMBERING = re.compile(r"((service|nodeport)(?:-local)?)-(remember|remembered
 
 
 @lru_cache(maxsize=4096)
-def written(family: Family, name: str) -> Chain | None:
+def find_written_chain(family: Family, name: str) -> Chain | None:
     """Write the chain of this name if some vipwire could have written it; None for any other name."""
     if found := _REMEMBERING.fullmatch(name):
         memory, seconds = AffinitySet(found[7], bool(found[5]), bool(found[6])), int(found[4])

@@ -143,7 +143,7 @@ def read_elements(
     found: dict[str, Elements] = {}
     for item in sorted(declared, key=_turn):
         pairs = _by_key(netlink, family, item, found) if item.count is not None and item.count >= large else None
-        found[item.name] = dict(_listed(netlink, family, item, ahead) if pairs is None else pairs)
+        found[item.name] = dict(_list_elements(netlink, family, item, ahead) if pairs is None else pairs)
     elements: Elements = {}
     for name in tuple(found):
         elements.update(found.pop(name))
@@ -165,14 +165,14 @@ def _by_key(
     found: list[tuple[ObjectKey, Object]] = []
     try:
         for at in range(0, len(keys), _ASKED):
-            found += _answered(netlink, family, item, keys[at : at + _ASKED])
+            found += _read_elements(netlink, family, item, keys[at : at + _ASKED])
     except (NetlinkError, DecodeError):
         netlink.drain()
         return None
     return found
 
 
-def _answered(
+def _read_elements(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, keys: Sequence[bytes]
 ) -> Iterator[tuple[ObjectKey, Object]]:
     request = encode.ask_elements(family, TABLE, item.name, keys)
@@ -181,7 +181,7 @@ def _answered(
     return zip(zip(repeat(item.name), columns.keys), columns.data, strict=False)
 
 
-def _listed(
+def _list_elements(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, ahead: Listings
 ) -> Iterator[tuple[ObjectKey, Object]]:
     name, sizes = item.name, (item.key_length, item.value_length)

@@ -25,7 +25,7 @@ from vipwire.modes.nftables.table.names import (
     Object,
     ObjectKey,
     Space,
-    commented,
+    add_comment,
     connection_bytes,
     frontend_bytes,
     handle_bytes,
@@ -63,7 +63,7 @@ def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     own: Objects = {}
     shared: Objects = {}
     for address in plan.cluster_ips:
-        own["cluster-ips", address] = commented(b"", plan.name)
+        own["cluster-ips", address] = add_comment(b"", plan.name)
     memories = _Memories(plan)
     for frontend in plan.frontends:
         _Writer(family, frontend, memories, own, shared).write()
@@ -112,7 +112,7 @@ class _Writer:
         self._ips = "nodeports" if node_port else "ips"
         self._checks = "nodeports" if node_port else "services"
         self._key = self._last = frontend_bytes(frontend.key)
-        self._note = commented(b"", frontend.port_name)
+        self._note = add_comment(b"", frontend.port_name)
 
     def write(self) -> None:
         own, key, frontend = self._own, self._key, self._frontend

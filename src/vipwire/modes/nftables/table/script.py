@@ -87,7 +87,7 @@ def replacing_sets(
     family: Family, sets: Iterable[SetSpec], elements: Mapping[ObjectKey, Object], chains: Mapping[str, Chain]
 ) -> list[DescribedOperation]:
     """Make sets with elements anew, in one transaction. `chains` are all whose rules refer to the sets."""
-    groups = _grouped(elements.items())
+    groups = _group(elements.items())
     replaced = [_flush_chain(family, name) for name in chains]
     for spec in sets:
         replaced += _delete_set(family, spec.name), _new_set(family, spec)
@@ -125,16 +125,16 @@ def _steps(
 
 def _sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, _Groups]:
     """Group the additions and the removals; a change is both."""
-    added = _grouped(delta.added.items()) if delta.added else {}
-    removed = _grouped(delta.removed.items()) if delta.removed else {}
+    added = _group(delta.added.items()) if delta.added else {}
+    removed = _group(delta.removed.items()) if delta.removed else {}
     if not delta.changed:
         return added, removed, added, removed
-    new = _grouped([(key, new) for key, (_, new) in delta.changed.items()])
-    old = _grouped([(key, old) for key, (old, _) in delta.changed.items()])
-    return added, removed, _joined(added, new), _joined(removed, old)
+    new = _group([(key, new) for key, (_, new) in delta.changed.items()])
+    old = _group([(key, old) for key, (old, _) in delta.changed.items()])
+    return added, removed, _join(added, new), _join(removed, old)
 
 
-def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
+def _group(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
     """Group the objects of one message: a set's elements; the chains; the sets; the flowtables."""
     groups: _Groups = {}
     for (name, key), value in objects:
@@ -145,7 +145,7 @@ def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
     return groups
 
 
-def _joined(groups: _Groups, more: _Groups) -> _Groups:
+def _join(groups: _Groups, more: _Groups) -> _Groups:
     if not groups:
         return more
     joined: _Groups = {}
@@ -217,13 +217,13 @@ def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[Desc
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
     for name in [name for name in groups if name not in (CHAIN, SET, FLOWTABLE)]:
         group = groups.pop(name)  # so that a first sync does not hold all of them twice at its end
-        blobs = _encoded(group) if adding else [_without_data(key, value) for key, value in group]
+        blobs = _encode_elements(group) if adding else [_without_data(key, value) for key, value in group]
         del group
         for operation in make(family, TABLE, name, blobs):
             yield DescribedOperation(operation, f"{verb} elements of {name}")
 
 
-def _encoded(group: _Group) -> list[bytes]:
+def _encode_elements(group: _Group) -> list[bytes]:
     """Encode one set's elements; the endpoints, the most numerous, in one go."""
     if _are_plain(group.values):
         return plain_elements(group.keys, group.values)

@@ -26,7 +26,7 @@ from vipwire.modes.nftables.table.counts import (
     connection_chains,
     counting_sets,
     refusal,
-    refused,
+    refused_set,
     traffic_chains,
 )
 from vipwire.modes.nftables.table.fastpath import fastpath_objects
@@ -176,7 +176,7 @@ def _chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain
         yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, DSTNAT))
     count = (COUNT_CONNECTION,) if counters else ()
     yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", SRCNAT))
-    yield "masquerading", Chain(_masquerading(node, words))
+    yield "masquerading", Chain(_masquerading_rules(node, words))
     yield "services", Chain(_services(node, words))
     yield (
         "nodeports",
@@ -228,7 +228,7 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
         "nodeport-endpoints-check",
         Chain((_TRANSLATED, *(rule for key in here for rule in _refuse(key, "nodeports")))),
     )
-    no_port, free = refused(Refusal.UNDEFINED_PORT), refused(Refusal.UNALLOCATED_CLUSTER_IP)
+    no_port, free = refused_set(Refusal.UNDEFINED_PORT), refused_set(Refusal.UNALLOCATED_CLUSTER_IP)
     unallocated = (f"{words.ip} daddr {prefix} counter goto {free}" for prefix in node.service_cidrs)
     yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto {no_port}", *unallocated))
     # A reset reaches a client inside connect(); Linux ignores an ICMP error at that point.
@@ -238,15 +238,15 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
 def _refuse(key: str, endpoints: str) -> tuple[str, str]:
     """Reject packets to Services without endpoints; drop them if only this node has none."""
     return (
-        f"{key} @no-endpoint-{endpoints} counter goto {refused(Refusal.NO_ENDPOINTS)}",
-        f"{key} @no-local-endpoint-{endpoints} counter goto {refused(Refusal.NO_LOCAL_ENDPOINTS)}",
+        f"{key} @no-endpoint-{endpoints} counter goto {refused_set(Refusal.NO_ENDPOINTS)}",
+        f"{key} @no-local-endpoint-{endpoints} counter goto {refused_set(Refusal.NO_LOCAL_ENDPOINTS)}",
     )
 
 
 def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
     service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
     source = f"{words.ip} saddr"
-    at_service, at_node_port = refused(Refusal.SOURCE_RANGE), refused(Refusal.NODE_PORT_SOURCE_RANGE)
+    at_service, at_node_port = refused_set(Refusal.SOURCE_RANGE), refused_set(Refusal.NODE_PORT_SOURCE_RANGE)
     denied = (
         f"{node_port} @firewall-nodeports {node_port} . {source} != @{NODE_PORT_RANGES} counter goto {at_node_port}"
     )
@@ -261,7 +261,7 @@ def _mark(node: NodePlan) -> str:
     return f"meta mark set meta mark or {node.masquerade_mark:#x}"
 
 
-def _masquerading(node: NodePlan, words: Words) -> tuple[str, ...]:
+def _masquerading_rules(node: NodePlan, words: Words) -> tuple[str, ...]:
     mark = f"{node.masquerade_mark:#x}"
     return (
         f"meta mark and {mark} != 0 meta mark set meta mark xor {mark} masquerade fully-random",
@@ -351,7 +351,7 @@ def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     yield "range-dnat", Chain((*by_port, f"{dnat} @{RANGE_ADDRESSES}"))
     yield "ranges-check", Chain((_TRANSLATED, *_refuse(key, "ranges")))
     denied = f"{key} @firewall-ranges {key} . {words.ip} saddr != @{RANGE_ALLOWED}"
-    yield "ranges-firewall", Chain((_TRANSLATED, f"{denied} counter goto {refused(Refusal.SOURCE_RANGE)}"))
+    yield "ranges-firewall", Chain((_TRANSLATED, f"{denied} counter goto {refused_set(Refusal.SOURCE_RANGE)}"))
     to_itself = f"ct status dnat {words.ip} saddr . {words.ip} daddr . meta l4proto @hairpin-pods"
     yield "ranges-hairpin", Chain((f"{to_itself} masquerade fully-random",))
 

@@ -41,7 +41,7 @@ COUNTER_DATA: Final = COUNTER[: len(COUNTER) - 28]
 COUNTER_NUMBERS: Final = COUNTER[len(COUNTER) - 28 :]
 
 
-def uncounted(expressions: bytes) -> bytes:
+def reset_counter(expressions: bytes) -> bytes:
     """Return a rule's expressions with its counter at 0."""
     at = expressions.rfind(COUNTER_DATA)
     if at < 0:
@@ -75,9 +75,9 @@ class Encoder:
         self._family = family
         self._one = f"/{family.bits}"
         self._to_one = re.compile(rf"(?<!!) -d ([^ /]+){self._one}(?= |$)")
-        self._source = compared(SOURCE[family], family.bits // 8, nft.CMP_EQ)
-        self._destination = compared(DESTINATION[family], family.bits // 8, nft.CMP_EQ)
-        self._dnat = opened("target", "DNAT", TARGETS["DNAT"].revision, TARGETS["DNAT"].size)
+        self._source = compare_header(SOURCE[family], family.bits // 8, nft.CMP_EQ)
+        self._destination = compare_header(DESTINATION[family], family.bits // 8, nft.CMP_EQ)
+        self._dnat = open_expression("target", "DNAT", TARGETS["DNAT"].revision, TARGETS["DNAT"].size)
         self._common: Callable[[str], tuple[bytes, int]] = lru_cache(_KEPT)(self._encode_matches)
         self._head: Callable[[str], tuple[bytes, int]] = lru_cache(_KEPT)(self._encode_head)
         self._match: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_match)
@@ -135,14 +135,14 @@ class Encoder:
             return _port(*ports(options))
         if name == "mark":
             return _mark(*mark(options))
-        return _wrapped("match", match(self._family, words))
+        return _wrap("match", match(self._family, words))
 
     def _encode_target(self, words: str) -> bytes:
         if words.startswith("KUBE-"):
             return jump(Code.JUMP, words)
         if words in VERDICTS:
             return VERDICTS[words]
-        return _wrapped("target", target(self._family, words))
+        return _wrap("target", target(self._family, words))
 
 
 def _interface(found: RuleHead) -> list[bytes]:
@@ -174,7 +174,7 @@ def _address(each: Range, offset: int) -> list[bytes]:
     whole = each.mask.rstrip(b"\0")
     if whole == b"\xff" * len(whole):
         size = len(whole)
-        return [compared(offset, size, operation), each.address[:size], bytes(-size % 4)]
+        return [compare_header(offset, size, operation), each.address[:size], bytes(-size % 4)]
     return [
         nft.payload(_WORD, nft.NETWORK_HEADER, offset, len(each.mask)),
         nft.bitwise(_WORD, each.mask, bytes(len(each.mask))),
@@ -183,7 +183,7 @@ def _address(each: Range, offset: int) -> list[bytes]:
 
 
 @lru_cache
-def compared(offset: int, size: int, operation: int) -> bytes:
+def compare_header(offset: int, size: int, operation: int) -> bytes:
     """Return the expressions that compare bytes of the network header, without the value."""
     whole = nft.payload(_WORD, nft.NETWORK_HEADER, offset, size) + nft.cmp(_WORD, operation, bytes(size))
     return whole[: -(size + 3 & ~3)]
@@ -206,21 +206,21 @@ def jump(code: Code, chain: str) -> bytes:
     if not _CHAIN.fullmatch(chain):
         raise UnknownRuleError(f"not a chain: {chain!r}")
     name = chain.encode() + b"\0"
-    return _leading(code, len(name)) + name + bytes(-len(name) % 4)
+    return _bytes_before_name(code, len(name)) + name + bytes(-len(name) % 4)
 
 
 @lru_cache
-def _leading(code: Code, size: int) -> bytes:
+def _bytes_before_name(code: Code, size: int) -> bytes:
     """Return the bytes before a chain's name; `size` is the name's length with its NUL."""
     whole = nft.verdict(VerdictData(code, "x" * (size - 1)))
     return whole[: -(size + 3 & ~3)]
 
 
-def _wrapped(kind: str, found: Extension) -> bytes:
-    return opened(kind, found.name, found.revision, len(found.data)) + found.data
+def _wrap(kind: str, found: Extension) -> bytes:
+    return open_expression(kind, found.name, found.revision, len(found.data)) + found.data
 
 
 @lru_cache
-def opened(kind: str, name: str, revision: int, size: int) -> bytes:
+def open_expression(kind: str, name: str, revision: int, size: int) -> bytes:
     """Return an xtables expression up to its struct."""
     return nft.expression(kind, string(1, name), u32be(2, revision), attribute(3, bytes(size)))[:-size]

@@ -15,8 +15,8 @@ from vipwire.modes.xtables.binary.words import (
     Codec,
     Extension,
     UnknownRuleError,
-    checked,
-    known,
+    check_words,
+    find_words,
     text_of,
 )
 
@@ -66,7 +66,7 @@ _SCTP_DESTINATION_PORTS: Final = 2
 _NO_CHUNKS: Final = b"\xff\0\0" * 4
 
 
-def _ported(size: int, layout: str) -> Codec:
+def _port_codec(size: int, layout: str) -> Codec:
     fields = struct.Struct(layout)
     unused = (0,) * (len(fields.unpack(bytes(fields.size))) - 4)
 
@@ -74,7 +74,7 @@ def _ported(size: int, layout: str) -> Codec:
         return fields.pack(*_ANY_PORT, *ports(words), *unused)
 
     def write(family: Family, data: bytes) -> str:
-        return checked(read, family, port_words(*fields.unpack_from(data)[2:4]), data)
+        return check_words(read, family, port_words(*fields.unpack_from(data)[2:4]), data)
 
     return Codec(0, size, read, write)
 
@@ -87,7 +87,7 @@ def _sctp(_: Family, words: str) -> bytes:
 
 def _sctp_words(family: Family, data: bytes) -> str:
     low, high, _, _, _, _, flags, _ = _SCTP.unpack_from(data)
-    return checked(_sctp, family, port_words(low, high) if flags else "", data)
+    return check_words(_sctp, family, port_words(low, high) if flags else "", data)
 
 
 _MARK: Final = struct.Struct("=IIB3x")
@@ -134,7 +134,7 @@ def _conntrack(_: Family, words: str) -> bytes:
 def _conntrack_words(family: Family, data: bytes) -> str:
     _, inverted, states, _ = _CONNTRACK.unpack_from(data)
     words = f"{'! ' * bool(inverted)}--ctstate {','.join(name for name in _STATE_ORDER if states & _STATE[name])}"
-    return checked(_conntrack, family, words, data)
+    return check_words(_conntrack, family, words, data)
 
 
 _STATISTIC: Final = struct.Struct("=HHIII8x")
@@ -158,8 +158,8 @@ def _statistic(_: Family, words: str) -> bytes:
 def _statistic_words(family: Family, data: bytes) -> str:
     mode, _, number, *_ = _STATISTIC.unpack_from(data)
     if mode == _RANDOM:
-        return checked(_statistic, family, f"--mode random --probability {number / _ALWAYS:.11f}", data)
-    return checked(_statistic, family, f"--mode nth --every {number + 1} --packet 0", data)
+        return check_words(_statistic, family, f"--mode random --probability {number / _ALWAYS:.11f}", data)
+    return check_words(_statistic, family, f"--mode nth --every {number + 1} --packet 0", data)
 
 
 _RECENT: Final = struct.Struct("=IIBB200sBx16s")
@@ -181,7 +181,7 @@ def _recent(family: Family, words: str) -> bytes:
 def _recent_words(family: Family, data: bytes) -> str:
     seconds, _, kind, _, name, *_ = _RECENT.unpack_from(data)
     what = "--set" if kind == _SET else f"--rcheck --seconds {seconds} --reap"
-    return checked(_recent, family, f"{what} --name {text_of(name)} --mask {_whole(family)} --rsource", data)
+    return check_words(_recent, family, f"{what} --name {text_of(name)} --mask {_whole(family)} --rsource", data)
 
 
 @lru_cache
@@ -201,7 +201,7 @@ def _addrtype(_: Family, words: str) -> bytes:
 
 
 def _addrtype_words(_: Family, data: bytes) -> str:
-    return known(_ADDRTYPES, data)
+    return find_words(_ADDRTYPES, data)
 
 
 _BYTECODE: Final = re.compile(r'--bytecode "(\d+),([0-9, ]+)"')
@@ -228,7 +228,7 @@ def _bpf_words(family: Family, data: bytes) -> str:
         raise UnknownRuleError("a program that is not ours")
     steps = _INSTRUCTION.iter_unpack(program[: count * _INSTRUCTION.size])
     words = f'--bytecode "{count},{",".join("{} {} {} {}".format(*step) for step in steps)}"'
-    return checked(_bpf, family, words, data)
+    return check_words(_bpf, family, words, data)
 
 
 def _nfacct(_: Family, words: str) -> bytes:
@@ -239,13 +239,13 @@ def _nfacct(_: Family, words: str) -> bytes:
 
 
 def _nfacct_words(family: Family, data: bytes) -> str:
-    return checked(_nfacct, family, f"--nfacct-name {text_of(data[:32])}", data)
+    return check_words(_nfacct, family, f"--nfacct-name {text_of(data[:32])}", data)
 
 
 MATCHES: Final[Mapping[str, Codec]] = {
     "comment": Codec(0, 256, _comment, _comment_words),
-    "tcp": _ported(16, "=4H4B"),
-    "udp": _ported(16, "=4HB"),
+    "tcp": _port_codec(16, "=4H4B"),
+    "udp": _port_codec(16, "=4HB"),
     "sctp": Codec(0, 296, _sctp, _sctp_words),
     "mark": Codec(1, 16, _mark, _mark_words),
     "conntrack": Codec(3, 168, _conntrack, _conntrack_words),

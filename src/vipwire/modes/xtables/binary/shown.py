@@ -20,9 +20,9 @@ from vipwire.modes.xtables.binary.expressions import (
     SOURCE,
     VERDICTS,
     Encoder,
-    compared,
+    compare_header,
     jump,
-    opened,
+    open_expression,
 )
 from vipwire.modes.xtables.binary.matches import MATCHES, mark_words, match_words, port_words
 from vipwire.modes.xtables.binary.targets import TARGETS, size_of, target_words
@@ -44,7 +44,7 @@ class RuleReader:
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._source = compared(SOURCE[family], family.bits // 8, nft.CMP_EQ)
+        self._source = compare_header(SOURCE[family], family.bits // 8, nft.CMP_EQ)
         self._one_source = len(self._source) + family.bits // 8
         self._encode = Encoder(family)
         self._begins = _begins(family)
@@ -93,7 +93,7 @@ class RuleReader:
     def _read_natives(self, run: bytes, protocol: int) -> tuple[RuleHead, str]:
         head = RuleHead()
         matches: list[str] = []
-        elements = [_named(element) for element in _elements(run)]
+        elements = [_read_name(element) for element in _elements(run)]
         while elements:
             name, fields = elements.pop(0)
             if matches:
@@ -115,7 +115,7 @@ class RuleReader:
 
     def _meta(self, head: RuleHead, key: int, rest: "list[_Named]") -> tuple[RuleHead, str]:
         mask = _mask(rest)
-        operation, value = _compared(rest)
+        operation, value = _take_comparison(rest)
         inverted = operation == nft.CMP_NEQ
         if key == nft.META_MARK and len(value) == 4:
             return head, f"mark {mark_words(_host(value), _host(mask or _ALL), inverted=inverted)}"
@@ -134,7 +134,7 @@ class RuleReader:
         if base == nft.TRANSPORT_HEADER and (offset, size) == (2, 2) and LABELS.get(protocol) in {"tcp", "udp"}:
             return head, f"{LABELS[protocol]} {port_words(*_ports(rest))}"
         mask = _mask(rest)
-        operation, value = _compared(rest)
+        operation, value = _take_comparison(rest)
         width = self._family.bits // 8
         found = Range(
             Address(value.ljust(width, b"\0")),
@@ -176,7 +176,7 @@ def _begins(family: Family) -> dict[int, list[tuple[str, int, bytes]]]:
     known += [("target", name, codec.revision, size_of(family, name)) for name, codec in TARGETS.items()]
     found: dict[int, list[tuple[str, int, bytes]]] = {}
     for kind, name, revision, size in known:
-        begin = opened(kind, name, revision, size)
+        begin = open_expression(kind, name, revision, size)
         found.setdefault(len(begin) + size, []).append((name, revision, begin))
     return found
 
@@ -198,7 +198,7 @@ def _elements(expressions: bytes) -> list[bytes]:
     return found
 
 
-def _named(element: bytes) -> _Named:
+def _read_name(element: bytes) -> _Named:
     ((_, inner),) = walk(element)
     found = attributes(inner)
     if 1 not in found or 2 not in found:
@@ -206,7 +206,7 @@ def _named(element: bytes) -> _Named:
     return text_of(found[1]), attributes(found[2])
 
 
-def _taken(rest: list[_Named], *names: str) -> dict[int, memoryview]:
+def _take_first(rest: list[_Named], *names: str) -> dict[int, memoryview]:
     if not rest or rest[0][0] not in names:
         raise UnknownRuleError("expressions in another order than ours")
     return rest.pop(0)[1]
@@ -222,14 +222,14 @@ def _value(fields: dict[int, memoryview], kind: int) -> bytes:
 def _mask(rest: list[_Named]) -> bytes | None:
     if not rest or rest[0][0] != "bitwise":
         return None
-    fields = _taken(rest, "bitwise")
+    fields = _take_first(rest, "bitwise")
     if any(_value(fields, 5)):
         raise UnknownRuleError("an exclusive or that is not ours")
     return _value(fields, 4)
 
 
-def _compared(rest: list[_Named]) -> tuple[int, bytes]:
-    fields = _taken(rest, "cmp")
+def _take_comparison(rest: list[_Named]) -> tuple[int, bytes]:
+    fields = _take_first(rest, "cmp")
     operation = number_of(fields[2])
     if operation not in {nft.CMP_EQ, nft.CMP_NEQ}:
         raise UnknownRuleError("a comparison that is not ours")
@@ -238,11 +238,11 @@ def _compared(rest: list[_Named]) -> tuple[int, bytes]:
 
 def _ports(rest: list[_Named]) -> Sequence[int]:
     if rest and rest[0][0] == "range":
-        fields = _taken(rest, "range")
+        fields = _take_first(rest, "range")
         if number_of(fields[2]):
             raise UnknownRuleError("a range of ports that is not ours")
         return [int.from_bytes(_value(fields, kind)) for kind in (3, 4)]
-    operation, value = _compared(rest)
+    operation, value = _take_comparison(rest)
     if operation != nft.CMP_EQ:
         raise UnknownRuleError("a port that is not ours")
     return [int.from_bytes(value)] * 2

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from vipwire.model.net import Address, Family, format_address
-from vipwire.modes.xtables.binary.words import LARGEST_PORT, Codec, Extension, UnknownRuleError, address_of, known
+from vipwire.modes.xtables.binary.words import (
+    LARGEST_PORT,
+    Codec,
+    Extension,
+    UnknownRuleError,
+    address_of,
+    find_words,
+)
 
 _REJECT: Final = {
     Family.IPV4: {"--reject-with icmp-port-unreachable": 3, "--reject-with tcp-reset": 7},
@@ -24,7 +31,7 @@ def _reject(family: Family, words: str) -> bytes:
 
 
 def _reject_words(family: Family, data: bytes) -> str:
-    return known({struct.pack("=I4x", number): words for words, number in _REJECT[family].items()}, data)
+    return find_words({struct.pack("=I4x", number): words for words, number in _REJECT[family].items()}, data)
 
 
 _XMARK: Final = re.compile(r"--set-xmark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
@@ -55,7 +62,7 @@ def _masquerade(family: Family, words: str) -> bytes:
 
 def _masquerade_words(family: Family, data: bytes) -> str:
     size = 20 if family is Family.IPV4 else 40
-    return known({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
+    return find_words({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
 
 
 _NAT_RANGE: Final = struct.Struct("=I16s16s2s2s8x")

@@ -66,7 +66,7 @@ def write_head(head: RuleHead) -> str:
     words: list[str] = []
     for option, found in (("-s", head.source), ("-d", head.destination)):
         if found is not None:
-            words += [*["!"] * found.inverted, option, _written(found)]
+            words += [*["!"] * found.inverted, option, _write_range(found)]
     if head.interface:
         words += [*["!"] * head.interface_inverted, "-i", head.interface]
     if head.protocol:
@@ -82,14 +82,14 @@ def prefix_mask(family: Family, length: int) -> Address:
 
 
 @lru_cache(maxsize=1 << 10)
-def _parsed(text: str) -> Address:
+def _parse_address(text: str) -> Address:
     return parse_address(text)
 
 
 def address_of(family: Family, text: str) -> Address:
     """Parse an address of a family; raise UnknownRuleError for any other text."""
     try:
-        address = parse_address(text) if family is Family.IPV4 else _parsed(text)
+        address = parse_address(text) if family is Family.IPV4 else _parse_address(text)
     except ValueError as error:
         raise UnknownRuleError(f"not an address: {text!r}") from error
     if len(address) != (4 if family is Family.IPV4 else 16):
@@ -107,7 +107,7 @@ def _range(family: Family, text: str, inverted: bool) -> Range:  # noqa: FBT001 
     return Range(first, prefix_mask(family, int(length)), inverted)
 
 
-def _written(found: Range) -> str:
+def _write_range(found: Range) -> str:
     bits = int.from_bytes(found.mask)
     length = bits.bit_count()
     width = 8 * len(found.mask)
@@ -135,14 +135,14 @@ class Codec(NamedTuple):
     write: Callable[[Family, bytes], str]
 
 
-def checked(read: Callable[[Family, str], bytes], family: Family, words: str, data: bytes) -> str:
+def check_words(read: Callable[[Family, str], bytes], family: Family, words: str, data: bytes) -> str:
     """Return `words` if they encode to exactly this data; else raise UnknownRuleError."""
     if read(family, words).ljust(len(data), b"\0") != data:
         raise UnknownRuleError(f"more than these words say: {words!r}")
     return words
 
 
-def known(words: Mapping[bytes, str], data: bytes) -> str:
+def find_words(words: Mapping[bytes, str], data: bytes) -> str:
     """Return the words of data; raise UnknownRuleError if unknown."""
     if data not in words:
         raise UnknownRuleError(f"nothing of ours: {data.hex()}")
