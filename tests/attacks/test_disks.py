@@ -166,14 +166,14 @@ def test_a_first_ingress_names_the_file_and_starts_once_there_is_space(how: str,
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_proxy_serves_changes_and_writes_its_record_again_afterwards(how: str, disk: Disk) -> None:
+async def test_a_proxy_serves_changes_and_writes_its_record_again_afterwards(how: str, disk: Disk) -> None:
     state = disk.path / "state"
 
     def record() -> dict[str, object]:
         (file,) = state.glob("proxy*.json")
         return json.loads(file.read_text())  # type: ignore[no-any-return]
 
-    async def story() -> None:
+    with stage():
         server = FakeApiServer()
         async with scene(server, f"--state-dir={state}") as here:
             for number, spoiled in enumerate((False, True, False), 1):
@@ -190,6 +190,3 @@ def test_a_proxy_serves_changes_and_writes_its_record_again_afterwards(how: str,
                 while float(str(record()["seen"])) < at:
                     await leads_to("10.96.0.3", "10.244.0.1")
             assert "Traceback" not in here.daemon.log()
-
-    with stage():
-        asyncio.run(story())

@@ -16,7 +16,7 @@ FIRST, SECOND = "10.244.0.1", "10.244.0.2"
 
 
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])  # xtables tools of userspace mode fail under libfaketime
-def test_a_proxy_serves_after_each_jump_of_the_clock(mode: str, tmp_path: Path) -> None:
+async def test_a_proxy_serves_after_each_jump_of_the_clock(mode: str, tmp_path: Path) -> None:
     clock, state = tmp_path / "clock", tmp_path / "state"
     jump(clock, "+0")
 
@@ -26,7 +26,7 @@ def test_a_proxy_serves_after_each_jump_of_the_clock(mode: str, tmp_path: Path) 
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
 
-    async def story() -> None:
+    with stage():
         server = FakeApiServer()
         flags = (f"--proxy-mode={mode}", f"--state-dir={state}")
         async with scene(server, *flags, environ=faked(clock)) as here:
@@ -48,6 +48,3 @@ def test_a_proxy_serves_after_each_jump_of_the_clock(mode: str, tmp_path: Path) 
                 assert {await reached("10.96.0.2") for _ in range(8)} == {SECOND}, to
                 assert (await page("/healthz", 10256))[0] == 200, to
             assert "Traceback" not in here.daemon.log()
-
-    with stage():
-        asyncio.run(story())

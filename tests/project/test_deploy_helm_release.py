@@ -140,10 +140,9 @@ async def helm(front: Front, folder: Path, *arguments: str, fails: bool = False)
     return text
 
 
-def test_a_release_is_upgraded_rolled_back_and_removed(tmp_path: Path) -> None:
+async def test_a_release_is_upgraded_rolled_back_and_removed(tmp_path: Path) -> None:
     chart = str(CHART)
-
-    async def story() -> None:
+    with up(tmp_path / "cluster"):
         front = Front(tmp_path / "cluster/admin.kubeconfig")
         async with front.listening():
             values = ("--set=config.create=true", "--set=config.apiServer=https://10.0.0.1:6443")
@@ -165,6 +164,3 @@ def test_a_release_is_upgraded_rolled_back_and_removed(tmp_path: Path) -> None:
             assert front.daemonsets() == first
             await helm(front, tmp_path, "uninstall", "vipwire")
             assert not front.objects
-
-    with up(tmp_path / "cluster"):
-        asyncio.run(story())

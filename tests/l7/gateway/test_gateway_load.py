@@ -175,15 +175,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("load")
 
 
-def test_no_process_ends_while_clients_of_two_threads_are_mirrored_and_asked_about(folder: Path) -> None:
+async def test_no_process_ends_while_clients_of_two_threads_are_mirrored_and_asked_about(folder: Path) -> None:
     """Of a share, each thread mirrors exactly one of each five of its requests."""
     port, pod_port = free_port(), free_port()
     (folder / "manifests").mkdir()
     (folder / "manifests" / "all.yaml").write_text("\n---\n".join(objects(port, pod_port)))
     served = {name: Counter[str]() for name in PODS}
     statuses, opened = Counter[str](), list[asyncio.Transport]()
-
-    async def load() -> tuple[list[int], list[int], str]:
+    with running(folder, "--manifests", str(folder / "manifests"), "--threads", str(THREADS)) as process:
         async with serving(opened, *pods_of(served, opened, pod_port)):
             await asyncio.to_thread(until, lambda: code(port, "a.org", "/asked") == "200", folder)
             (master,) = children(process.pid)
@@ -191,10 +190,6 @@ def test_no_process_ends_while_clients_of_two_threads_are_mirrored_and_asked_abo
             await asyncio.gather(*(ask(port, number, statuses) for number in range(CLIENTS)))
             await asyncio.sleep(1.0)  # the last copies are on their way
             after, said = children(master), (folder / "run" / "messages").read_text()
-            return before, after, said
-
-    with running(folder, "--manifests", str(folder / "manifests"), "--threads", str(THREADS)) as process:
-        before, after, said = asyncio.run(load())
     assert len(before) == 1
     assert after == before
     assert "exited" not in said
@@ -332,7 +327,7 @@ def test_requests_of_http_2_that_are_reset_at_once_cost_a_constant_for_each_conn
         asyncio.run(load(process.pid))
 
 
-def test_mirrors_of_one_namespace_leave_places_for_those_of_others(tmp_path: Path) -> None:
+async def test_mirrors_of_one_namespace_leave_places_for_those_of_others(tmp_path: Path) -> None:
     """Four mirrors that never answer would have all copies that a thread waits for."""
     port, other, pod_port = free_port(), free_port(), free_port()
     paths = {f"/s{n}": [ALL.replace("copies", f"stuck{n}")] for n in range(4)}
@@ -342,8 +337,7 @@ def test_mirrors_of_one_namespace_leave_places_for_those_of_others(tmp_path: Pat
     (tmp_path / "manifests" / "all.yaml").write_text("\n---\n".join((*hostile, good)))
     served = {name: Counter[str]() for name in PODS}
     opened = list[asyncio.Transport]()
-
-    async def load() -> None:
+    with running(tmp_path, "--manifests", str(tmp_path / "manifests"), "--threads", "1"):
         loop = asyncio.get_running_loop()
         async with serving(
             opened,
@@ -362,6 +356,3 @@ def test_mirrors_of_one_namespace_leave_places_for_those_of_others(tmp_path: Pat
             async with asyncio.timeout(5):
                 while served["copies"].total() == before:  # noqa: ASYNC110  # a Pod hears of it by its connection
                     await asyncio.sleep(0.05)
-
-    with running(tmp_path, "--manifests", str(tmp_path / "manifests"), "--threads", "1"):
-        asyncio.run(load())

@@ -14,7 +14,7 @@ import contextlib
 import datetime as dt
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 from aiohttp import WSMsgType, web
-from tests.fakes.coroutine_tests import Test, runs_in
+from tests.fakes.coroutine_tests import CoroutineTest, runs_in
 from tests.fakes.ports import free_port
 
 from vipwire.model.names import ObjectName
@@ -289,14 +289,6 @@ async def site(
                 await runner.cleanup()
 
 
-def play(folder: Path, scenario: Callable[[Site], Awaitable[None]], **settings: Any) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(2 * PATIENCE), site(folder, **settings) as here:
-            await scenario(here)
-
-    asyncio.run(run())
-
-
-def in_site(**settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
+def in_site(**settings: Any) -> Callable[[CoroutineTest], CoroutineTest]:
     """Run the decorated test at its own site."""
-    return runs_in(lambda folder, scenario: play(folder, scenario, **settings))
+    return runs_in(lambda folder: site(folder, **settings))

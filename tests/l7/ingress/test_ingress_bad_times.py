@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.l7.ingress.site import Site, in_site, ingress, play, rule
+from tests.l7.ingress.site import Site, in_site, ingress, rule, site
 
 from vipwire_l7.run.control import Process, ask, processes
 
@@ -53,12 +53,11 @@ async def served(here: Site) -> None:
         ["set server {web}/s2 addr 127.0.0.99 port 9", "set server {web}/s2 state ready"],
     ],
 )
-def test_what_others_change_in_haproxy_is_repaired_at_the_next_look(
+async def test_what_others_change_in_haproxy_is_repaired_at_the_next_look(
     commands: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vipwire_l7.run.controller._LOOK", 0.05)
-
-    async def scenario(here: Site) -> None:
+    async with site(tmp_path) as here:
         await served(here)
         await asyncio.sleep(0.2)
         assert not [each.repaired for each in here.done if each.repaired]
@@ -73,14 +72,11 @@ def test_what_others_change_in_haproxy_is_repaired_at_the_next_look(
         assert len(here.done) == told, "nothing is left to repair"
         assert here.reloads == ["start"]
 
-    play(tmp_path, scenario)
 
-
-def test_a_reload_of_another_program_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reload_of_another_program_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the files of our last reload, without what commands have changed since."""
     monkeypatch.setattr("vipwire_l7.run.controller._LOOK", 0.05)
-
-    async def scenario(here: Site) -> None:
+    async with site(tmp_path) as here:
         await served(here)
         here.put(ingress("late", rule("c.example.com", "/")))
         await here.settled()
@@ -91,8 +87,6 @@ def test_a_reload_of_another_program_is_repaired(tmp_path: Path, monkeypatch: py
         )
         await here.settled()
         assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
-
-    play(tmp_path, scenario)
 
 
 @in_site()
@@ -124,10 +118,11 @@ async def test_a_socket_that_is_not_there_for_a_while_is_made_good_by_a_reload(h
     assert "a command failed" in here.reloads[-1]
 
 
-def test_a_socket_that_answers_late_is_made_good_by_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socket_that_answers_late_is_made_good_by_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("vipwire_l7.run.control._SECONDS", 0.5)
-
-    async def scenario(here: Site) -> None:
+    async with site(tmp_path) as here:
         await served(here)
         (worker,) = [each.pid for each in await found(here) if each.type == "worker"]
         number = here.haproxy.next_folder()
@@ -137,8 +132,6 @@ def test_a_socket_that_answers_late_is_made_good_by_a_reload(tmp_path: Path, mon
         os.kill(worker, signal.SIGCONT)
         await here.settled()
         assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
-
-    play(tmp_path, scenario)
 
 
 @in_site()

@@ -17,35 +17,41 @@ from tests.l7.ingress.site import (
     endpoint_slice,
     in_site,
     ingress,
-    play,
     rule,
     service,
+    site,
     tls_secret,
 )
 
 POD = "127.0.0.11"
 
 
-def test_clients_come_with_a_proxy_header_and_are_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    async def scenario(here: Site) -> None:
+async def test_clients_come_with_a_proxy_header_and_are_logged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with site(tmp_path, accept_proxy=True, access_log="stdout") as here:
         await here.pods("web", POD)
         here.put(ingress("web", rule("a.example.com", "/")))
         await here.settled()
         answer = await here.curl('http://a.example.com/x"y', "--haproxy-protocol", "-H", "X-A: b")
         assert answer.code == 200
-
-    play(tmp_path, scenario, accept_proxy=True, access_log="stdout")
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     (seen,) = [line for line in lines if line["host"] == "a.example.com"]
     assert (seen["method"], seen["path"], seen["status"], seen["backend"]) == ("GET", '/x"y', 200, "default:web:80")
 
 
-def test_requests_are_logged_to_a_syslog_server(tmp_path: Path) -> None:
+async def test_requests_are_logged_to_a_syslog_server(tmp_path: Path) -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as syslog:
         syslog.bind(("127.0.0.1", 0))
         syslog.settimeout(60)
 
-        async def scenario(here: Site) -> None:
+        async def logged() -> dict[str, object]:
+            line = b""
+            while not line.startswith(b"{"):  # HAProxy's own notices, of reloads, come too
+                line = await asyncio.to_thread(syslog.recv, 4096)
+            return cast("dict[str, object]", json.loads(line))
+
+        async with site(tmp_path, access_log=f"127.0.0.1:{syslog.getsockname()[1]}") as here:
             await here.pods("web", POD)
             here.put(ingress("web", rule("a.example.com", "/")))
             await here.settled()
@@ -59,14 +65,6 @@ def test_requests_are_logged_to_a_syslog_server(tmp_path: Path) -> None:
             assert (await here.curl("http://b.example.com/x")).code == 200
             assert (await logged())["backend"] == "default:new:80"
             assert here.reloads == ["start"], "it is in a spare backend"
-
-        async def logged() -> dict[str, object]:
-            line = b""
-            while not line.startswith(b"{"):  # HAProxy's own notices, of reloads, come too
-                line = await asyncio.to_thread(syslog.recv, 4096)
-            return cast("dict[str, object]", json.loads(line))
-
-        play(tmp_path, scenario, access_log=f"127.0.0.1:{syslog.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.l7.ingress.site import PATIENCE, Site, endpoint_slice, in_site, ingress, play, rule, secret
+from tests.l7.ingress.site import PATIENCE, Site, endpoint_slice, in_site, ingress, rule, secret, site
 
 pytestmark = pytest.mark.attack
 
@@ -238,8 +238,10 @@ FORGED = (
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_headers_of_clients_tell_pods_nothing_of_where_requests_come_from(tmp_path: Path, *, trusted: bool) -> None:
-    async def scenario(here: Site) -> None:
+async def test_headers_of_clients_tell_pods_nothing_of_where_requests_come_from(
+    tmp_path: Path, *, trusted: bool
+) -> None:
+    async with site(tmp_path, trust_forwarded=trusted) as here:
         await here.pods("web", POD)
         here.put(ingress("web", rule("a.example.com", "/")))
         await here.settled()
@@ -252,8 +254,6 @@ def test_headers_of_clients_tell_pods_nothing_of_where_requests_come_from(tmp_pa
         )
         assert {"user_agent_2", "x-forwardedness", "x-forwarded-for"} <= seen.keys()
         assert "forwarded" not in seen.get("connection", "").lower()
-
-    play(tmp_path, scenario, trust_forwarded=trusted)
 
 
 @in_site(trust_forwarded=True)

@@ -21,9 +21,9 @@ from tests.l7.ingress.site import (
     endpoint_slice,
     in_site,
     ingress,
-    play,
     rule,
     service,
+    site,
 )
 
 from vipwire_l7.plan.planner import Setting
@@ -245,14 +245,15 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport.sendto(answer.to_wire(), addr)
 
 
-def test_an_external_name_is_resolved_and_followed(tmp_path: Path) -> None:
+async def test_an_external_name_is_resolved_and_followed(tmp_path: Path) -> None:
     names, port = NameServer("shop.example.net"), free_port()
 
     async def answered(here: Site) -> str:
         answer = await here.curl("http://far.example.com/")
         return answer.pod if answer.code == 200 else str(answer.code)
 
-    async def scenario(here: Site) -> None:
+    allowed = replace(TRIAL, external_names=True)
+    async with site(tmp_path, destinations=allowed, resolvers=(("127.0.0.1", port),)) as here:
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(lambda: names, ("127.0.0.1", port))
         await here.pod(ONE)
@@ -281,9 +282,6 @@ def test_an_external_name_is_resolved_and_followed(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
         assert (await here.curl("http://near.example.com/")).pod == TWO
         transport.close()
-
-    allowed = replace(TRIAL, external_names=True)
-    play(tmp_path, scenario, destinations=allowed, resolvers=(("127.0.0.1", port),))
 
 
 @pytest.mark.parametrize("host", ["a.example.com:8080", "a.example.com."])

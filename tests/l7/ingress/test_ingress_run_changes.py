@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import aiohttp
-from tests.l7.ingress.site import Json, Site, endpoint, endpoint_slice, in_site, ingress, play, rule, service
+from tests.l7.ingress.site import Json, Site, endpoint, endpoint_slice, in_site, ingress, rule, service, site
 
 from vipwire_l7.run.rates import Rate, Turns
 
@@ -108,12 +108,10 @@ def needing_a_reload(number: int) -> Json:
     return ingress("web", rules, annotations={"vipwire.io/timeout-server": f"{number + 10}s"})
 
 
-def test_a_namespace_that_causes_reloads_all_the_time_waits_alone(tmp_path: Path) -> None:
+async def test_a_namespace_that_causes_reloads_all_the_time_waits_alone(tmp_path: Path) -> None:
     """Its changes wait together; its endpoints, and a neighbour's changes with a reload, do not."""
     now = 1_000.0
-
-    async def compete(here: Site) -> None:
-        nonlocal now
+    async with site(tmp_path, turns=Turns(Rate(3, lambda: now))) as here:
         for each in OLD[:2]:
             await here.pod(each)
         web = [service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])])]
@@ -138,8 +136,6 @@ def test_a_namespace_that_causes_reloads_all_the_time_waits_alone(tmp_path: Path
             "",
             "/9",
         }
-
-    play(tmp_path, compete, turns=Turns(Rate(3, lambda: now)))
 
 
 @in_site()
@@ -261,24 +257,21 @@ async def bytes_of_a_move(here: Site, address: str) -> int:
         tracemalloc.stop()
 
 
-def test_one_endpoints_change_costs_the_same_among_many_ingresses(tmp_path: Path) -> None:
+async def test_one_endpoints_change_costs_the_same_among_many_ingresses(tmp_path: Path) -> None:
     costs: dict[int, tuple[int, int]] = {}
-
-    async def scenario(here: Site) -> None:
-        for number in range(1, count + 1):
-            name = f"web-{number}"
-            here.put(service(name), endpoint_slice(name, here.pod_port, [endpoint(OLD[0])]))
-            here.put(ingress(name, rule(f"{name}.example.com", "/", service=name)))
-        await here.settled()
-        await move(here, OLD[1])
-        calls = min([await calls_of_a_move(here, OLD[number]) for number in (2, 1, 2)])
-        costs[count] = calls, min([await bytes_of_a_move(here, OLD[number]) for number in (1, 2, 1)])
-        assert here.reloads == ["start"]
-
     for count in (2, 1000):
         folder = tmp_path / str(count)
         folder.mkdir()
-        play(folder, scenario)
+        async with site(folder) as here:
+            for number in range(1, count + 1):
+                name = f"web-{number}"
+                here.put(service(name), endpoint_slice(name, here.pod_port, [endpoint(OLD[0])]))
+                here.put(ingress(name, rule(f"{name}.example.com", "/", service=name)))
+            await here.settled()
+            await move(here, OLD[1])
+            calls = min([await calls_of_a_move(here, OLD[number]) for number in (2, 1, 2)])
+            costs[count] = calls, min([await bytes_of_a_move(here, OLD[number]) for number in (1, 2, 1)])
+            assert here.reloads == ["start"]
     (few_calls, few_bytes), (many_calls, many_bytes) = costs.values()
     assert many_calls < few_calls + 600  # answers may come in one piece or in more; a call for each Ingress is 1,000
     assert many_bytes < few_bytes + 16_000  # a dict of a thousand has 36 kB

@@ -192,11 +192,7 @@ async def _ask(recorder: Recorder, access: Access) -> None:
             task.cancel()
 
 
-def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
-    async def run() -> set[Right]:
-        async with asyncio.timeout(60):
-            return await asked()
-
+async def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
     allowed = {
         (group, resource, verb)
         for role in objects()
@@ -205,7 +201,8 @@ def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    rights = asyncio.run(run())
+    async with asyncio.timeout(60):
+        rights = await asked()
     assert rights == allowed
     ours = User("vipwire-ingress", (Role.INGRESS.value,))
     assert [right for right in rights if not may(ours, right[2], right[1])] == [], "and so does a `vipwire up`"

@@ -1,6 +1,7 @@
 """Writers of statuses and Services look for what is to be written when something has changed, and not else."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -90,20 +91,18 @@ class Look:
         self.leads = leads
 
 
-def play(part: Callable[[Look], Awaitable[None]]) -> None:
-    async def run() -> None:
-        look = Look()
-        task = asyncio.ensure_future(look.loop.run(lambda: look.wanted, look.keep))
-        assert await look.looked() == 1, "at first"
-        assert await look.looked() == 0, "and then it rests"
-        await part(look)
-        task.cancel()
-
-    asyncio.run(run())
+@contextlib.asynccontextmanager
+async def looking() -> AsyncIterator[Look]:
+    look = Look()
+    task = asyncio.ensure_future(look.loop.run(lambda: look.wanted, look.keep))
+    assert await look.looked() == 1, "at first"
+    assert await look.looked() == 0, "and then it rests"
+    yield look
+    task.cancel()
 
 
-def test_a_writer_looks_once_for_each_change() -> None:
-    async def part(look: Look) -> None:
+async def test_a_writer_looks_once_for_each_change() -> None:
+    async with looking() as look:
         assert await look.looked(look.want) == 1
         assert await look.looked(lambda: look.snapshot.apply(gateway())) == 1
         assert await look.looked(lambda: look.snapshot.apply(gateway(status={}))) == 1, (
@@ -111,31 +110,25 @@ def test_a_writer_looks_once_for_each_change() -> None:
         )
         assert await look.looked(lambda: look.snapshot.apply(Upserted(BackendService(WEB), ()))) == 0
 
-    play(part)
 
-
-def test_a_writer_that_is_woken_looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def part(look: Look) -> None:
+async def test_a_writer_that_is_woken_looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with looking() as look:
         monkeypatch.setattr("vipwire.kube.write_loop._EVERY", 3600.0)
         await turns()
         assert await look.looked(look.want) == 0
         assert await look.looked(look.loop.wake) == 1
         assert await look.looked(look.loop.wake) == 0, "nothing has changed"
 
-    play(part)
 
-
-def test_a_writer_looks_again_when_it_leads_again() -> None:
-    async def part(look: Look) -> None:
+async def test_a_writer_looks_again_when_it_leads_again() -> None:
+    async with looking() as look:
         assert await look.looked(lambda: look.lead(leads=False)) == 0
         assert await look.looked(look.want) == 0
         assert await look.looked(lambda: look.lead(leads=True)) == 1
 
-    play(part)
 
-
-def test_a_writer_tries_again_what_it_asked_for() -> None:
-    async def part(look: Look) -> None:
+async def test_a_writer_tries_again_what_it_asked_for() -> None:
+    async with looking() as look:
         before = look.count
         for code in (409, 500):
             assert not await look.loop.write("a", partial(refuse, code), "cannot write")
@@ -144,8 +137,6 @@ def test_a_writer_tries_again_what_it_asked_for() -> None:
             assert look.count - before == 1, "after a conflict at once, after a refusal an hour later"
         assert look.loop.waits("a")
         assert not await look.loop.write("a", partial(refuse, 200), "cannot write"), "it is too early"
-
-    play(part)
 
 
 class Counting(Snapshot):

@@ -1,14 +1,19 @@
-"""Starts the guests of ipvs mode with the session, and asks for their verdicts last.
+"""Fixtures of the kernel tests. Starts the guests of ipvs mode with the session, and asks for their verdicts last.
 
 A worker of a parallel session starts a guest when a test asks for its verdict: see `tests/shares.py`.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
+from tests.fakes.own_network import own_network
+from tests.proxy.kernel.ebpf_maps import own_folder, own_pins
 from tests.proxy.kernel.guests import SUITES, Guests, Suite
 from tests.shares import is_share
 
+from vipwire.model.net import Family
+from vipwire.modes.ebpf.pinned import NodePins
 from vipwire_lab import guest_kernel
 
 _GUESTS = pytest.StashKey[Guests]()
@@ -55,3 +60,29 @@ def guests(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Itera
     started = _started(pytestconfig, [suite] if suite else SUITES)
     yield started
     started.close()
+
+
+@pytest.fixture(params=list(Family), ids=lambda family: family.value)
+def family(request: pytest.FixtureRequest) -> Family:
+    found: Family = request.param
+    return found
+
+
+@pytest.fixture
+def network() -> Iterator[int]:
+    """The descriptor of the test's own network namespace, in which it runs."""
+    with own_network() as namespace:
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+def cgroup() -> Iterator[Path]:
+    with own_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def pins(cgroup: Path) -> Iterator[NodePins]:
+    """A node's folder, in its own network namespace."""
+    with own_pins(cgroup) as made:
+        yield made

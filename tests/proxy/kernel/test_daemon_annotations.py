@@ -1,7 +1,5 @@
 """Bad values of annotations: each is an Event of its Service that says what is allowed, and the Service is served."""
 
-import asyncio
-
 import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import prepare, reached, scene, service_of, slice_for, stage
@@ -21,8 +19,8 @@ BAD = {
 }
 
 
-def test_each_is_an_event_of_its_service_and_counts_as_absent() -> None:
-    async def scenario() -> None:
+async def test_each_is_an_event_of_its_service_and_counts_as_absent() -> None:
+    with stage():
         server = FakeApiServer()
         prepare(server)
         service = service_of("web", "10.96.0.1")
@@ -38,6 +36,3 @@ def test_each_is_an_event_of_its_service_and_counts_as_absent() -> None:
             assert len(events) == len(BAD)
             assert await reached("10.96.0.1") == "10.244.0.1"
             assert await it.daemon.terminate() == 0
-
-    with stage():
-        asyncio.run(scenario())

@@ -62,8 +62,8 @@ async def answers(address: str) -> bool:
 
 
 @MODES
-def test_no_object_cuts_the_proxy_off_from_its_api_server(mode: str) -> None:
-    async def run() -> None:
+async def test_no_object_cuts_the_proxy_off_from_its_api_server(mode: str) -> None:
+    with stage():
         async with scene(Server(), f"--proxy-mode={mode}", "--nodeport-addresses=0.0.0.0/0") as it:
             await it.synced()
             for number, (name, theft) in enumerate(thefts().items(), 1):
@@ -78,12 +78,11 @@ def test_no_object_cuts_the_proxy_off_from_its_api_server(mode: str) -> None:
                     await it.posted("FrontendConflict", name)
                 it.server.store.delete("services", "default", name)
 
-    with stage():
-        asyncio.run(run())
-
 
 @MODES
-def test_an_api_server_that_moves_to_an_address_of_a_service_is_found_by_its_name(mode: str, tmp_path: Path) -> None:
+async def test_an_api_server_that_moves_to_an_address_of_a_service_is_found_by_its_name(
+    mode: str, tmp_path: Path
+) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text(f"{SERVER} api.test\n")
     within = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/hosts; exec "$@"', str(hosts))
@@ -97,8 +96,7 @@ def test_an_api_server_that_moves_to_an_address_of_a_service_is_found_by_its_nam
             }
         )
     )
-
-    async def run() -> None:
+    with stage():
         flags = f"--proxy-mode={mode}", f"--kubeconfig={kubeconfig}"
         async with scene(Server(), *flags, within=within) as it:
             await it.synced()
@@ -116,6 +114,3 @@ def test_an_api_server_that_moves_to_an_address_of_a_service_is_found_by_its_nam
             await it.server.stop()
             await it.server.start(OTHER)
             await hears(it, 2)
-
-    with stage():
-        asyncio.run(run())

@@ -82,8 +82,8 @@ async def looked_at(it: Scene) -> None:
 
 
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
-def test_one_that_is_silent_gets_nothing_and_comes_back_when_its_time_is_over(mode: str) -> None:
-    async def scenario() -> None:
+async def test_one_that_is_silent_gets_nothing_and_comes_back_when_its_time_is_over(mode: str) -> None:
+    with stage():
         async with web(slice_for("web", *GOOD, SILENT), mode=mode, eject_after="3", eject_for="20s") as it:
             await knock(it, EJECTED)
             await it.daemon.heard("deleted unanswered flows to ejected endpoints", ip_family="IPv4")
@@ -103,6 +103,3 @@ def test_one_that_is_silent_gets_nothing_and_comes_back_when_its_time_is_over(mo
                     pass
             assert await it.metric("vipwire_ejected_endpoints") == 0
             assert await it.daemon.terminate() == 0
-
-    with stage():
-        asyncio.run(scenario())

@@ -1,6 +1,5 @@
 """A daemon whose machine cannot run the configured mode: what runs, and how that is told."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,8 @@ def lacks_ipvs() -> bool:
 
 
 @pytest.mark.skipif(not lacks_ipvs(), reason="this machine's own kernel has IPVS: nothing falls back")
-def test_without_ipvs_iptables_mode_runs_if_that_is_asked_for_and_every_page_tells() -> None:
-    async def scenario() -> None:
+async def test_without_ipvs_iptables_mode_runs_if_that_is_asked_for_and_every_page_tells() -> None:
+    with stage():
         async with scene(server(), "--proxy-mode=ipvs", "--proxy-mode-fallback") as it:
             record = await it.daemon.heard(FALLBACK)
             assert (record["level"], record["mode"], record["to"]) == ("warning", "ipvs", "iptables")
@@ -40,22 +39,16 @@ def test_without_ipvs_iptables_mode_runs_if_that_is_asked_for_and_every_page_tel
             assert await reached("10.96.0.1") == "10.244.0.1"
             assert await it.daemon.terminate() == 0
 
-    with stage():
-        asyncio.run(scenario())
-
 
 @pytest.mark.skipif(not lacks_ipvs(), reason="this machine's own kernel has IPVS")
-def test_without_the_flag_the_process_ends_and_says_why() -> None:
-    async def scenario() -> None:
+async def test_without_the_flag_the_process_ends_and_says_why() -> None:
+    with stage():
         async with Daemon("--proxy-mode=ipvs", "--master=http://127.0.0.1:1") as daemon:
             assert await daemon.ended() == 1
             assert not daemon.said("starting")
             (line,) = daemon.lines
             assert line.startswith("error: ")
             assert "ip_vs" in line
-
-    with stage():
-        asyncio.run(scenario())
         assert run("nft list tables") == "", "nothing was begun"
 
 
@@ -65,8 +58,8 @@ NO_IPTABLES = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /usr/sbin 
 
 @pytest.mark.parametrize("wanted", ["iptables", "ipvs"])
 @pytest.mark.skipif(not lacks_ipvs(), reason="this machine's own kernel has IPVS: nothing falls back")
-def test_without_iptables_nftables_mode_runs_and_every_step_is_told(wanted: str) -> None:
-    async def scenario() -> None:
+async def test_without_iptables_nftables_mode_runs_and_every_step_is_told(wanted: str) -> None:
+    with stage():
         flags = (f"--proxy-mode={wanted}", "--proxy-mode-fallback")
         async with scene(server(), *flags, within=NO_IPTABLES) as it:
             await it.synced()
@@ -81,9 +74,6 @@ def test_without_iptables_nftables_mode_runs_and_every_step_is_told(wanted: str)
             assert await it.metric("vipwire_proxy_mode") == 1
             assert await reached("10.96.0.1") == "10.244.0.1"
             assert await it.daemon.terminate() == 0
-
-    with stage():
-        asyncio.run(scenario())
         assert "table ip vipwire" in run("nft list tables")
         assert "KUBE" not in run("nft list ruleset"), "nothing of a mode that was tried stays"
 
@@ -95,8 +85,8 @@ NO_CGROUP2 = (
 """A machine that has cgroup v1 alone."""
 
 
-def test_without_cgroup2_nftables_mode_runs_in_place_of_ebpf_mode() -> None:
-    async def scenario() -> None:
+async def test_without_cgroup2_nftables_mode_runs_in_place_of_ebpf_mode() -> None:
+    with stage():
         async with scene(server(), "--proxy-mode=ebpf", "--proxy-mode-fallback", within=NO_CGROUP2) as it:
             record = await it.daemon.heard(FALLBACK)
             assert (record["mode"], record["to"]) == ("ebpf", "nftables")
@@ -107,12 +97,9 @@ def test_without_cgroup2_nftables_mode_runs_in_place_of_ebpf_mode() -> None:
             assert await reached("10.96.0.1") == "10.244.0.1"
             assert await it.daemon.terminate() == 0
 
+
+async def test_without_iptables_userspace_mode_ends_and_names_the_package_and_the_way_without_rules() -> None:
     with stage():
-        asyncio.run(scenario())
-
-
-def test_without_iptables_userspace_mode_ends_and_names_the_package_and_the_way_without_rules() -> None:
-    async def scenario() -> None:
         flags = ("--proxy-mode=userspace", "--proxy-mode-fallback", "--master=http://127.0.0.1:1")
         async with Daemon(*flags, within=NO_IPTABLES) as daemon:
             assert await daemon.ended() == 1
@@ -120,6 +107,3 @@ def test_without_iptables_userspace_mode_ends_and_names_the_package_and_the_way_
             assert "install the package iptables" in line
             assert "--userspace-bind" in line
             assert not daemon.said(FALLBACK), "there is nothing below"
-
-    with stage():
-        asyncio.run(scenario())

@@ -44,7 +44,7 @@ def assert_all_told(found: dict[str, str], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["there at the start", "added"])
-def test_each_hostile_file_is_told_and_the_proxy_serves_all_others(tmp_path: Path, when: str) -> None:
+async def test_each_hostile_file_is_told_and_the_proxy_serves_all_others(tmp_path: Path, when: str) -> None:
     folder = tmp_path / "manifests"
     folder.mkdir()
     (folder / "a-good.yaml").write_text(manifest("one", "10.96.0.1", "10.244.0.1"))
@@ -76,12 +76,9 @@ def test_each_hostile_file_is_told_and_the_proxy_serves_all_others(tmp_path: Pat
         assert "Traceback" not in daemon.log()
         assert await daemon.terminate() == 0
 
-    async def scenario() -> None:
+    with stage():
         async with echo(), Daemon(f"--manifests={folder}", f"--hostname-override={NODE}") as daemon:
             await story(daemon)
-
-    with stage():
-        asyncio.run(scenario())
 
 
 @pytest.fixture

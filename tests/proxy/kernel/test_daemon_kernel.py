@@ -1,7 +1,8 @@
 """The real proxy and a real kernel that refuses, or that others meddle with."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -24,22 +25,19 @@ OWNER = 2  # NFT_TABLE_F_OWNER: only the socket that made the table may change i
 FORBIDDEN = "table ip vipwire: add table: EPERM"
 
 
-def play(story: Callable[[Scene], Awaitable[None]], *flags: str) -> None:
+@contextlib.asynccontextmanager
+async def playing(*flags: str) -> AsyncIterator[Scene]:
     server = FakeApiServer()
     prepare(server)
     server.store.put("services", service_of("web", "10.96.0.1"))
     server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
     server.store.put("services", service_of("other", "10.96.0.2"))
     server.store.put("endpointslices", slice_for("other", "10.244.0.2"))
-
-    async def scenario() -> None:
+    with stage():
         async with scene(server, *flags) as it:
             await it.synced()
             await it.daemon.heard("synced", ip_family="IPv6")
-            await story(it)
-
-    with stage():
-        asyncio.run(scenario())
+            yield it
 
 
 @contextmanager
@@ -52,8 +50,10 @@ def owned_by_another() -> Iterator[None]:
         yield
 
 
-def test_a_kernel_that_refuses_everything_is_reported_tried_ever_more_rarely_and_done_when_it_gives_way() -> None:
-    async def story(it: Scene) -> None:
+async def test_a_kernel_that_refuses_everything_is_reported_tried_ever_more_rarely_and_done_when_it_gives_way() -> (
+    None
+):
+    async with playing() as it:
         with owned_by_another():
             it.server.store.put("endpointslices", slice_for("web", "10.244.0.3"))
             record = await it.daemon.heard(FAILED, ip_family="IPv4")
@@ -73,11 +73,9 @@ def test_a_kernel_that_refuses_everything_is_reported_tried_ever_more_rarely_and
         assert len(it.daemon.said(FAILED)) == 1
         await it.posted("KernelStateRepaired", "node-0")
 
-    play(story)
 
-
-def test_an_element_that_somebody_put_in_our_way_is_replaced() -> None:
-    async def story(it: Scene) -> None:
+async def test_an_element_that_somebody_put_in_our_way_is_replaced() -> None:
+    async with playing() as it:
         nft("add element ip vipwire service-ips { 10.96.0.9 . tcp . 80 : 7:7 }")
         value = service_of("new", "10.96.0.9")
         it.server.store.put("endpointslices", slice_for("new", "10.244.0.9"))
@@ -88,11 +86,9 @@ def test_an_element_that_somebody_put_in_our_way_is_replaced() -> None:
         assert await reached("10.96.0.1") == "10.244.0.1"
         assert not it.daemon.said(FAILED)
 
-    play(story)
 
-
-def test_a_chain_that_cannot_go_because_of_a_foreign_rule_goes_with_the_rule() -> None:
-    async def story(it: Scene) -> None:
+async def test_a_chain_that_cannot_go_because_of_a_foreign_rule_goes_with_the_rule() -> None:
+    async with playing() as it:
         nft("add chain ip vipwire foreign")
         nft("add rule ip vipwire foreign jump service-pick-1")
         it.server.store.put("endpointslices", slice_for("web", "10.244.0.3", "10.244.0.4"))
@@ -103,11 +99,9 @@ def test_a_chain_that_cannot_go_because_of_a_foreign_rule_goes_with_the_rule() -
         assert {await reached("10.96.0.2") for _ in range(20)} == {"10.244.0.5", "10.244.0.6"}
         assert "foreign" not in nft("list table ip vipwire")
 
-    play(story)
 
-
-def test_what_others_flush_is_there_again_after_the_next_look_and_what_is_theirs_is_left_alone() -> None:
-    async def story(it: Scene) -> None:
+async def test_what_others_flush_is_there_again_after_the_next_look_and_what_is_theirs_is_left_alone() -> None:
+    async with playing("--iptables-sync-period=1s", "--iptables-min-sync-period=0s") as it:
         nft("add table ip theirs")
         nft("delete table ip vipwire")
         nft("delete table ip6 vipwire")
@@ -118,11 +112,9 @@ def test_what_others_flush_is_there_again_after_the_next_look_and_what_is_theirs
         assert await it.metric("vipwire_kernel_drift_repairs_total") == 2
         await it.posted("KernelStateRepaired", count=2)
 
-    play(story, "--iptables-sync-period=1s", "--iptables-min-sync-period=0s")
 
-
-def test_a_proxy_that_cannot_sync_for_long_is_unhealthy_until_it_can() -> None:
-    async def story(it: Scene) -> None:
+async def test_a_proxy_that_cannot_sync_for_long_is_unhealthy_until_it_can() -> None:
+    async with playing("--iptables-sync-period=1s", "--iptables-min-sync-period=0s") as it:
         with owned_by_another():
             it.server.store.put("endpointslices", slice_for("web", "10.244.0.3"))
             await it.daemon.heard(FAILED)
@@ -132,5 +124,3 @@ def test_a_proxy_that_cannot_sync_for_long_is_unhealthy_until_it_can() -> None:
         await it.daemon.heard(REPAIRED)
         assert (await it.page("/healthz"))[0] == 200
         assert (await it.page("/livez"))[0] == 200
-
-    play(story, "--iptables-sync-period=1s", "--iptables-min-sync-period=0s")

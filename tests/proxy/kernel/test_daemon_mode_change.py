@@ -1,8 +1,9 @@
 """A running proxy whose configuration file names another mode: the process stays, and no connection is lost."""
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -36,34 +37,31 @@ class Changing(Scene):
             await asyncio.sleep(0.01)
 
 
-def play(file: Path, story: Callable[[Changing], Awaitable[None]]) -> None:
+@contextlib.asynccontextmanager
+async def changing(file: Path) -> AsyncIterator[Changing]:
     server = FakeApiServer()
     prepare(server)
     server.store.put("services", service_of("web", WEB))
     server.store.put("endpointslices", slice_for("web", POD))
     write(file, f"{HEADER}mode: nftables\n")
-
-    async def scenario() -> None:
+    with stage():
         async with scene(server, f"--config={file}") as plain:
             it = Changing(server, plain, file)
             await it.daemon.heard(DONE)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(it.connect())
-                await story(it)
+                yield it
                 it.over = True
             assert set(it.answers) == {POD}
             assert await it.daemon.terminate() == 0
-
-    with stage():
-        asyncio.run(scenario())
 
 
 def rules() -> str:
     return run("nft list tables") + run("iptables-nft-save")
 
 
-def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
-    async def story(it: Changing) -> None:
+async def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
+    async with changing(tmp_path / "config.conf") as it:
         before = len(it.daemon.records)
         await it.daemon.again(lambda: it.mode("iptables"), DONE, mode="iptables")
         record = it.daemon.said("changing the mode", to="iptables")[0]
@@ -83,17 +81,13 @@ def test_the_file_changes_the_mode_of_a_running_proxy(tmp_path: Path) -> None:
         assert "KUBE-" not in rules()
         assert await reached(WEB) == POD
 
-    play(tmp_path / "config.conf", story)
-
 
 @pytest.mark.skipif(Path("/proc/net/ip_vs").exists(), reason="this machine's own kernel has IPVS: the mode runs")
-def test_a_mode_that_cannot_run_here_changes_nothing(tmp_path: Path) -> None:
-    async def story(it: Changing) -> None:
+async def test_a_mode_that_cannot_run_here_changes_nothing(tmp_path: Path) -> None:
+    async with changing(tmp_path / "config.conf") as it:
         await it.daemon.again(lambda: it.mode("ipvs"), "cannot change the mode; keeping the old mode", mode="ipvs")
         await it.daemon.heard("part of the new configuration needs a restart", fields="mode")
         assert await page("/proxyMode", 10249) == (200, "nftables")
         assert not it.daemon.said("changing the mode")
         assert await reached(WEB) == POD
         assert await it.metric("vipwire_config_fields_awaiting_restart") == 1
-
-    play(tmp_path / "config.conf", story)

@@ -1,7 +1,7 @@
 """The real proxy and objects that are wrong: the good ones work, each bad thing is said once, by name and field."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,13 +142,11 @@ def filled() -> FakeApiServer:
     return server
 
 
-def play(story: Callable[[Scene], Awaitable[None]], server: FakeApiServer | None = None) -> None:
-    async def scenario() -> None:
-        async with scene(server or filled(), "--kube-api-qps=1000", "--kube-api-burst=1000") as it:
-            await story(it)
-
+@contextlib.asynccontextmanager
+async def playing(server: FakeApiServer | None = None) -> AsyncIterator[Scene]:
     with stage():
-        asyncio.run(scenario())
+        async with scene(server or filled(), "--kube-api-qps=1000", "--kube-api-burst=1000") as it:
+            yield it
 
 
 def wanted() -> set[tuple[str, str, str]]:
@@ -173,12 +171,11 @@ async def the_good_ones_work() -> None:
     assert await reached("10.96.1.20") == "10.244.0.4"
 
 
-def test_bad_objects_of_an_api_server_are_told_once_in_the_log_and_as_events() -> None:
+async def test_bad_objects_of_an_api_server_are_told_once_in_the_log_and_as_events() -> None:
     server = filled()
     for plural, value, _ in NASTY:
         server.store.put(plural, {**value, "metadata": {"namespace": "default", **value["metadata"]}})
-
-    async def story(it: Scene) -> None:
+    async with playing(server) as it:
         await it.synced()
         await the_good_ones_work()
         assert sorted(told(it.daemon)) == sorted(wanted())
@@ -199,13 +196,10 @@ def test_bad_objects_of_an_api_server_are_told_once_in_the_log_and_as_events() -
         problems = await it.metric("vipwire_object_problems", kind="Service")
         assert problems == sum(kind == "Service" for kind, _, _ in wanted())
 
-    play(story, server)
 
-
-def test_a_mistake_that_comes_back_is_told_again_and_counted_in_its_event() -> None:
+async def test_a_mistake_that_comes_back_is_told_again_and_counted_in_its_event() -> None:
     bad = service_of("web", "10.96.2.1", sessionAffinity="Cookie")
-
-    async def story(it: Scene) -> None:
+    async with playing() as it:
         await it.synced()
         await it.put("services", bad)
         (event,) = await it.posted("InvalidField", "web")
@@ -218,17 +212,14 @@ def test_a_mistake_that_comes_back_is_told_again_and_counted_in_its_event() -> N
         await it.server.until(lambda: it.events("InvalidField", "web")[0]["count"] == 2)
         assert len(it.events("InvalidField", "web")) == 1
 
-    play(story)
 
-
-def test_twenty_thousand_endpoints_in_two_hundred_slices() -> None:
+async def test_twenty_thousand_endpoints_in_two_hundred_slices() -> None:
     server = filled()
     server.store.put("services", service_of("big", "10.96.3.1"))
     for piece in range(200):
         addresses = [f"10.{200 + piece // 200}.{piece}.{number}" for number in range(1, 101)]
         server.store.put("endpointslices", slice_for("big", *addresses, suffix=f"-{piece}"))
-
-    async def story(it: Scene) -> None:
+    async with playing(server) as it:
         await it.synced()
         assert await reached("10.96.0.1") == "10.244.0.1"
         assert await it.metric("vipwire_endpoints") >= 20_000
@@ -238,8 +229,6 @@ def test_twenty_thousand_endpoints_in_two_hundred_slices() -> None:
         for piece in range(200):
             it.server.store.delete("endpointslices", "default", f"big-slice-{piece}")
         await it.daemon.until(lambda: it.daemon.said("synced", ip_family="IPv4")[-1]["removed"])
-
-    play(story, server)
 
 
 def manifests(folder: Path, name: str, *values: Record) -> Path:
@@ -255,22 +244,19 @@ def manifests(folder: Path, name: str, *values: Record) -> Path:
     return write_file(folder / name, yaml.safe_dump_all(whole))
 
 
-def follow(folder: Path, story: Callable[[Daemon], Awaitable[None]]) -> None:
-    async def scenario() -> None:
-        flags = (f"--manifests={folder}", f"--hostname-override={NODE}")
+@contextlib.asynccontextmanager
+async def following(folder: Path) -> AsyncIterator[Daemon]:
+    flags = (f"--manifests={folder}", f"--hostname-override={NODE}")
+    with stage():
         async with echo(), Daemon(*flags) as daemon:
             await daemon.heard("synced", ip_family="IPv4")
-            await story(daemon)
-
-    with stage():
-        asyncio.run(scenario())
+            yield daemon
 
 
-def test_bad_objects_of_manifests_are_told_once(tmp_path: Path) -> None:
+async def test_bad_objects_of_manifests_are_told_once(tmp_path: Path) -> None:
     manifests(tmp_path, "good.yaml", *(value for _, value in good()))
     manifests(tmp_path, "nasty.yaml", *(value for _, value, _ in NASTY))
-
-    async def story(daemon: Daemon) -> None:
+    async with following(tmp_path) as daemon:
         await the_good_ones_work()
         assert sorted(told(daemon)) == sorted(wanted())
         services = [value for plural, value, _ in NASTY if plural == "services"]
@@ -281,17 +267,16 @@ def test_bad_objects_of_manifests_are_told_once(tmp_path: Path) -> None:
         )
         assert sorted(told(daemon)) == sorted(wanted())
 
-    follow(tmp_path, story)
-
 
 BROKEN = ("kind: Service\n  apiVersion: v1\n", '{"kind": "Service"', "a: 1\na: 2\n", "\tkind: x\n")
 
 
-def test_a_manifest_that_does_not_parse_keeps_its_last_good_objects(tmp_path: Path) -> None:
+async def test_a_manifest_that_does_not_parse_keeps_its_last_good_objects(tmp_path: Path) -> None:
     def point_to(address: str) -> None:
         manifests(tmp_path, "web.yaml", service_of("web", "10.96.0.1"), slice_for("web", address))
 
-    async def story(daemon: Daemon) -> None:
+    point_to("10.244.0.1")
+    async with following(tmp_path) as daemon:
         for number, content in enumerate(BROKEN, 1):
             record = await daemon.again(partial(write_file, tmp_path / "web.yaml", content), INVALID)
             assert record["object"] == f"{tmp_path}/web.yaml"
@@ -306,11 +291,8 @@ def test_a_manifest_that_does_not_parse_keeps_its_last_good_objects(tmp_path: Pa
         await daemon.again(lambda: None, "cannot read objects; the rules stay")
         await daemon.again(partial(point_to, "10.244.0.1"), "reading objects works again")
 
-    point_to("10.244.0.1")
-    follow(tmp_path, story)
 
-
-def test_the_older_of_two_services_keeps_what_both_claim_and_the_other_takes_over_at_once() -> None:
+async def test_the_older_of_two_services_keeps_what_both_claim_and_the_other_takes_over_at_once() -> None:
     shared: Record = {"type": "NodePort", "externalIPs": ["198.51.100.7"]}
     ports = [{"name": "http", "port": 80, "nodePort": 30080}]
     old = service_of("old", "10.96.5.1", "2026-01-01T00:00:00Z", ports=ports, **shared)
@@ -321,8 +303,7 @@ def test_the_older_of_two_services_keeps_what_both_claim_and_the_other_takes_ove
         server.store.put("services", value)
     for number, name in enumerate(("old", "new", "same"), 4):
         server.store.put("endpointslices", slice_for(name, f"10.244.0.{number}"))
-
-    async def story(it: Scene) -> None:
+    async with playing(server) as it:
         await it.synced()
         assert await reached("198.51.100.7") == "10.244.0.4"
         assert await reached("192.0.2.10", 30080) == "10.244.0.4"
@@ -345,5 +326,3 @@ def test_the_older_of_two_services_keeps_what_both_claim_and_the_other_takes_ove
         assert await reached("198.51.100.7") == "10.244.0.4"
         assert len(it.daemon.said("conflicting Services")) == 6
         assert "default/new" in run("nft list table ip vipwire")
-
-    play(story, server)

@@ -130,11 +130,10 @@ def kubeconfig(path: Path, server: str, user: Mapping[str, str], **cluster: str)
     return write(path, yaml.safe_dump(content))
 
 
-def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_restart(tmp_path: Path) -> None:
+async def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_restart(tmp_path: Path) -> None:
     config, token = tmp_path / "config.conf", tmp_path / "token"
     token.write_text("mounted")
-
-    async def scenario() -> None:
+    with stage():
         server = filled(tls=authority().server_context(), token="mounted")  # noqa: S106 - the test's own
         await server.start()
         kubeconfig(
@@ -156,9 +155,6 @@ def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_restart
             assert await daemon.terminate() == 0
         assert "10.96.0.1" in run("nft list map ip vipwire service-ips")
         await server.stop()
-
-    with stage():
-        asyncio.run(scenario())
 
 
 def test_sigterm_ends_well_and_the_rules_stay_and_the_next_process_changes_nothing() -> None:
@@ -235,8 +231,8 @@ def test_access_that_cannot_work_is_one_clear_line_and_exit_1(tmp_path: Path) ->
         assert run("nft list tables") == ""
 
 
-def test_a_taken_port_is_reported_and_served_once_it_is_free() -> None:
-    async def scenario() -> None:
+async def test_a_taken_port_is_reported_and_served_once_it_is_free() -> None:
+    with stage():
         taken = socket.create_server(("0.0.0.0", 10256))
         async with scene(filled()) as it:
             await it.synced()
@@ -252,9 +248,6 @@ def test_a_taken_port_is_reported_and_served_once_it_is_free() -> None:
             assert (await it.page("/healthz"))[0] == 200
             assert len(it.daemon.said("server does not start")) == 1
 
-    with stage():
-        asyncio.run(scenario())
-
 
 async def closed(port: int) -> bool:
     try:
@@ -266,21 +259,15 @@ async def closed(port: int) -> bool:
     return False
 
 
-def test_a_taken_port_ends_the_process_if_that_is_asked_for() -> None:
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 10249)):
-            async with scene(filled(), "--bind-address-hard-fail") as it:
-                assert await it.daemon.ended() == 1
-                assert [
-                    line for line in it.daemon.lines if line.startswith("error: metrics server: cannot listen on")
-                ]
-                assert len(it.daemon.lines) == 1
-
-    with stage():
-        asyncio.run(scenario())
+async def test_a_taken_port_ends_the_process_if_that_is_asked_for() -> None:
+    with stage(), socket.create_server(("127.0.0.1", 10249)):
+        async with scene(filled(), "--bind-address-hard-fail") as it:
+            assert await it.daemon.ended() == 1
+            assert [line for line in it.daemon.lines if line.startswith("error: metrics server: cannot listen on")]
+            assert len(it.daemon.lines) == 1
 
 
-def test_a_running_process_follows_rotated_certificates_tokens_and_authorities(tmp_path: Path) -> None:
+async def test_a_running_process_follows_rotated_certificates_tokens_and_authorities(tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
 
     def install(client: str, token: str) -> None:
@@ -291,8 +278,7 @@ def test_a_running_process_follows_rotated_certificates_tokens_and_authorities(t
     install("first", "one")
     write(tmp_path / "ca.crt", other.text("other.crt"))
     server = filled(tls=authority().server_context(clients=True), token="one")  # noqa: S106 - the test's own
-
-    async def scenario() -> None:
+    with stage():
         await server.start()
         user = {"client-certificate": "client.crt", "client-key": "client.key", "tokenFile": "token"}
         path = kubeconfig(tmp_path / "kubeconfig", server.url, user, **{"certificate-authority": "ca.crt"})
@@ -310,9 +296,6 @@ def test_a_running_process_follows_rotated_certificates_tokens_and_authorities(t
             await server.until(partial(watched_by, server, "second"))
             assert await daemon.terminate() == 0
         await server.stop()
-
-    with stage():
-        asyncio.run(scenario())
 
 
 def watched_by(server: FakeApiServer, client: str) -> bool:
@@ -332,12 +315,11 @@ exec "$@"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_pod_needs_nothing_but_its_mounted_account(tmp_path: Path, host: str) -> None:
+async def test_a_pod_needs_nothing_but_its_mounted_account(tmp_path: Path, host: str) -> None:
     (tmp_path / "ca.crt").write_text(authority().text("ca.crt"))
     (tmp_path / "token").write_text("mounted")
     server = filled(tls=authority().server_context(), token="mounted")  # noqa: S106 - the test's own
-
-    async def scenario() -> None:
+    with stage():
         await server.start(host)
         environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(server.port)}
         within = ("unshare", "--mount", "sh", "-c", POD, str(tmp_path))
@@ -347,14 +329,10 @@ def test_a_pod_needs_nothing_but_its_mounted_account(tmp_path: Path, host: str) 
         assert {seen.headers["Authorization"] for seen in server.seen} == {"Bearer mounted"}
         await server.stop()
 
-    with stage():
-        asyncio.run(scenario())
 
-
-def test_the_environments_proxy_is_used_for_a_server_that_is_elsewhere() -> None:
+async def test_the_environments_proxy_is_used_for_a_server_that_is_elsewhere() -> None:
     server = filled()
-
-    async def scenario() -> None:
+    with stage():
         await server.start("192.0.2.10")
         used, unused = (FakeProxy(lambda: ("192.0.2.10", server.port)) for _ in range(2))
         async with used, unused:
@@ -367,6 +345,3 @@ def test_the_environments_proxy_is_used_for_a_server_that_is_elsewhere() -> None
                 await daemon.heard("synced", ip_family="IPv4")
         assert unused.asked == []
         await server.stop()
-
-    with stage():
-        asyncio.run(scenario())

@@ -99,19 +99,16 @@ async def reloading(file: Path, text: str, *flags: str) -> AsyncIterator[Reloadi
         yield Reloading(it.server, it.daemon, file)
 
 
-async def told(tmp_path: Path, text: str, story: Callable[[Reloading], Awaitable[None]], *flags: str) -> None:
-    async with reloading(tmp_path / "config.conf", text, *flags) as it:
-        await story(it)
-        assert await it.daemon.terminate() == 0
-
-
-def play(tmp_path: Path, text: str, story: Callable[[Reloading], Awaitable[None]], *flags: str) -> None:
+@contextlib.asynccontextmanager
+async def playing(tmp_path: Path, text: str, *flags: str) -> AsyncIterator[Reloading]:
     with stage():
-        asyncio.run(told(tmp_path, text, story, *flags))
+        async with reloading(tmp_path / "config.conf", text, *flags) as it:
+            yield it
+            assert await it.daemon.terminate() == 0
 
 
-def test_who_is_a_pod_and_who_is_masqueraded_follows_the_file(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_who_is_a_pod_and_who_is_masqueraded_follows_the_file(tmp_path: Path) -> None:
+    async with playing(tmp_path, CALM) as it:
         assert await seen_as("10.244.0.5") == "10.244.0.5"
         await it.counts("clusterCIDR: 10.9.0.0/16\nnftables: {syncPeriod: 1h}\n", "clusterCIDR")
         await until(lambda: is_hidden("10.244.0.5"), "nobody here is a Pod")
@@ -125,8 +122,6 @@ def test_who_is_a_pod_and_who_is_masqueraded_follows_the_file(tmp_path: Path) ->
         assert "0x00008000" in run("nft list table ip vipwire")
         assert "0x00004000" not in run("nft list table ip vipwire")
 
-    play(tmp_path, CALM, story)
-
 
 async def is_hidden(source: str) -> bool:
     return await seen_as(source) != source
@@ -136,7 +131,7 @@ async def is_seen(source: str) -> bool:
     return await seen_as(source) == source
 
 
-def test_node_ports_are_served_where_the_file_says(tmp_path: Path) -> None:
+async def test_node_ports_are_served_where_the_file_says(tmp_path: Path) -> None:
     async def story(it: Reloading) -> None:
         assert await reached("192.0.2.10", 30080) == "10.244.0.1"
         assert await reached("192.0.2.99", 30080) == "refused"
@@ -144,31 +139,26 @@ def test_node_ports_are_served_where_the_file_says(tmp_path: Path) -> None:
         await until(lambda: is_reached("192.0.2.99"), "the node port is served at the other address")
         assert await reached("192.0.2.10", 30080) == "refused"
 
-    async def scenario() -> None:
+    with stage():
         run("ip address add 192.0.2.99/24 dev node")
         async with reloading(tmp_path / "config.conf", CALM) as it:
             await story(it)
-
-    with stage():
-        asyncio.run(scenario())
 
 
 async def is_reached(address: str) -> bool:
     return await reached(address, 30080) == "10.244.0.1"
 
 
-def test_the_kernel_is_checked_as_often_as_the_file_says(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_the_kernel_is_checked_as_often_as_the_file_says(tmp_path: Path) -> None:
+    async with playing(tmp_path, CALM) as it:
         run("nft delete table ip vipwire")
         await it.counts("clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 100ms}\n", "nftables.syncPeriod")
         await it.daemon.heard("repaired changes of other programs in the kernel", ip_family="IPv4")
         assert await reached(WEB) == "10.244.0.1"
 
-    play(tmp_path, CALM, story)
 
-
-def test_servers_move_and_the_pages_tell_the_new_configuration(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_servers_move_and_the_pages_tell_the_new_configuration(tmp_path: Path) -> None:
+    async with playing(tmp_path, CALM) as it:
         assert (await page("/debug/stacks", 10249))[0] == 404
         await it.counts(
             f"{CALM}healthzBindAddress: 127.0.0.1:10356\nmetricsBindAddress: 127.0.0.1:10349\nenableProfiling: true\n"
@@ -183,8 +173,6 @@ def test_servers_move_and_the_pages_tell_the_new_configuration(tmp_path: Path) -
         assert 'kubernetes_feature_enabled{name="AllowServiceExternalIPs",stage=""} 0.0\n' in metrics
         for port in (10256, 10249):
             await until(partial(is_shut, port), f"nobody listens at {port} any more")
-
-    play(tmp_path, CALM, story)
 
 
 async def is_shut(port: int) -> bool:
@@ -201,8 +189,8 @@ async def answers(path: str, port: int) -> bool:
     return False
 
 
-def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
+    async with playing(tmp_path, f"{CALM}oomScoreAdj: 5\n") as it:
         await it.counts(
             f"{CALM}oomScoreAdj: 7\nconntrack: {{tcpEstablishedTimeout: 5h, udpTimeout: 77s}}\n",
             "conntrack.tcpEstablishedTimeout,conntrack.udpTimeout,oomScoreAdj",
@@ -212,31 +200,25 @@ def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
         assert it.daemon.process is not None
         assert run(f"cat /proc/{it.daemon.process.pid}/oom_score_adj").strip() == "7"
 
-    play(tmp_path, f"{CALM}oomScoreAdj: 5\n", story)
 
-
-def test_the_log_is_as_verbose_as_the_file_says(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_the_log_is_as_verbose_as_the_file_says(tmp_path: Path) -> None:
+    async with playing(tmp_path, CALM) as it:
         it.hang_up()
         verbose = HEADER.replace("format: json", "format: json, verbosity: 1") + CALM
         await it.daemon.again(lambda: write(it.file, verbose), COUNTS, fields="logging.verbosity")
         assert not it.daemon.said(AS_BEFORE), "said at -v=1 and not before"
         await it.daemon.again(it.hang_up, AS_BEFORE)
 
-    play(tmp_path, CALM, story)
 
-
-def test_a_flag_beside_the_file_overrides_it_every_time(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_a_flag_beside_the_file_overrides_it_every_time(tmp_path: Path) -> None:
+    async with playing(tmp_path, CALM, "-v=1") as it:
         verbose = HEADER.replace("format: json", "format: json, verbosity: 3") + CALM
         await it.daemon.again(lambda: write(it.file, verbose), AS_BEFORE)
         assert not it.daemon.said(COUNTS)
 
-    play(tmp_path, CALM, story, "-v=1")
 
-
-def test_a_broken_file_changes_nothing_and_says_what_is_wrong(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_a_broken_file_changes_nothing_and_says_what_is_wrong(tmp_path: Path) -> None:
+    async with playing(tmp_path, CALM) as it:
         assert await it.metric("vipwire_config_last_reload_successful") == 1
         it.write(f"{CALM}nodePortAddresses: [everywhere]\nbindAddress: 5\n")
         record = await it.daemon.heard(BROKEN)
@@ -251,11 +233,9 @@ def test_a_broken_file_changes_nothing_and_says_what_is_wrong(tmp_path: Path) ->
         await it.counts(f"{CALM}nodePortAddresses: [primary]\n", "nodePortAddresses")
         assert await it.metric("vipwire_config_last_reload_successful") == 1
 
-    play(tmp_path, CALM, story)
 
-
-def test_what_needs_a_restart_is_named_and_waits_and_the_rest_counts(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
+async def test_what_needs_a_restart_is_named_and_waits_and_the_rest_counts(tmp_path: Path) -> None:
+    async with playing(tmp_path, CALM) as it:
         restart = "portRange: 30000-31000\nipvs: {scheduler: wrr}\n"
         changed = f"clusterCIDR: 10.9.0.0/16\nnftables: {{syncPeriod: 1h}}\n{restart}"
         await it.counts(changed, "clusterCIDR")
@@ -268,17 +248,15 @@ def test_what_needs_a_restart_is_named_and_waits_and_the_rest_counts(tmp_path: P
         await it.daemon.until(lambda: len(it.daemon.said(COUNTS, fields="clusterCIDR")) == 2)
         assert await it.metric("vipwire_config_fields_awaiting_restart") == 0
 
-    play(tmp_path, CALM, story)
 
-
-def test_a_mounted_config_map_is_followed_when_its_link_is_swapped(tmp_path: Path) -> None:
+async def test_a_mounted_config_map_is_followed_when_its_link_is_swapped(tmp_path: Path) -> None:
     def mount(version: str, text: str) -> None:
         (tmp_path / version).mkdir()
         (tmp_path / version / "config.conf").write_text(HEADER + text)
         (tmp_path / "..data_tmp").symlink_to(version)
         (tmp_path / "..data_tmp").replace(tmp_path / "..data")
 
-    async def scenario() -> None:
+    with stage():
         mount("..one", CALM)
         (tmp_path / "config.conf").symlink_to("..data/config.conf")
         server = FakeApiServer()
@@ -289,12 +267,9 @@ def test_a_mounted_config_map_is_followed_when_its_link_is_swapped(tmp_path: Pat
                 text = CALM.replace("10.244.0.0/16", cidr)
                 await it.daemon.again(partial(mount, version, text), COUNTS, fields="clusterCIDR")
 
+
+async def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) -> None:
     with stage():
-        asyncio.run(scenario())
-
-
-def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
         server = FakeApiServer()
         prepare(server)
         async with scene(server) as it:
@@ -303,12 +278,9 @@ def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) 
             await it.daemon.heard("no configuration file to read again (--config)")
             assert await it.daemon.terminate() == 0
 
+
+async def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
     with stage():
-        asyncio.run(scenario())
-
-
-def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
-    async def scenario() -> None:
         server = FakeApiServer()
         prepare(server)
         async with scene(server) as it:
@@ -321,9 +293,6 @@ def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
             await it.daemon.heard("no configuration file to read again (--config)")
             assert await it.daemon.terminate() == 0
 
-    with stage():
-        asyncio.run(scenario())
-
 
 def catches(process: int, number: signal.Signals) -> bool:
     """Tell whether a process has a handler for a signal."""
@@ -332,10 +301,9 @@ def catches(process: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
+async def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
     """One line a sync at -v=0; Services from 2, frontends from 4, objects from 5 on."""
-
-    async def story(it: Reloading) -> None:
+    async with playing(tmp_path, CALM) as it:
         assert not it.daemon.said("Service added")
         await it.daemon.heard("found no rules of other modes")  # said a while after the first sync
         it.write(f"{CALM}\n")
@@ -351,8 +319,6 @@ def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
             assert said - {"synced"} == texts
         (frontend,) = (each for each in it.daemon.said("frontend", at=f"{WEB}:80/tcp"))
         assert (frontend["v"], frontend["does"], frontend["endpoints"]) == (4, "forward", "10.244.0.5:8080")
-
-    play(tmp_path, CALM, story)
 
 
 async def is_checked(address: str) -> bool:
@@ -371,29 +337,28 @@ async def is_unchecked(address: str) -> bool:
     return not await is_checked(address)
 
 
-def test_health_check_node_ports_follow_the_addresses_of_the_node(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
-        local: dict[str, Any] = {
-            "type": "LoadBalancer",
-            "externalTrafficPolicy": "Local",
-            "healthCheckNodePort": CHECKED,
-        }
-        await it.put("services", service_of("checked", "10.96.0.3", **local))
-        sliced = slice_for("checked", "10.244.0.1")
-        sliced["endpoints"][0]["nodeName"] = NODE
-        await it.put("endpointslices", sliced)
-        await until(lambda: is_checked("10.55.0.1"), "it answers at the address that the node has")
-        run("ip address add 10.55.0.2/32 dev lo")
-        run("ip address add 10.66.0.1/32 dev lo")
-        await until(lambda: is_checked("10.55.0.2"), "it answers at a new address in the range")
-        assert await is_unchecked("10.66.0.1")
-        run("ip address del 10.55.0.1/32 dev lo")
-        run("ip address add 10.55.0.1/32 dev lo")
-        await until(lambda: is_checked("10.55.0.1"), "it answers at an address that came back")
-        await it.counts(f"{CALM}nodePortAddresses: [10.66.0.0/16]\n", "nodePortAddresses")
-        await until(lambda: is_checked("10.66.0.1"), "it answers in the new range")
-        await until(lambda: is_unchecked("10.55.0.2"), "it answers no more in the old one")
-
+async def test_health_check_node_ports_follow_the_addresses_of_the_node(tmp_path: Path) -> None:
     with stage():
         run("ip address add 10.55.0.1/32 dev lo")
-        asyncio.run(told(tmp_path, f"{CALM}nodePortAddresses: [10.55.0.0/16]\n", story))
+        async with reloading(tmp_path / "config.conf", f"{CALM}nodePortAddresses: [10.55.0.0/16]\n") as it:
+            local: dict[str, Any] = {
+                "type": "LoadBalancer",
+                "externalTrafficPolicy": "Local",
+                "healthCheckNodePort": CHECKED,
+            }
+            await it.put("services", service_of("checked", "10.96.0.3", **local))
+            sliced = slice_for("checked", "10.244.0.1")
+            sliced["endpoints"][0]["nodeName"] = NODE
+            await it.put("endpointslices", sliced)
+            await until(lambda: is_checked("10.55.0.1"), "it answers at the address that the node has")
+            run("ip address add 10.55.0.2/32 dev lo")
+            run("ip address add 10.66.0.1/32 dev lo")
+            await until(lambda: is_checked("10.55.0.2"), "it answers at a new address in the range")
+            assert await is_unchecked("10.66.0.1")
+            run("ip address del 10.55.0.1/32 dev lo")
+            run("ip address add 10.55.0.1/32 dev lo")
+            await until(lambda: is_checked("10.55.0.1"), "it answers at an address that came back")
+            await it.counts(f"{CALM}nodePortAddresses: [10.66.0.0/16]\n", "nodePortAddresses")
+            await until(lambda: is_checked("10.66.0.1"), "it answers in the new range")
+            await until(lambda: is_unchecked("10.55.0.2"), "it answers no more in the old one")
+            assert await it.daemon.terminate() == 0

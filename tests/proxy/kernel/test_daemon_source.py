@@ -1,9 +1,9 @@
 """The real proxy and an API server that misbehaves: what is programmed stays, and everybody is told."""
 
-import asyncio
+import contextlib
 import json
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 
@@ -26,13 +26,11 @@ def filled() -> FakeApiServer:
     return server
 
 
-def play(story: Callable[[Scene], Awaitable[None]], server: FakeApiServer | None = None, *flags: str) -> None:
-    async def run() -> None:
-        async with scene(server or filled(), *flags) as it:
-            await story(it)
-
+@contextlib.asynccontextmanager
+async def playing(server: FakeApiServer | None = None, *flags: str) -> AsyncIterator[Scene]:
     with stage():
-        asyncio.run(run())
+        async with scene(server or filled(), *flags) as it:
+            yield it
 
 
 async def source_errors(it: Scene) -> dict[str, str]:
@@ -44,13 +42,12 @@ def connect_errors(it: Scene, plural: str) -> list[Record]:
     return [record for record in it.daemon.said(FAILS, resource=plural) if "cannot connect" in record["error"]]
 
 
-def test_nothing_is_programmed_before_all_lists_are_complete_and_readyz_says_what_is_awaited() -> None:
+async def test_nothing_is_programmed_before_all_lists_are_complete_and_readyz_says_what_is_awaited() -> None:
     server, most = filled(), 1000
     faults = {plural: Fault(500, times=most, verb="list") for plural in ("endpointslices", "services")}
     for plural, fault in faults.items():
         server.fail(plural, fault)
-
-    async def story(it: Scene) -> None:
+    async with playing(server) as it:
         await it.daemon.heard(FAILS, resource="endpointslices")
         status, body = await it.page("/readyz")
         assert status == 503
@@ -68,11 +65,9 @@ def test_nothing_is_programmed_before_all_lists_are_complete_and_readyz_says_wha
         failed = most - faults["endpointslices"].times
         assert await it.metric("vipwire_source_errors_total", resource="endpointslices") == failed
 
-    play(story, server)
 
-
-def test_the_rules_stay_while_the_server_is_away_and_it_is_asked_ever_more_rarely() -> None:
-    async def story(it: Scene) -> None:
+async def test_the_rules_stay_while_the_server_is_away_and_it_is_asked_ever_more_rarely() -> None:
+    async with playing() as it:
         await it.synced()
         port = it.server.port
         await it.server.stop()
@@ -88,8 +83,6 @@ def test_the_rules_stay_while_the_server_is_away_and_it_is_asked_ever_more_rarel
         await leads_to(VIP, "10.244.0.2")
         assert all(len(connect_errors(it, plural)) == 1 for plural in PLURALS)
         assert all(len(it.server.requests(plural, watch=False)) == 1 for plural in PLURALS)
-
-    play(story)
 
 
 FAULTS: dict[str, list[tuple[str, Fault, str]]] = {
@@ -115,15 +108,14 @@ FAULTS: dict[str, list[tuple[str, Fault, str]]] = {
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_what_a_server_does_wrong_is_told_once_for_each_kind_and_tried_again(
+async def test_what_a_server_does_wrong_is_told_once_for_each_kind_and_tried_again(
     faults: list[tuple[str, Fault, str]],
 ) -> None:
     server = filled()
     times = 2 if faults is FAULTS["refusals"] else 1
     for plural, fault, _ in faults:
         server.fail(plural, replace(fault, times=times))
-
-    async def story(it: Scene) -> None:
+    async with playing(server) as it:
         for plural, _, said in faults:
             record = await it.daemon.heard(FAILS, resource=plural)
             assert str(record["error"]).startswith(said)
@@ -137,12 +129,10 @@ def test_what_a_server_does_wrong_is_told_once_for_each_kind_and_tried_again(
         it.server.store.put("endpointslices", slice_for("web", "10.244.0.2"))
         await leads_to(VIP, "10.244.0.2")
 
-    play(story, server)
-
 
 @pytest.mark.parametrize("where", ["status", "stream"])
-def test_after_410_a_new_list_removes_what_is_gone(where: str) -> None:
-    async def story(it: Scene) -> None:
+async def test_after_410_a_new_list_removes_what_is_gone(where: str) -> None:
+    async with playing() as it:
         await it.synced()
         await it.server.until(lambda: bool(it.server.watching("services")))
         shelf = it.server.store.shelves["services"]
@@ -158,11 +148,9 @@ def test_after_410_a_new_list_removes_what_is_gone(where: str) -> None:
         assert await reached(VIP, patience=1.0) != "10.244.0.1"
         assert len(it.server.requests("services", watch=False)) == 2
 
-    play(story)
 
-
-def test_a_bookmark_moves_the_version_from_which_a_watch_goes_on() -> None:
-    async def story(it: Scene) -> None:
+async def test_a_bookmark_moves_the_version_from_which_a_watch_goes_on() -> None:
+    async with playing() as it:
         await it.synced()
         await it.server.until(lambda: bool(it.server.watching("services")))
         first = int(it.server.requests("services", watch=True)[0].query["resourceVersion"])
@@ -175,11 +163,9 @@ def test_a_bookmark_moves_the_version_from_which_a_watch_goes_on() -> None:
         assert again["allowWatchBookmarks"] == "true"
         assert len(it.server.requests("services", watch=False)) == 1
 
-    play(story)
 
-
-def test_a_line_cut_in_the_middle_loses_nothing() -> None:
-    async def story(it: Scene) -> None:
+async def test_a_line_cut_in_the_middle_loses_nothing() -> None:
+    async with playing() as it:
         await it.synced()
         await it.server.until(lambda: bool(it.server.watching("endpointslices")))
         it.server.break_watches("endpointslices")
@@ -187,31 +173,24 @@ def test_a_line_cut_in_the_middle_loses_nothing() -> None:
         it.server.store.put("endpointslices", slice_for("web", "10.244.0.2"))
         await leads_to(VIP, "10.244.0.2")
 
-    play(story)
 
-
-def test_a_server_without_the_kind_that_is_optional_is_enough() -> None:
+async def test_a_server_without_the_kind_that_is_optional_is_enough() -> None:
     server = FakeApiServer(unserved=frozenset({"servicecidrs"}), unsupported_fields=frozenset({"spec.clusterIP"}))
     prepare(server)
     server.store.put("services", service_of("web", VIP))
     server.store.put("services", service_of("headless", "None"))
     server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
-
-    async def story(it: Scene) -> None:
+    async with playing(server) as it:
         await it.synced()
         assert await reached(VIP) == "10.244.0.1"
         assert (await it.page("/readyz"))[0] == 200
         assert not it.daemon.said(FAILS)
         assert not it.daemon.said("invalid object")
 
-    play(story, server)
 
-
-def test_a_server_that_was_never_there_is_waited_for_and_a_signal_still_ends_the_wait() -> None:
-    async def story(it: Scene) -> None:
+async def test_a_server_that_was_never_there_is_waited_for_and_a_signal_still_ends_the_wait() -> None:
+    async with playing() as it:
         await it.daemon.heard("starting")
         await it.server.stop()
         await it.daemon.heard(FAILS)
         assert await it.daemon.terminate(signal.SIGINT) == 0
-
-    play(story)

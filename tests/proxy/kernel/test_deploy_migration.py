@@ -3,11 +3,11 @@
 kube-proxy's rules are written here in its shape: its table and chains, hooks and priorities, with one Service.
 """
 
-import asyncio
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from tests.fakes.apiserver import FakeApiServer
@@ -76,22 +76,19 @@ COMMIT
 """
 
 
-def play(story: Callable[[Scene], Awaitable[None]], *flags: str, before: Callable[[], object]) -> None:
-    """Let kube-proxy have been there, start vipwire beside what it has left, and go on with a story."""
+@contextlib.asynccontextmanager
+async def playing(*flags: str, before: Callable[[], object]) -> AsyncIterator[Scene]:
+    """Let kube-proxy have been there, and start vipwire beside what it has left."""
     server = FakeApiServer()
     prepare(server)
     for name, vip, pod in (("web", VIP, NEW), ("idle", IDLE_VIP, "10.244.0.2")):
         server.store.put("services", service_of(name, vip))
         server.store.put("endpointslices", slice_for(name, pod))
-
-    async def scenario() -> None:
-        async with scene(server, *flags) as it:
-            await it.daemon.heard(DONE)
-            await story(it)
-
     with stage():
         before()
-        asyncio.run(scenario())
+        async with scene(server, *flags) as it:
+            await it.daemon.heard(DONE)
+            yield it
 
 
 def left_by_nftables_mode() -> None:
@@ -124,12 +121,11 @@ def remove_nftables() -> None:
         (left_by_iptables_mode, "iptables", "userspace"),
     ],
 )
-def test_what_kube_proxy_has_left_in_another_mode_goes_once_vipwires_rules_are_in_force(
+async def test_what_kube_proxy_has_left_in_another_mode_goes_once_vipwires_rules_are_in_force(
     left: Callable[[], None], by: str, mode: str
 ) -> None:
     """It translates to what was there once, and refuses a Service that has endpoints now."""
-
-    async def story(it: Scene) -> None:
+    async with playing(f"--proxy-mode={mode}", before=left) as it:
         assert it.daemon.said("removed another mode's rules", left_by=by, ip_family="IPv4")
         assert await reached(VIP) == NEW
         assert await reached(IDLE_VIP) == "10.244.0.2"
@@ -138,30 +134,24 @@ def test_what_kube_proxy_has_left_in_another_mode_goes_once_vipwires_rules_are_i
             said = vipwire("check", f"--master={it.server.url}", "-o", "json")
             assert not [each for each in json.loads(said)["findings"] if each["what"] == "kube-proxy"]
 
-    play(story, f"--proxy-mode={mode}", before=left)
 
-
-def test_vipwire_translates_before_a_kube_proxy_that_starts_later() -> None:
-    async def story(_: Scene) -> None:
+async def test_vipwire_translates_before_a_kube_proxy_that_starts_later() -> None:
+    async with playing(before=lambda: None) as _:
         assert await reached(VIP) == NEW
         left_by_nftables_mode()
         assert await reached(VIP) == NEW
         remove_nftables()
         assert await reached(VIP) == NEW
 
-    play(story, before=lambda: None)
 
-
-def test_iptables_mode_takes_over_what_kube_proxys_iptables_mode_has_left() -> None:
-    async def story(it: Scene) -> None:
+async def test_iptables_mode_takes_over_what_kube_proxys_iptables_mode_has_left() -> None:
+    async with playing("--proxy-mode=iptables", before=left_by_iptables_mode) as it:
         assert it.daemon.said("synced", ip_family="IPv4")
         assert await reached(VIP) == NEW
         assert await reached(IDLE_VIP) == "10.244.0.2"
         saved = run("iptables-save")
         assert OLD not in saved
         assert "-A OUTPUT -j KUBE-FIREWALL" in saved, "the kubelet's"
-
-    play(story, "--proxy-mode=iptables", before=left_by_iptables_mode)
 
 
 def test_vipwires_cleanup_removes_kube_proxys_iptables_rules_and_leaves_its_table() -> None:
@@ -175,13 +165,11 @@ def test_vipwires_cleanup_removes_kube_proxys_iptables_rules_and_leaves_its_tabl
         assert "KUBE-SEP-" not in saved
 
 
-def test_the_way_back_from_nftables_mode_needs_only_nft() -> None:
-    async def story(it: Scene) -> None:
+async def test_the_way_back_from_nftables_mode_needs_only_nft() -> None:
+    async with playing(before=lambda: None) as it:
         assert await reached(VIP) == NEW
         assert await it.daemon.terminate() == 0
         assert await reached(VIP) == NEW, "the rules stay"
         run("nft delete table ip vipwire")
         run("nft delete table ip6 vipwire")
         assert tables() == set()
-
-    play(story, before=lambda: None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.own_network import run
-from tests.proxy.kernel.ebpf_maps import own_folder, own_pins
+from tests.proxy.kernel.ebpf_maps import own_pins
 from tests.proxy.kernel.test_inspect_commands import as_json, program, vipwire
 from tests.proxy.unit.inspected import HTTP, PODS, make_config
 
@@ -23,12 +23,6 @@ pytestmark = pytest.mark.kernel
 
 VIP, POD = "10.96.0.10", PODS["pod-1a"]
 ENDPOINT = next(each for each in POD.addresses if "." in each)
-
-
-@pytest.fixture(scope="module")
-def cgroup() -> Iterator[Path]:
-    with own_folder() as path:
-        yield path
 
 
 @pytest.fixture

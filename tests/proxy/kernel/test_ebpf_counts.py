@@ -4,12 +4,10 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from tests.proxy.kernel.ebpf_maps import objects, own_folder, own_pins, settings, write
+from tests.proxy.kernel.ebpf_maps import objects, settings, write
 
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.pins import pin
@@ -35,19 +33,6 @@ pytestmark = pytest.mark.kernel
 
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=str)
 HAD = (5, 7, 11)
-
-
-@pytest.fixture(scope="module")
-def cgroup() -> Iterator[Path]:
-    with own_folder() as path:
-        yield path
-
-
-@pytest.fixture
-def pins(cgroup: Path) -> Iterator[NodePins]:
-    """A node's folder, in a namespace of its own."""
-    with own_pins(cgroup) as made:
-        yield made
 
 
 def led(pins: NodePins, family: Family, key: bytes) -> int:

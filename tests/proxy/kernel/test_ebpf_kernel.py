@@ -8,14 +8,13 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fakes.own_network import own_network
-from tests.proxy.kernel.ebpf_maps import objects, own_folder, own_pins, settings, write
+from tests.proxy.kernel.ebpf_maps import objects, settings, write
 
 from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
@@ -37,19 +36,6 @@ from vipwire.reconcile.delta import Delta, diff, patch
 pytestmark = pytest.mark.kernel
 
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=str)
-
-
-@pytest.fixture(scope="module")
-def cgroup() -> Iterator[Path]:
-    with own_folder() as path:
-        yield path
-
-
-@pytest.fixture
-def pins(cgroup: Path) -> Iterator[NodePins]:
-    """A node's folder, in a namespace of its own."""
-    with own_pins(cgroup) as made:
-        yield made
 
 
 @FAMILIES

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.own_network import own_network, run
 from tests.fakes.values import node_plan
-from tests.proxy.kernel.ebpf_maps import objects, own_folder, own_pins, settings
+from tests.proxy.kernel.ebpf_maps import objects, own_pins, settings
 
 from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
@@ -40,12 +40,6 @@ pytestmark = pytest.mark.kernel
 
 Refuse = Callable[..., None]
 FORTH = {"connect4", "connect6", "sendmsg4", "sendmsg6"}
-
-
-@pytest.fixture(scope="module")
-def cgroup() -> Iterator[Path]:
-    with own_folder() as path:
-        yield path
 
 
 @pytest.fixture

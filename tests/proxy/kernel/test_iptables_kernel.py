@@ -61,12 +61,6 @@ def variant(request: pytest.FixtureRequest) -> Variant:
     return found
 
 
-@pytest.fixture(params=list(Family), ids=lambda family: family.value)
-def family(request: pytest.FixtureRequest) -> Family:
-    found: Family = request.param
-    return found
-
-
 @pytest.fixture
 def tool(family: Family, variant: Variant) -> IptablesTool:
     return IptablesTool(family, variant, "a test")

@@ -33,12 +33,6 @@ from vipwire.reconcile.reconciler import Reconciler, Report
 pytestmark = pytest.mark.kernel
 
 
-@pytest.fixture(params=list(Family), ids=lambda family: family.value)
-def family(request: pytest.FixtureRequest) -> Family:
-    found: Family = request.param
-    return found
-
-
 @contextlib.contextmanager
 def machine() -> Iterator[None]:
     """Enter a network namespace with kube-proxy's counters."""

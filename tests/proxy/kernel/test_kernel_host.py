@@ -27,12 +27,6 @@ FORWARDING = (Path("/proc/sys/net/ipv4/ip_forward"), Path("/proc/sys/net/ipv6/co
 
 
 @pytest.fixture
-def network() -> Iterator[int]:
-    with own_network() as here:
-        yield here
-
-
-@pytest.fixture
 def watch(network: int) -> Iterator[AddressWatch]:
     assert network  # it is opened in the namespace of the test
     with AddressWatch() as opened:

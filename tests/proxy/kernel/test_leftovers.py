@@ -1,12 +1,11 @@
 """What other modes, older versions and kube-proxy have left: found by name and removed; nobody else's is touched."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.fakes.own_network import own_network, run
+from tests.fakes.own_network import run
 
 from vipwire.model.net import Family
 from vipwire.modes.registry import spec_of
@@ -21,7 +20,7 @@ from vipwire.proxy_daemon.handover.leftovers import (
     remove_rules,
 )
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("network")]
 
 KUBE_PROXYS_TABLE = """
 table ip kube-proxy {
@@ -78,12 +77,6 @@ class Rules:
     """A backend, as far as the leftovers are concerned."""
 
     variant: str
-
-
-@pytest.fixture(autouse=True)
-def _network() -> Iterator[None]:
-    with own_network():
-        yield
 
 
 def of_kube_proxy() -> str:

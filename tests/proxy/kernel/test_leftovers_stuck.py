@@ -1,6 +1,5 @@
 """Rules of another mode that cannot be removed, in either engine: the proxy is not ready and names them."""
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -27,11 +26,11 @@ def without(variant: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
-def test_without_the_program_the_proxy_is_not_ready_and_cleanup_says_what_stays(variant: str) -> None:
+async def test_without_the_program_the_proxy_is_not_ready_and_cleanup_says_what_stays(variant: str) -> None:
     server = FakeApiServer()
     prepare(server)
-
-    async def story() -> None:
+    with stage():
+        run(f"iptables-{variant}-restore --noflush", RULES)
         async with server:
             flags = (f"--master={server.url}", f"--hostname-override={NODE}", "--proxy-mode=nftables")
             async with Daemon(*flags, within=without(variant)) as daemon:
@@ -48,7 +47,3 @@ def test_without_the_program_the_proxy_is_not_ready_and_cleanup_says_what_stays(
         async with Daemon("--cleanup") as cleanup:
             assert await cleanup.ended() == 0
         assert "KUBE-" not in run(f"iptables-{variant}-save")
-
-    with stage():
-        run(f"iptables-{variant}-restore --noflush", RULES)
-        asyncio.run(story())

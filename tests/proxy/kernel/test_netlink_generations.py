@@ -1,25 +1,18 @@
 """Commits of others are told from ours, by a real kernel's count."""
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from tests.fakes.own_network import own_network, run
+from tests.fakes.own_network import run
 
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Family
 from vipwire.modes.xtables.tool import IptablesTool
 from vipwire.modes.xtables.variant import Variant
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("network")]
 
 RULES = "*nat\n:OURS - [0:0]\n-A OURS -j RETURN\nCOMMIT\n*filter\n:OURS - [0:0]\n-A OURS -j DROP\nCOMMIT\n"
-
-
-@pytest.fixture(autouse=True)
-def _namespace() -> Iterator[None]:
-    with own_network():
-        yield
 
 
 def test_a_run_of_two_tables_is_two_commits_and_none_of_others() -> None:

@@ -1,12 +1,11 @@
 """Whether this kernel can carry connections past the rules is found by trying, and where it cannot the mode runs."""
 
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
-from tests.fakes.own_network import own_network, run
+from tests.fakes.own_network import run
 from tests.fakes.values import node_plan
 
 from vipwire.config.configuration import Config
@@ -22,14 +21,8 @@ from vipwire.modes.nftables.table import fastpath
 from vipwire.reconcile.counts import AdoptsSettings
 from vipwire.reconcile.delta import Delta
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("network")]
 ASKED = replace(Config(), nftables=NFTables(offload_packet_threshold=20))
-
-
-@pytest.fixture(autouse=True)
-def _namespace() -> Iterator[None]:
-    with own_network():
-        yield
 
 
 def nft_can() -> bool:

@@ -158,22 +158,19 @@ async def without_rights(stage: Stage, page: Page) -> None:
     assert await page.value(badges) == ["IPv4 unknown", "IPv6 unknown"]
 
 
-def test_a_page_and_terminals_say_which_part_is_silent(tmp_path: Path) -> None:
-    async def story(stage: Stage) -> None:
-        async with chromium() as page:
-            await page.go(f"http://127.0.0.1:{PORT}/")
-            await page.until("document.querySelectorAll('.row').length >= 1")
-            await recovers(page)
-            await without_the_api(stage, page)
-            await without_the_proxy(stage, page)
-            await without_the_server(stage, page)
-            await without_rights(stage, page)
-
+async def test_a_page_and_terminals_say_which_part_is_silent(tmp_path: Path) -> None:
     with staged(tmp_path) as stage:
         stage.view()
         following(stage)
         with stage.lab.inside(NODE):
-            asyncio.run(story(stage))
+            async with chromium() as page:
+                await page.go(f"http://127.0.0.1:{PORT}/")
+                await page.until("document.querySelectorAll('.row').length >= 1")
+                await recovers(page)
+                await without_the_api(stage, page)
+                await without_the_proxy(stage, page)
+                await without_the_server(stage, page)
+                await without_rights(stage, page)
 
 
 def test_status_without_the_api_shows_the_kernel_and_the_proxy(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -52,14 +52,6 @@ def rules() -> str:
     return run("nft list ruleset") + run("iptables-nft-save")
 
 
-def play(story: Callable[[FakeApiServer], Awaitable[None]]) -> None:
-    async def scenario() -> None:
-        async with cluster() as server:
-            await story(server)
-
-    asyncio.run(scenario())
-
-
 def names() -> str:
     """List the sockets of this network namespace."""
     return Path("/proc/thread-self/net/unix").read_text()
@@ -70,8 +62,8 @@ def pid_of(daemon: Daemon) -> int:
     return daemon.process.pid
 
 
-def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path) -> None:
-    async def story(server: FakeApiServer) -> None:
+async def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path) -> None:
+    async with cluster() as server:
         async with proxy(server, f"--state-dir={tmp_path}") as first:
             await first.heard(DONE)
             before = run("nft list table ip vipwire")
@@ -89,11 +81,9 @@ def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path) -> No
             assert await first.terminate() == 0
         assert running_proxy() is None
 
-    play(story)
-
 
 @pytest.mark.parametrize("linked", [False, True], ids=["", "by a link of theirs"])
-def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, *, linked: bool) -> None:
+async def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, *, linked: bool) -> None:
     """Which endpoints are drained, and what is known of a Node that is away, is read there."""
     folder = tmp_path / "state"
     (tmp_path / "mine").mkdir()
@@ -102,18 +92,14 @@ def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, *, linked:
     else:
         folder.mkdir()
     os.chown(folder, 65534, 65534, follow_symlinks=False)
-
-    async def story(server: FakeApiServer) -> None:
-        async with proxy(server, f"--state-dir={folder}") as refused:
-            assert await refused.ended() == 1
-            assert f"--state-dir {folder}: user 65534 owns this folder" in refused.log()
-            assert rules() == ""
-
-    play(story)
+    async with cluster() as server, proxy(server, f"--state-dir={folder}") as refused:
+        assert await refused.ended() == 1
+        assert f"--state-dir {folder}: user 65534 owns this folder" in refused.log()
+        assert rules() == ""
 
 
-def test_what_holds_it_dies_with_its_process() -> None:
-    async def story(server: FakeApiServer) -> None:
+async def test_what_holds_it_dies_with_its_process() -> None:
+    async with cluster() as server:
         async with proxy(server, "--proxy-mode=userspace") as first:
             await first.heard(DONE)
             assert await first.terminate(signal.SIGKILL) == -signal.SIGKILL
@@ -122,14 +108,12 @@ def test_what_holds_it_dies_with_its_process() -> None:
             assert await reached(WEB) == POD
             assert await second.terminate() == 0
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     ("before", "after"), [("nftables", "nftables"), ("userspace", "userspace"), ("iptables", "nftables")]
 )
-def test_a_takeover_loses_no_connection(before: str, after: str) -> None:
-    async def story(server: FakeApiServer) -> None:
+async def test_a_takeover_loses_no_connection(before: str, after: str) -> None:
+    async with cluster() as server:
         answers: list[str] = []
         over = asyncio.Event()
 
@@ -156,51 +140,42 @@ def test_a_takeover_loses_no_connection(before: str, after: str) -> None:
                     assert await second.terminate() == 0
         assert set(answers) == {POD}
 
-    play(story)
-
 
 @pytest.mark.skipif(Path("/proc/net/ip_vs").exists(), reason="this machine's own kernel has IPVS: the mode runs")
-def test_who_could_not_run_here_does_not_take_over() -> None:
-    async def story(server: FakeApiServer) -> None:
-        async with proxy(server) as first:
-            await first.heard(DONE)
-            async with proxy(server, "--proxy-mode=ipvs", "--takeover") as second:
-                assert await second.ended() == 1
-            assert "IPVS" in second.log()
-            holder = running_proxy()
-            assert holder is not None
-            assert holder.pid == pid_of(first)
-            assert await first.terminate() == 0
-
-    play(story)
+async def test_who_could_not_run_here_does_not_take_over() -> None:
+    async with cluster() as server, proxy(server) as first:
+        await first.heard(DONE)
+        async with proxy(server, "--proxy-mode=ipvs", "--takeover") as second:
+            assert await second.ended() == 1
+        assert "IPVS" in second.log()
+        holder = running_proxy()
+        assert holder is not None
+        assert holder.pid == pid_of(first)
+        assert await first.terminate() == 0
 
 
-def test_a_proxy_that_replaces_itself_keeps_its_place(tmp_path: Path) -> None:
+async def test_a_proxy_that_replaces_itself_keeps_its_place(tmp_path: Path) -> None:
     file = write(tmp_path / "config.conf", f"{HEADER}mode: nftables\n")
+    async with cluster() as server, proxy(server, f"--config={file}") as first:
+        await first.heard(DONE)
+        held: list[bool] = []
 
-    async def story(server: FakeApiServer) -> None:
-        async with proxy(server, f"--config={file}") as first:
-            await first.heard(DONE)
-            held: list[bool] = []
+        async def look() -> None:
+            while not first.said(DONE, mode="iptables"):
+                held.append(PROXY in names())
+                await asyncio.sleep(0.01)
 
-            async def look() -> None:
-                while not first.said(DONE, mode="iptables"):
-                    held.append(PROXY in names())
-                    await asyncio.sleep(0.01)
-
-            write(file, f"{HEADER}mode: iptables\n")
-            await look()
-            assert set(held) == {True}, "at no moment could another one have come"
-            holder = running_proxy()
-            assert holder is not None
-            assert (holder.pid, holder.said["details"][0]) == (pid_of(first), "iptables mode")
-            assert await first.terminate() == 0
-
-    play(story)
+        write(file, f"{HEADER}mode: iptables\n")
+        await look()
+        assert set(held) == {True}, "at no moment could another one have come"
+        holder = running_proxy()
+        assert holder is not None
+        assert (holder.pid, holder.said["details"][0]) == (pid_of(first), "iptables mode")
+        assert await first.terminate() == 0
 
 
-def test_cleanup_waits_for_the_end_of_the_proxy() -> None:
-    async def story(server: FakeApiServer) -> None:
+async def test_cleanup_waits_for_the_end_of_the_proxy() -> None:
+    async with cluster() as server:
         async with proxy(server) as first:
             await first.heard(DONE)
             command = (sys.executable, "-m", "vipwire", "cleanup")
@@ -211,8 +186,6 @@ def test_cleanup_waits_for_the_end_of_the_proxy() -> None:
             assert await first.terminate() == 0
         await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
         assert "vipwire" not in run("nft list tables")
-
-    play(story)
 
 
 def test_a_second_up_names_the_first_and_its_data_and_can_take_over(tmp_path: Path) -> None:
@@ -344,18 +317,15 @@ def test_the_place_of_an_earlier_version_is_taken_and_its_name_is_not() -> None:
             assert "@vipwire-test" not in names()
 
 
-def test_nothing_of_a_proxy_is_an_abstract_socket(tmp_path: Path) -> None:
-    async def story(server: FakeApiServer) -> None:
-        async with proxy(server, "--proxy-mode=userspace", f"--state-dir={tmp_path}") as first:
-            await first.heard(DONE)
-            assert "@" not in names()
-            paths = {Path(line.split()[-1]) for line in names().splitlines() if "vipwire" in line}
-            assert {path.name.split(".")[0] for path in paths} >= {PROXY, "vipwire-relay-0-ipv4"}
-            for path in paths:
-                assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
-            assert await first.terminate() == 0
-
-    play(story)
+async def test_nothing_of_a_proxy_is_an_abstract_socket(tmp_path: Path) -> None:
+    async with cluster() as server, proxy(server, "--proxy-mode=userspace", f"--state-dir={tmp_path}") as first:
+        await first.heard(DONE)
+        assert "@" not in names()
+        paths = {Path(line.split()[-1]) for line in names().splitlines() if "vipwire" in line}
+        assert {path.name.split(".")[0] for path in paths} >= {PROXY, "vipwire-relay-0-ipv4"}
+        for path in paths:
+            assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
+        assert await first.terminate() == 0
 
 
 SQUATTING = """import os, socket, time

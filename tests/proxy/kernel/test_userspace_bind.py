@@ -189,8 +189,8 @@ def relayed(family: Family) -> bool:
 
 
 @pytest.mark.parametrize("bind", list(EXPECTED))
-def test_without_a_single_right_clients_reach_pods_at_the_listeners(tmp_path: Path, bind: str) -> None:
-    async def scenario() -> None:
+async def test_without_a_single_right_clients_reach_pods_at_the_listeners(tmp_path: Path, bind: str) -> None:
+    with machine():
         folder = written(tmp_path)
         async with pods(), Daemon(*flags(folder, bind), within=BARE) as daemon:
             for family in PODS:
@@ -219,12 +219,10 @@ def test_without_a_single_right_clients_reach_pods_at_the_listeners(tmp_path: Pa
             while any(map(relayed, Family)):  # noqa: ASYNC110 - a process ends
                 await asyncio.sleep(0.01)
 
+
+async def test_a_low_port_is_refused_with_its_remedy_and_the_other_service_goes_on(tmp_path: Path) -> None:
     with machine():
-        asyncio.run(scenario())
-
-
-def test_a_low_port_is_refused_with_its_remedy_and_the_other_service_goes_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
+        run("sysctl -q -w net.ipv4.ip_unprivileged_port_start=1024")
         async with pods(), Daemon(*flags(written(tmp_path, port=80), "vip"), within=BARE) as daemon:
             await daemon.heard("synced", ip_family="IPv4")
             assert await echoed((DNS["IPv4"], 5353)) == b"to you"
@@ -236,18 +234,13 @@ def test_a_low_port_is_refused_with_its_remedy_and_the_other_service_goes_on(tmp
             assert "ip_unprivileged_port_start" in text
             assert await daemon.terminate() == 0
 
-    with machine():
-        run("sysctl -q -w net.ipv4.ip_unprivileged_port_start=1024")
-        asyncio.run(scenario())
 
-
-def test_at_the_limit_of_open_files_new_clients_are_refused_and_said_and_served_again_when_there_is_room(
+async def test_at_the_limit_of_open_files_new_clients_are_refused_and_said_and_served_again_when_there_is_room(
     tmp_path: Path,
 ) -> None:
     """The limit is the kernel's own, which a process without rights cannot raise: 400, of which 64 are kept."""
     within = ("prlimit", "--nofile=400:400", *BARE)
-
-    async def scenario() -> None:
+    with machine():
         async with pods(), Daemon(*flags(written(tmp_path), "vip"), within=within) as daemon:
             await daemon.heard("synced", ip_family="IPv4")
             held = await asyncio.to_thread(flooding, (VIPS["IPv4"], PORT))
@@ -260,9 +253,6 @@ def test_at_the_limit_of_open_files_new_clients_are_refused_and_said_and_served_
                 each.close()
             assert await answered_in_time((VIPS["IPv4"], PORT)) == PODS["IPv4"]
             assert await daemon.terminate() == 0
-
-    with machine():
-        asyncio.run(scenario())
 
 
 def flooding(place: HostPort) -> list[socket.socket]:

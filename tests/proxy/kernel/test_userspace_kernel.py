@@ -70,12 +70,6 @@ def _has_relay(family: Family) -> bool:
     return call is not None
 
 
-@pytest.fixture(params=list(Family), ids=lambda family: family.value)
-def family(request: pytest.FixtureRequest) -> Family:
-    found: Family = request.param
-    return found
-
-
 def opened(family: Family, choices: Choices = Choices()) -> UserspaceBackend:  # noqa: B008 - frozen
     backend = build_backends([family], choices, prepare=True)[family]
     _OPEN.append(backend)

@@ -165,8 +165,8 @@ def test_the_numbers_of_the_page_are_the_kernels(stage: Stage) -> None:
     assert {row["endpoint"] for row in rates["rows"]} >= set(by_pod)
 
 
-def test_who_may_not_look_sees_nothing(stage: Stage) -> None:
-    async def story() -> list[int]:
+async def test_who_may_not_look_sees_nothing(stage: Stage) -> None:
+    with stage.lab.inside(NODE):
         asked = [
             ask(stage, "/api/diff", Authorization="Bearer wrong"),
             ask(stage, "/api/diff", Host="evil.example"),
@@ -174,10 +174,7 @@ def test_who_may_not_look_sees_nothing(stage: Stage) -> None:
             ask(stage, "/api/diff"),
             ask(stage, "/api/explain?to=nonsense"),
         ]
-        return [(await each)[0] for each in asked]
-
-    with stage.lab.inside(NODE):
-        assert asyncio.run(story()) == [401, 403, 403, 200, 400]
+        assert [(await each)[0] for each in asked] == [401, 403, 403, 200, 400]
 
 
 @pytest.mark.parametrize("mode", ["", "iptables", "ipvs", "userspace", "ebpf"])
@@ -389,11 +386,10 @@ async def many_services(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_people_see_it_in_a_browser(stage: Stage, tmp_path: Path) -> None:
+async def test_people_see_it_in_a_browser(stage: Stage, tmp_path: Path) -> None:
     """Look at all views with one browser: it takes two seconds to start. $VIEW_PICTURES keeps what it saw."""
     shown = Path(os.environ.get("VIEW_PICTURES", str(tmp_path)))
-
-    async def story() -> None:
+    with stage.lab.inside(NODE):
         async with chromium() as page:
             await page.go(f"{stage.url}/?token={stage.token}")
             await page.until("document.querySelectorAll('.row').length >= 2")
@@ -414,6 +410,3 @@ def test_people_see_it_in_a_browser(stage: Stage, tmp_path: Path) -> None:
                 await read_aloud(page, view, ready)
             await many_services(page)
             assert page.complaints == []
-
-    with stage.lab.inside(NODE):
-        asyncio.run(story())

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import pytest
@@ -95,19 +95,17 @@ class World:
             return await self.told.get()
 
 
-def play(scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World()
-        try:
-            await scenario(world)
-        finally:
-            world.watch.close()
-
-    asyncio.run(run())
+@contextlib.asynccontextmanager
+async def watching() -> AsyncIterator[World]:
+    world = World()
+    try:
+        yield world
+    finally:
+        world.watch.close()
 
 
-def test_there_is_a_socket_as_long_as_somebody_asks() -> None:
-    async def scenario(world: World) -> None:
+async def test_there_is_a_socket_as_long_as_somebody_asks() -> None:
+    async with watching() as world:
         world.watch.watch_named_endpoints()
         assert world.kernels == []
         world.ask(POD)
@@ -118,22 +116,18 @@ def test_there_is_a_socket_as_long_as_somebody_asks() -> None:
         world.ask()
         assert (kernel.closed, asker.closed, len(world.kernels)) == (True, True, 2)
 
-    play(scenario)
 
-
-def test_what_became_of_connections_is_told() -> None:
-    async def scenario(world: World) -> None:
+async def test_what_became_of_connections_is_told() -> None:
+    async with watching() as world:
         world.ask(POD)
         world.kernels[0].send(*begun_and_reset(1), *begun_and_reset(2))
         assert await world.heard() == {POD: Tally(failures=2, last=Failure.RESET)}
         world.kernels[0].send(*begun_and_reset(3))
         assert await world.heard() == {POD: Tally(failures=1, last=Failure.RESET)}
 
-    play(scenario)
 
-
-def test_lost_events_are_counted_and_what_is_known_goes_on() -> None:
-    async def scenario(world: World) -> None:
+async def test_lost_events_are_counted_and_what_is_known_goes_on() -> None:
+    async with watching() as world:
         world.ask(POD)
         begun, ended = begun_and_reset(1)
         world.kernels[0].send(begun, OSError(errno.ENOBUFS, "no room"))
@@ -141,11 +135,9 @@ def test_lost_events_are_counted_and_what_is_known_goes_on() -> None:
         assert await world.heard() == {POD: Tally(failures=1, last=Failure.RESET)}
         assert world.metrics.registry.get_sample_value("vipwire_conntrack_events_lost_total") == 1
 
-    play(scenario)
 
-
-def test_a_socket_that_fails_is_given_up() -> None:
-    async def scenario(world: World) -> None:
+async def test_a_socket_that_fails_is_given_up() -> None:
+    async with watching() as world:
         world.ask(POD)
         kernel = world.kernels[0]
         kernel.send(OSError(errno.ENETDOWN, "down"))
@@ -154,27 +146,21 @@ def test_a_socket_that_fails_is_given_up() -> None:
         world.ask(POD, POD._replace(port=1))
         assert len(world.kernels) == 2
 
-    play(scenario)
 
-
-def test_what_is_not_understood_is_passed_over() -> None:
-    async def scenario(world: World) -> None:
+async def test_what_is_not_understood_is_passed_over() -> None:
+    async with watching() as world:
         world.ask(POD)
         world.kernels[0].send(Message(CT_NEW, NLM_F_CREATE, 0, memoryview(b"\x02\0\0\0")))
         world.kernels[0].send(*begun_and_reset(2))
         assert await world.heard() == {POD: Tally(failures=1, last=Failure.RESET)}
 
-    play(scenario)
 
-
-def test_without_the_right_to_listen_it_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
-    async def scenario(world: World) -> None:
+async def test_without_the_right_to_listen_it_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    async with watching() as world:
         world.refuse = True
         world.ask(POD)
         world.ask()
         world.ask(POD)
         assert world.kernels == []
-
-    play(scenario)
     out, err = capfd.readouterr()
     assert f"{out}{err}".count("cannot receive conntrack events") <= 1

@@ -206,18 +206,15 @@ class FailingSource:
 
 
 @pytest.mark.usefixtures("resting")
-def test_a_source_that_fails_before_the_first_sync_lets_garbage_be_looked_for() -> None:
+async def test_a_source_that_fails_before_the_first_sync_lets_garbage_be_looked_for() -> None:
     addresses = NoAddresses()
-
-    async def play() -> None:
-        loop = loop_of(SlowEngine(), addresses, FailingSource())
-        task = asyncio.get_running_loop().create_task(loop.look_around())
-        await asyncio.sleep(0)
-        assert gc.isenabled()
-        await ended(task)
-
     with closing(addresses):
-        asyncio.run(asyncio.wait_for(play(), 60))
+        async with asyncio.timeout(60):
+            loop = loop_of(SlowEngine(), addresses, FailingSource())
+            task = asyncio.get_running_loop().create_task(loop.look_around())
+            await asyncio.sleep(0)
+            assert gc.isenabled()
+            await ended(task)
 
 
 @dataclass
@@ -256,14 +253,13 @@ class NoPorts(Quiet):
         return ()
 
 
-def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     given, addresses = threading.Event(), NoAddresses()
     monkeypatch.setattr("vipwire.process_lifecycle.cyclic_garbage.give_back", given.set)
     monkeypatch.setattr("vipwire.proxy_daemon.loop._LEFT_SECONDS", 0.0)
     monkeypatch.setattr("vipwire.proxy_daemon.loop._MANY", 2)
     line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))
-
-    async def play() -> None:
+    with closing(addresses):
         engine = Engine((line,), "node-1", lambda family, _: node_plan(family))
         loop = loop_of(cast("Any", engine), addresses, part=Quiet(), ports=NoPorts())
         services = (service("web", "10.96.0.1"), service("db", "10.96.0.2"))
@@ -272,6 +268,3 @@ def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.Monke
         task = asyncio.get_running_loop().create_task(loop.run())
         assert await asyncio.to_thread(given.wait, 60)
         await ended(task)
-
-    with closing(addresses):
-        asyncio.run(play())

@@ -134,7 +134,7 @@ class File:
         return Loaded(content, ())
 
 
-def test_a_broken_file_leaves_what_runs_and_the_next_good_one_counts() -> None:
+async def test_a_broken_file_leaves_what_runs_and_the_next_good_one_counts() -> None:
     metrics, adopted = Metrics("nftables"), list[tuple[Config, Config]]()
     other = replaced(START, "clusterCIDR", "10.9.0.0/16")
     reloader = Reloader(START, START, File(ConfigError("kp.yaml:3: no"), other, other), metrics, FileWatch())
@@ -142,33 +142,26 @@ def test_a_broken_file_leaves_what_runs_and_the_next_good_one_counts() -> None:
     async def adopt(before: Config, after: Config) -> None:
         adopted.append((before, after))
 
-    async def scenario() -> list[float | None]:
-        seen = []
-        for _ in range(3):
-            await reloader.reload(adopt)
-            seen.append(metrics.registry.get_sample_value("vipwire_config_last_reload_successful"))
-        return seen
-
-    assert asyncio.run(scenario()) == [0, 1, 1]
+    seen = []
+    for _ in range(3):
+        await reloader.reload(adopt)
+        seen.append(metrics.registry.get_sample_value("vipwire_config_last_reload_successful"))
+    assert seen == [0, 1, 1]
     assert adopted == [(START, other)]
     assert reloader.running == other
 
 
-def test_a_files_content_is_told_when_it_is_another_one(tmp_path: Path) -> None:
+async def test_a_files_content_is_told_when_it_is_another_one(tmp_path: Path) -> None:
     """First there is no folder, then a file, then a link into a folder whose place another takes."""
     file = tmp_path / "mount" / "config"
-
-    async def scenario() -> list[bytes | None]:
-        told = FileWatch().contents(file)
-        seen = [await anext(told)]
-        for change in (made, touched_and_changed, linked, swapped):
-            change(tmp_path)
-            async with asyncio.timeout(60):
-                seen.append(await anext(told))
-        await told.aclose()  # type: ignore[attr-defined]
-        return seen
-
-    assert asyncio.run(scenario()) == [None, b"one", b"two", b"three", b"four"]
+    told = FileWatch().contents(file)
+    seen = [await anext(told)]
+    for change in (made, touched_and_changed, linked, swapped):
+        change(tmp_path)
+        async with asyncio.timeout(60):
+            seen.append(await anext(told))
+    await told.aclose()  # type: ignore[attr-defined]
+    assert seen == [None, b"one", b"two", b"three", b"four"]
 
 
 def made(folder: Path) -> None:

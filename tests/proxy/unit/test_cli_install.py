@@ -71,18 +71,15 @@ def test_the_command_takes_the_flags_that_it_is_installed_with(name: str) -> Non
         assert flag.partition("=")[0] in said
 
 
-def test_systemd_hears_that_it_is_ready_and_that_it_lives(tmp_path: Path) -> None:
-    async def scenario(environ: dict[str, str]) -> None:
-        alive = asyncio.ensure_future(systemd.keep_alive(environ))
-        await asyncio.sleep(0)
-        alive.cancel()
-
+async def test_systemd_hears_that_it_is_ready_and_that_it_lives(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000000"}
         systemd.notify(systemd.READY, environ)
         assert listener.recv(64) == b"READY=1"
-        asyncio.run(scenario(environ))
+        alive = asyncio.ensure_future(systemd.keep_alive(environ))
+        await asyncio.sleep(0)
+        alive.cancel()
         assert listener.recv(64) == b"WATCHDOG=1"
     systemd.notify(systemd.READY, environ)  # nobody listens any more
     systemd.notify(systemd.READY, {})

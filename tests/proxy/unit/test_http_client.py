@@ -218,16 +218,15 @@ def test_a_header_field_cannot_carry_another(text: str) -> None:
     assert script.requests == []
 
 
-def test_where_nobody_listens_is_told() -> None:
-    async def run() -> str:
-        listening = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        listening.close()
-        with pytest.raises(HttpError) as raised:
-            await read(Client(), Server(f"http://127.0.0.1:{port}"))
-        return reason_of(raised.value).replace(str(port), "PORT")
-
-    assert asyncio.run(run()) == "cannot connect to 127.0.0.1:PORT: Connection refused"
+async def test_where_nobody_listens_is_told() -> None:
+    listening = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    listening.close()
+    with pytest.raises(HttpError) as raised:
+        await read(Client(), Server(f"http://127.0.0.1:{port}"))
+    assert (
+        reason_of(raised.value).replace(str(port), "PORT") == "cannot connect to 127.0.0.1:PORT: Connection refused"
+    )
 
 
 STREAM = (

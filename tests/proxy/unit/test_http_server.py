@@ -182,86 +182,76 @@ def test_an_address_with_many_connections_makes_room_before_one_with_few() -> No
     assert at_a_server(story).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_what_is_being_answered_makes_no_room() -> None:
-    async def run() -> bytes:
-        begun, go = asyncio.Semaphore(0), asyncio.Event()
+async def test_what_is_being_answered_makes_no_room() -> None:
+    begun, go = asyncio.Semaphore(0), asyncio.Event()
 
-        async def slow(_request: Request) -> Reply:
-            begun.release()
-            await go.wait()
-            return Reply("done")
+    async def slow(_request: Request) -> Reply:
+        begun.release()
+        await go.wait()
+        return Reply("done")
 
-        listener = listen("127.0.0.1", 0)
-        port = listener.getsockname()[1]
-        serving = serve(listener, Pages(slow=slow))
-        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(Limits().connections)]
-        for _, writer in pairs:
-            writer.write(b"GET /slow HTTP/1.1\r\n" + LAST)
-            await begun.acquire()
-        late, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await ended(late)
-        go.set()
-        answers = [await reader.read() for reader, _ in pairs]
-        for _, each in (*pairs, (late, writer)):
-            each.close()
-        await serving.close()
-        return min(answers)
-
-    assert asyncio.run(run()).endswith(b"done")
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    serving = serve(listener, Pages(slow=slow))
+    pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(Limits().connections)]
+    for _, writer in pairs:
+        writer.write(b"GET /slow HTTP/1.1\r\n" + LAST)
+        await begun.acquire()
+    late, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await ended(late)
+    go.set()
+    answers = [await reader.read() for reader, _ in pairs]
+    for _, each in (*pairs, (late, writer)):
+        each.close()
+    await serving.close()
+    assert min(answers).endswith(b"done")
 
 
-def test_costly_answers_leave_turns_to_other_work() -> None:
-    async def run() -> list[int]:
-        answered, seen = 0, list[int]()
+async def test_costly_answers_leave_turns_to_other_work() -> None:
+    answered, seen = 0, list[int]()
 
-        async def costly(_request: Request) -> Reply:
-            nonlocal answered
-            time.sleep(0.03)  # noqa: ASYNC251  # as a page that is long to write
-            answered += 1
-            return Reply("done")
+    async def costly(_request: Request) -> Reply:
+        nonlocal answered
+        time.sleep(0.03)  # noqa: ASYNC251  # as a page that is long to write
+        answered += 1
+        return Reply("done")
 
-        listener = listen("127.0.0.1", 0)
-        serving = serve(listener, Pages(costly=costly))
-        pairs = [await asyncio.open_connection("127.0.0.1", listener.getsockname()[1]) for _ in range(48)]
-        for _, writer in pairs:
-            writer.write(b"GET /costly HTTP/1.1\r\n" + LAST)
-        while answered < len(pairs):
-            seen.append(answered)
-            await asyncio.sleep(0)
-        for _, writer in pairs:
-            writer.close()
-        await serving.close()
-        return seen
-
-    seen = asyncio.run(run())
+    listener = listen("127.0.0.1", 0)
+    serving = serve(listener, Pages(costly=costly))
+    pairs = [await asyncio.open_connection("127.0.0.1", listener.getsockname()[1]) for _ in range(48)]
+    for _, writer in pairs:
+        writer.write(b"GET /costly HTTP/1.1\r\n" + LAST)
+    while answered < len(pairs):
+        seen.append(answered)
+        await asyncio.sleep(0)
+    for _, writer in pairs:
+        writer.close()
+    await serving.close()
     assert max(after - before for before, after in itertools.pairwise(each for each in seen if each > 32)) <= 4
 
 
-def test_closing_leaves_time_for_what_is_being_answered() -> None:
-    async def run() -> bytes:
-        begun, go = asyncio.Event(), asyncio.Event()
+async def test_closing_leaves_time_for_what_is_being_answered() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
 
-        async def slow(_request: Request) -> Reply:
-            begun.set()
-            await go.wait()
-            return Reply("done")
+    async def slow(_request: Request) -> Reply:
+        begun.set()
+        await go.wait()
+        return Reply("done")
 
-        listener = listen("127.0.0.1", 0)
-        serving = serve(listener, Pages(slow=slow))
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
-        idle, silent = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
-        writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
-        await begun.wait()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serving.close(grace=60.0))
-            assert await ended(idle)
-            go.set()
-            answer = await reader.read()
-            writer.close()
-        silent.close()
-        return answer
-
-    assert asyncio.run(run()).endswith(b"done")
+    listener = listen("127.0.0.1", 0)
+    serving = serve(listener, Pages(slow=slow))
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+    idle, silent = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+    writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
+    await begun.wait()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serving.close(grace=60.0))
+        assert await ended(idle)
+        go.set()
+        answer = await reader.read()
+        writer.close()
+    silent.close()
+    assert answer.endswith(b"done")
 
 
 def streaming(

@@ -91,42 +91,35 @@ def test_before_the_first_look_questions_are_for_later(tmp_path: Path) -> None:
         assert found.status == status
 
 
-def test_a_hostile_name_ends_no_event_and_opens_no_element(tmp_path: Path) -> None:
-    async def story() -> bytes:
-        board = Board()
-        board.put_rows([{"name": HOSTILE}])
-        found = await make_site(tmp_path, board)(Request("GET", "/api/events", {}, {"host": "localhost"}))
-        assert isinstance(found, Stream)
-        async with asyncio.timeout(30):
-            said = [await anext(found.pieces) for _ in range(2)]
-        await found.pieces.aclose()
-        return b"".join(said)
-
-    said = asyncio.run(story())
+async def test_a_hostile_name_ends_no_event_and_opens_no_element(tmp_path: Path) -> None:
+    board = Board()
+    board.put_rows([{"name": HOSTILE}])
+    found = await make_site(tmp_path, board)(Request("GET", "/api/events", {}, {"host": "localhost"}))
+    assert isinstance(found, Stream)
+    async with asyncio.timeout(30):
+        said = b"".join([await anext(found.pieces) for _ in range(2)])
+    await found.pieces.aclose()
     assert b"<" not in said
     events = [each for each in said.split(b"\n\n") if each]
     assert [each.split(b"\n")[0] for each in events] == [b"retry: 2000", b"event: rows"]
     assert json.loads(events[1].partition(b"data: ")[2])["changed"][0]["name"] == HOSTILE
 
 
-def test_so_many_readers_and_no_more_and_one_that_leaves_makes_room(tmp_path: Path) -> None:
-    async def story() -> None:
-        site, request = make_site(tmp_path), Request("GET", "/api/events", {}, {"host": "localhost"})
-        streams = []
-        for _ in range(MOST_READERS):
-            streams.append(await site(request))
-            assert isinstance(streams[-1], Stream)
-            await anext(streams[-1].pieces)
-        refused = await site(request)
-        assert isinstance(refused, Reply)
-        assert refused.status == 503
-        for each in streams:
-            assert isinstance(each, Stream)
-            await anext(each.pieces)
-            await each.pieces.aclose()
-        assert isinstance(await site(request), Stream)
-
-    asyncio.run(story())
+async def test_so_many_readers_and_no_more_and_one_that_leaves_makes_room(tmp_path: Path) -> None:
+    site, request = make_site(tmp_path), Request("GET", "/api/events", {}, {"host": "localhost"})
+    streams = []
+    for _ in range(MOST_READERS):
+        streams.append(await site(request))
+        assert isinstance(streams[-1], Stream)
+        await anext(streams[-1].pieces)
+    refused = await site(request)
+    assert isinstance(refused, Reply)
+    assert refused.status == 503
+    for each in streams:
+        assert isinstance(each, Stream)
+        await anext(each.pieces)
+        await each.pieces.aclose()
+    assert isinstance(await site(request), Stream)
 
 
 def answer(tmp_path: Path, path: str, **query: str) -> Any:

@@ -167,18 +167,14 @@ def test_a_name_that_nobody_knows_is_told_in_one_line() -> None:
         list_once(make_source(config_of("--master=https://api.invalid:6443")))
 
 
-def test_what_alone_may_not_be_listed_is_named() -> None:
+async def test_what_alone_may_not_be_listed_is_named() -> None:
     store = ApiStore()
-
-    async def listed() -> str:
-        async with FakeApiServer(store) as server:
-            server.fail("nodes", Fault(403, times=9))
-            source = make_source(config_of(f"--master={server.url}"))
-            with pytest.raises(ConfigError) as caught:
-                await asyncio.to_thread(lambda: list_once(source))
-            return str(caught.value)
-
-    assert "403" in asyncio.run(listed())
+    async with FakeApiServer(store) as server:
+        server.fail("nodes", Fault(403, times=9))
+        source = make_source(config_of(f"--master={server.url}"))
+        with pytest.raises(ConfigError) as caught:
+            await asyncio.to_thread(lambda: list_once(source))
+        assert "403" in str(caught.value)
 
 
 def test_a_node_that_does_not_exist_is_told(tmp_path: Path) -> None:

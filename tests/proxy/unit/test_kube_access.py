@@ -70,19 +70,15 @@ def answer(version: str = "client.authentication.k8s.io/v1", **status: Any) -> J
 
 
 @pytest.mark.parametrize("version", ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"])
-def test_an_exec_plugin_is_run_once_and_again_after_401(tmp_path: Path, version: str) -> None:
+async def test_an_exec_plugin_is_run_once_and_again_after_401(tmp_path: Path, version: str) -> None:
     env = [{"name": "EXTRA", "value": "!"}]
     user = plugin(tmp_path, answer(version), version, env=env, provideClusterInfo=True)
     access = load(kubeconfig(tmp_path, user))
-
-    async def ask() -> list[str]:
-        first = await access.credential(NOW)
-        second = await access.credential(NOW + 1e6)
-        access.credentials.discard()
-        third = await access.credential(NOW)
-        return [item.authorization for item in (first, second, third)]
-
-    assert asyncio.run(ask()) == ["Bearer t1!", "Bearer t1!", "Bearer t2!"]
+    first = await access.credential(NOW)
+    second = await access.credential(NOW + 1e6)
+    access.credentials.discard()
+    third = await access.credential(NOW)
+    assert [item.authorization for item in (first, second, third)] == ["Bearer t1!", "Bearer t1!", "Bearer t2!"]
     info = json.loads((tmp_path / "info").read_text())
     assert info["apiVersion"] == version
     assert info["spec"]["cluster"]["server"] == "https://api.example:6443"

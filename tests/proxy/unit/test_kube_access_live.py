@@ -278,20 +278,16 @@ def test_the_proxy_of_the_environment(tmp_path: Path, name: str) -> None:
     assert len(proxy.asked) == 1
 
 
-def test_a_proxy_that_refuses_is_told_without_its_password(tmp_path: Path) -> None:
+async def test_a_proxy_that_refuses_is_told_without_its_password(tmp_path: Path) -> None:
     proxy = FakeProxy(lambda: ("127.0.0.1", 1), refuses=True)
     said: list[str] = []
-
-    async def run() -> None:
-        async with proxy:
-            cluster = {"proxy-url": proxy.url.replace("http://", "http://me:secret@"), **trusted()}
-            access = load_access(kubeconfig(tmp_path, "https://api.test", None, cluster), environ={})
-            async with Connection(access, "test") as connection:
-                with pytest.raises(TRANSPORT_ERRORS) as caught:
-                    await ask(connection)
-                said.append(reason_of(caught.value))
-
-    asyncio.run(run())
+    async with proxy:
+        cluster = {"proxy-url": proxy.url.replace("http://", "http://me:secret@"), **trusted()}
+        access = load_access(kubeconfig(tmp_path, "https://api.test", None, cluster), environ={})
+        async with Connection(access, "test") as connection:
+            with pytest.raises(TRANSPORT_ERRORS) as caught:
+                await ask(connection)
+            said.append(reason_of(caught.value))
     assert said[0].startswith(f"the proxy {proxy.url}")
     assert "403" in said[0]
     assert "secret" not in said[0]
@@ -355,20 +351,16 @@ def test_a_rotated_authority_is_read_again_and_an_empty_one_trusts_nobody(tmp_pa
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_within_a_pod(tmp_path: Path, host: str) -> None:
+async def test_within_a_pod(tmp_path: Path, host: str) -> None:
     (tmp_path / "ca.crt").write_text(authority().text("ca.crt"))
     (tmp_path / "token").write_text("mounted")
     server = FakeApiServer(tls=authority().server_context(), token="mounted")  # noqa: S106 - the test's own
-
-    async def run() -> None:
-        await server.start(host)
-        environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(server.port)}
-        access = load_access(environ=environ, service_account=tmp_path)
-        async with Connection(access, "test") as connection:
-            assert await ask(connection) == 200
-        await server.stop()
-
-    asyncio.run(run())
+    await server.start(host)
+    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(server.port)}
+    access = load_access(environ=environ, service_account=tmp_path)
+    async with Connection(access, "test") as connection:
+        assert await ask(connection) == 200
+    await server.stop()
     assert len(server.seen) == 1
 
 
@@ -376,47 +368,40 @@ def test_the_master_alone_trusts_the_system_only() -> None:
     assert "--master alone relies on" in refusal(secure(), lambda url: load_access(None, url, environ={}))
 
 
-def test_a_refused_certificate_is_tried_again(tmp_path: Path) -> None:
+async def test_a_refused_certificate_is_tried_again(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(Authority(tmp_path, "other").text("other.crt"))
-
-    async def run() -> None:
-        server = secure()
-        async with server:
-            access = by_kubeconfig(tmp_path, None, {"certificate-authority": "ca.crt"})(server.url)
-            log = EventLog()
-            source = ApiSource(access, proxy_resources("node"), chance=log.chance)
-            async with asyncio.TaskGroup() as group:
-                task = group.create_task(source.run(log))
-                await log.until(lambda: all("no authority in" in health.error for health in source.health()))
-                file.write_text(authority().text("ca.crt"))
-                await log.until(lambda: all(health.synced for health in source.health()))
-                task.cancel()
-
-    asyncio.run(run())
+    server = secure()
+    async with server:
+        access = by_kubeconfig(tmp_path, None, {"certificate-authority": "ca.crt"})(server.url)
+        log = EventLog()
+        source = ApiSource(access, proxy_resources("node"), chance=log.chance)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(source.run(log))
+            await log.until(lambda: all("no authority in" in health.error for health in source.health()))
+            file.write_text(authority().text("ca.crt"))
+            await log.until(lambda: all(health.synced for health in source.health()))
+            task.cancel()
 
 
-def test_a_server_that_never_begins_to_answer_is_given_up() -> None:
-    async def run() -> str:
-        left = asyncio.Event()
+async def test_a_server_that_never_begins_to_answer_is_given_up() -> None:
+    left = asyncio.Event()
 
-        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
-            await writer.wait_closed()
-            left.set()
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        left.set()
 
-        async with asyncio.timeout(60):
-            server = await asyncio.start_server(hold, "127.0.0.1", 0)
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            access = load_access(None, url, environ={})
-            async with server, Connection(access, "test", answer_timeout=0.05) as connection:
-                with pytest.raises(VipwireError) as caught:
-                    await ask(connection)
-            await left.wait()
-        return str(caught.value)
-
-    assert asyncio.run(run()).endswith("did not answer in time")
+    async with asyncio.timeout(60):
+        server = await asyncio.start_server(hold, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        access = load_access(None, url, environ={})
+        async with server, Connection(access, "test", answer_timeout=0.05) as connection:
+            with pytest.raises(VipwireError) as caught:
+                await ask(connection)
+        await left.wait()
+    assert str(caught.value).endswith("did not answer in time")
 
 
 def test_a_server_that_speaks_no_tls_is_an_error(tmp_path: Path) -> None:

@@ -24,16 +24,13 @@ from vipwire.file_io.file_watch import FileWatch, hears_all
     ],
     ids=["created", "written", "deleted", "renamed", "linked", "allowed"],
 )
-def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    async def hear() -> None:
-        with FileWatch().changes([tmp_path]) as changed:
-            assert not changed.is_set()
-            change(tmp_path)
-            async with asyncio.timeout(30):
-                await changed.wait()
-
+async def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> None:
     (tmp_path / "old").write_bytes(b"")
-    asyncio.run(hear())
+    with FileWatch().changes([tmp_path]) as changed:
+        assert not changed.is_set()
+        change(tmp_path)
+        async with asyncio.timeout(30):
+            await changed.wait()
 
 
 async def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
@@ -60,7 +57,7 @@ async def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: 
 
 
 @pytest.mark.slow
-def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
+async def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = []
@@ -70,25 +67,18 @@ def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
         heard.append(descriptor)
         return read(descriptor, size)
 
-    async def hear() -> None:
-        with FileWatch().changes([tmp_path], "wanted") as changed:
-            for number in range(500):
-                (tmp_path / f"other-{number % 9}").write_bytes(b"")
-                await asyncio.sleep(0.005)
-            assert not changed.is_set()
-
     monkeypatch.setattr(os, "read", counted)
-    asyncio.run(hear())
+    with FileWatch().changes([tmp_path], "wanted") as changed:
+        for number in range(500):
+            (tmp_path / f"other-{number % 9}").write_bytes(b"")
+            await asyncio.sleep(0.005)
+        assert not changed.is_set()
     assert 1 <= len(heard) <= 8, "after 0.2, 0.4, 0.8 and then each second"
 
 
-def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
-    async def watch() -> None:
-        with FileWatch().changes([tmp_path, tmp_path / "nowhere"]):
-            pass
-
-    with pytest.raises(FileNotFoundError):
-        asyncio.run(watch())
+async def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), FileWatch().changes([tmp_path, tmp_path / "nowhere"]):
+        pass
 
 
 async def test_two_listeners_share_one_instance_which_is_closed_after_the_last(tmp_path: Path) -> None:
@@ -121,27 +111,24 @@ def instances() -> int:
     ("code", "setting"),
     [(errno.EMFILE, "fs.inotify.max_user_instances"), (errno.ENOSPC, "fs.inotify.max_user_watches")],
 )
-def test_a_limit_of_inotify_is_told_once_and_the_file_is_read_all_the_same(
+async def test_a_limit_of_inotify_is_told_once_and_the_file_is_read_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int, setting: str
 ) -> None:
     def refused(_result: int) -> int:
         raise OSError(code, os.strerror(code))
 
-    async def follow() -> list[bytes | None]:
-        files, seen = FileWatch(), []
-        for name in ("one", "two"):
-            (tmp_path / name).write_bytes(b"old")
-            contents = files.contents(tmp_path / name)
-            seen.append(await anext(contents))
-            (tmp_path / name).write_bytes(b"new")
-            async with asyncio.timeout(30):
-                seen.append(await anext(contents))
-            await contents.aclose()  # type: ignore[attr-defined]
-        return seen
-
     monkeypatch.setattr("vipwire.file_io.file_watch._check_result", refused)
     monkeypatch.setattr("vipwire.file_io.file_watch._LOOK_SECONDS", 0.01)
-    assert asyncio.run(follow()) == [b"old", b"new"] * 2
+    files, seen = FileWatch(), []
+    for name in ("one", "two"):
+        (tmp_path / name).write_bytes(b"old")
+        contents = files.contents(tmp_path / name)
+        seen.append(await anext(contents))
+        (tmp_path / name).write_bytes(b"new")
+        async with asyncio.timeout(30):
+            seen.append(await anext(contents))
+        await contents.aclose()  # type: ignore[attr-defined]
+    assert seen == [b"old", b"new"] * 2
     (told,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "every two seconds" in told.message
     assert setting in told.fields["remedy"]  # type: ignore[attr-defined]

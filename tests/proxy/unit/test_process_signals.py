@@ -1,6 +1,5 @@
 """A SIGHUP that comes while the proxy starts is not its end, and is not forgotten."""
 
-import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -26,14 +25,10 @@ def test_one_that_came_before_counts_once() -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_whoever_listens_is_told_of_it(*, early: bool) -> None:
+async def test_whoever_listens_is_told_of_it(*, early: bool) -> None:
     heard: list[str] = []
-
-    async def start() -> None:
-        Stop(lambda: heard.append("hung up"))
-
     early_signals.remember()
     if early:
         os.kill(os.getpid(), signal.SIGHUP)
-    asyncio.run(start())
+    Stop(lambda: heard.append("hung up"))
     assert heard == ["hung up"] * early

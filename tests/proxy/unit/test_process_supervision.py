@@ -5,17 +5,10 @@ import itertools
 from collections.abc import Hashable
 
 import pytest
+from tests.fakes.clock import Clock
 
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError, raise_ungrouped, told_plainly
 from vipwire.process_lifecycle.supervision import Begun, Guard, Supervisor, in_short
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_what_an_object_raises_ends_at_the_object() -> None:
@@ -34,7 +27,7 @@ def test_what_an_object_raises_ends_at_the_object() -> None:
 
 
 def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_well() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     guard, pauses = Guard[str]("any", clock=clock), []
     for _ in range(12):
         guard.record_failure("x", ValueError("no"))

@@ -6,23 +6,16 @@ import time
 from collections.abc import Hashable
 
 import pytest
+from tests.fakes.clock import Clock
 
 from vipwire.process_lifecycle.supervision import Activities, Begun, LoopWatch, Supervisor
 
 pytestmark = pytest.mark.slow
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 async def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[tuple[str, Hashable, str]] = []
-    clock, told = Clock(), asyncio.Event()
+    clock, told = Clock(0.0), asyncio.Event()
 
     def witness(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:  # noqa: ARG001
         heard.append((part, thing, str(error)))

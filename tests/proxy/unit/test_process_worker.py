@@ -32,24 +32,20 @@ def test_a_job_returns_what_it_returns_and_raises_what_it_raises(moment: float) 
         run(fail, moment)
 
 
-def test_the_loop_goes_on_while_a_job_takes_longer() -> None:
+async def test_the_loop_goes_on_while_a_job_takes_longer() -> None:
     let_go = threading.Event()
-
-    async def both() -> str:
-        worker = Worker[str](0.001)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(worker.run(lambda: "done" if let_go.wait(60) else "stuck"))
-            for _ in range(3):
-                await asyncio.sleep(0)
-            assert not running.done()
-            let_go.set()
-        worker.close()
-        return running.result()
-
-    assert asyncio.run(both()) == "done"
+    worker = Worker[str](0.001)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(worker.run(lambda: "done" if let_go.wait(60) else "stuck"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not running.done()
+        let_go.set()
+    worker.close()
+    assert running.result() == "done"
 
 
-def test_who_is_cancelled_waits_for_the_end_and_the_next_job_is_another() -> None:
+async def test_who_is_cancelled_waits_for_the_end_and_the_next_job_is_another() -> None:
     let_go, ended = threading.Event(), threading.Event()
 
     def slow() -> int:
@@ -57,35 +53,29 @@ def test_who_is_cancelled_waits_for_the_end_and_the_next_job_is_another() -> Non
         ended.set()
         return 1
 
-    async def cancelled() -> int:
-        worker = Worker[int](0.0)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(worker.run(slow))
-            await asyncio.sleep(0)
-            running.cancel()
-            await asyncio.sleep(0)
-            assert not running.done()
-            let_go.set()
-        assert running.cancelled()
-        assert ended.is_set()
-        result = await worker.run(lambda: 2)
-        worker.close()
-        return result
-
-    assert asyncio.run(cancelled()) == 2
+    worker = Worker[int](0.0)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(worker.run(slow))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.sleep(0)
+        assert not running.done()
+        let_go.set()
+    assert running.cancelled()
+    assert ended.is_set()
+    result = await worker.run(lambda: 2)
+    worker.close()
+    assert result == 2
 
 
-def test_thousands_of_jobs_at_the_edge_of_a_moment() -> None:
-    async def many() -> list[int]:
-        worker = Worker[int](0.00001)
-        results = [await worker.run(lambda number=number: number) for number in range(2000)]  # type: ignore[misc]
-        worker.close()
-        return results
-
-    assert asyncio.run(many()) == list(range(2000))
+async def test_thousands_of_jobs_at_the_edge_of_a_moment() -> None:
+    worker = Worker[int](0.00001)
+    results = [await worker.run(lambda number=number: number) for number in range(2000)]  # type: ignore[misc]
+    worker.close()
+    assert results == list(range(2000))
 
 
-def test_a_brief_job_runs_in_the_loop_until_one_has_taken_long() -> None:
+async def test_a_brief_job_runs_in_the_loop_until_one_has_taken_long() -> None:
     now = 0.0
 
     def where(takes: float = 0.0) -> int:
@@ -93,14 +83,10 @@ def test_a_brief_job_runs_in_the_loop_until_one_has_taken_long() -> None:
         now += takes
         return threading.get_ident()
 
-    async def many() -> list[bool]:
-        nonlocal now
-        worker = Worker[int](30.0, lambda: now)
-        lasting = (0.0, LONG, 1.0, 0.0)
-        here = [await worker.run(partial(where, seconds), brief=True) for seconds in lasting]
-        now += WARY_SECONDS
-        here += [await worker.run(where, brief=True), await worker.run(where)]
-        worker.close()
-        return [each == threading.get_ident() for each in here]
-
-    assert asyncio.run(many()) == [True, True, True, False, True, False]
+    worker = Worker[int](30.0, lambda: now)
+    lasting = (0.0, LONG, 1.0, 0.0)
+    here = [await worker.run(partial(where, seconds), brief=True) for seconds in lasting]
+    now += WARY_SECONDS
+    here += [await worker.run(where, brief=True), await worker.run(where)]
+    worker.close()
+    assert [each == threading.get_ident() for each in here] == [True, True, True, False, True, False]

@@ -200,17 +200,13 @@ def test_the_log_level_is_put(text: str, status: int, answer: str, levels: list[
 @pytest.mark.parametrize(
     ("healthz", "names"), [("", {"metrics server"}), ("127.0.0.1:0", {"healthz server", "metrics server"})]
 )
-def test_only_servers_with_an_address_run(healthz: str, names: set[str]) -> None:
+async def test_only_servers_with_an_address_run(healthz: str, names: set[str]) -> None:
     metrics = Metrics("nftables")
-
-    async def scenario() -> set[str]:
-        async with asyncio.TaskGroup() as tasks:
-            servers = ProxyServers(
-                tasks, _health(), metrics, Reporter(Engine((), "node", lambda *_: node_plan()), metrics, None, "node")
-            )
-            await servers.apply(Config(healthz_bind_address=healthz, metrics_bind_address="127.0.0.1:0"))
-            running = {task.get_name() for task in asyncio.all_tasks()}
-            servers.stop()
-        return running
-
-    assert {name for name in asyncio.run(scenario()) if name.endswith("server")} == names
+    async with asyncio.TaskGroup() as tasks:
+        servers = ProxyServers(
+            tasks, _health(), metrics, Reporter(Engine((), "node", lambda *_: node_plan()), metrics, None, "node")
+        )
+        await servers.apply(Config(healthz_bind_address=healthz, metrics_bind_address="127.0.0.1:0"))
+        running = {task.get_name() for task in asyncio.all_tasks()}
+        servers.stop()
+    assert {name for name in running if name.endswith("server")} == names

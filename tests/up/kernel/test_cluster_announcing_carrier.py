@@ -112,8 +112,8 @@ async def announcing(leases: Leases) -> AsyncIterator[Claims]:
         running.cancel()
 
 
-def test_a_machine_whose_interface_has_no_carrier_gives_its_addresses_up_at_once() -> None:
-    async def scenario(there: str) -> None:
+async def test_a_machine_whose_interface_has_no_carrier_gives_its_addresses_up_at_once() -> None:
+    with neighbour() as there:
         leases = Leases()
         async with announcing(leases) as claims:
             await leases.until_held(ADDRESS, "n1")
@@ -125,12 +125,9 @@ def test_a_machine_whose_interface_has_no_carrier_gives_its_addresses_up_at_once
             await leases.until_held(OWN, "n1")
             await until_it_knows(there, V4, hardware(), asks=True)
 
-    with neighbour() as there:
-        asyncio.run(scenario(there))
 
-
-def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_rules() -> None:
-    async def scenario() -> None:
+async def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_rules() -> None:
+    with neighbour():
         leases = Leases()
         leases.serves = False
         async with announcing(leases) as claims:
@@ -140,12 +137,9 @@ def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_rules()
             leases.serves = True
             await leases.until_held(ADDRESS, "n1")
 
-    with neighbour():
-        asyncio.run(scenario())
 
-
-def test_an_address_that_somebody_else_answers_for_is_announced_once_nobody_does() -> None:
-    async def scenario(there: str) -> None:
+async def test_an_address_that_somebody_else_answers_for_is_announced_once_nobody_does() -> None:
+    with neighbour() as there:
         leases = Leases()
         run(f"{there} ip addr add {V4}/24 dev far")
         async with announcing(leases):
@@ -154,9 +148,6 @@ def test_an_address_that_somebody_else_answers_for_is_announced_once_nobody_does
             run(f"{there} ip addr del {V4}/24 dev far")
             await leases.until(lambda: "AddressAnnounced" in leases.told)
             await until_it_knows(there, V4, hardware(), asks=True)
-
-    with neighbour() as there:
-        asyncio.run(scenario(there))
 
 
 def test_an_interface_that_another_one_has_replaced_is_begun_anew_with() -> None:

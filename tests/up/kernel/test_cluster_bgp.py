@@ -113,10 +113,12 @@ def test_places_where_programs_listen_are_seen() -> None:
 
 
 @pytest.mark.kernel
-def test_a_router_hears_of_a_gateway_while_haproxy_listens(folder: Path) -> None:
+async def test_a_router_hears_of_a_gateway_while_haproxy_listens(folder: Path) -> None:
     """The machine's BIRD announces an address from when something listens there, and withdraws it after that."""
+    with own_network():
+        run("ip link set lo up")
+        run("ip route add local 198.51.100.0/24 dev lo")
 
-    async def scenario() -> None:
         async def follow(emit: Callable[[Event], None]) -> None:
             emit(Listed(AnnounceKind.SERVICE, (gateways_service([{"port": 80}]).object,)))
             emit(Listed(AnnounceKind.SLICE, ()))
@@ -142,11 +144,6 @@ def test_a_router_hears_of_a_gateway_while_haproxy_listens(folder: Path) -> None
                 await until_told(there=True)
             await until_told(there=False)
             task.cancel()
-
-    with own_network():
-        run("ip link set lo up")
-        run("ip route add local 198.51.100.0/24 dev lo")
-        asyncio.run(scenario())
 
 
 def test_a_word_that_is_no_kind_is_told_and_the_flags_count() -> None:
@@ -235,14 +232,14 @@ class Here(Bird):
 
 @pytest.mark.kernel
 @pytest.mark.slow
-def test_a_router_spreads_over_the_machines_that_announce_and_forgets_those_that_do_not(folder: Path) -> None:
+async def test_a_router_spreads_over_the_machines_that_announce_and_forgets_those_that_do_not(folder: Path) -> None:
     async def until(holds: Callable[[str], bool]) -> None:
         async with asyncio.timeout(90):
             while not holds(table := await asyncio.to_thread(run, "ip route show proto bird")):
                 await asyncio.sleep(0.2)
                 assert table is not None
 
-    async def scenario(there: list[str]) -> None:
+    with segment(2) as there:
         (folder / "router").mkdir()
         router = Bird(folder / "router")
         await router.apply(ROUTER)
@@ -273,13 +270,10 @@ def test_a_router_spreads_over_the_machines_that_announce_and_forgets_those_that
             speakers[0].cancel()
         await router.end()
 
-    with segment(2) as there:
-        asyncio.run(scenario(there))
-
 
 @pytest.mark.kernel
-def test_what_bird_does_not_take_is_told_and_the_configuration_before_stays(folder: Path) -> None:
-    async def scenario() -> None:
+async def test_what_bird_does_not_take_is_told_and_the_configuration_before_stays(folder: Path) -> None:
+    with own_network():
         bird = Bird(folder)
         with pytest.raises(VipwireError, match=r"BIRD does not start: .*syntax error"):
             await bird.apply("nonsense;\n")
@@ -292,9 +286,6 @@ def test_what_bird_does_not_take_is_told_and_the_configuration_before_stays(fold
         await left.end()
         assert not await bird.answers()
         await bird.end()
-
-    with own_network():
-        asyncio.run(scenario())
 
 
 def test_one_router_id_is_needed(tmp_path: Path) -> None:

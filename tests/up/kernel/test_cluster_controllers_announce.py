@@ -61,21 +61,17 @@ async def ask(there: str, address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [V4, V6])
-def test_a_neighbour_that_knows_another_one_is_told(address: str) -> None:
-    async def scenario(there: str) -> None:
-        with contextlib.closing(Announcer("near")) as announcer:
-            run(f"{there} ip neigh replace {address} lladdr {WRONG} dev far nud stale")
-            assert WRONG in table(there, address)
-            announcer.tell(announcer.speak_for([address]))
-            await until_it_knows(there, address, hardware())
-
-    with neighbour() as there:
-        asyncio.run(scenario(there))
+async def test_a_neighbour_that_knows_another_one_is_told(address: str) -> None:
+    with neighbour() as there, contextlib.closing(Announcer("near")) as announcer:
+        run(f"{there} ip neigh replace {address} lladdr {WRONG} dev far nud stale")
+        assert WRONG in table(there, address)
+        announcer.tell(announcer.speak_for([address]))
+        await until_it_knows(there, address, hardware())
 
 
 @pytest.mark.parametrize("address", [V4, V6])
-def test_a_neighbour_that_asks_is_answered_while_the_address_is_ours(address: str) -> None:
-    async def scenario(there: str) -> None:
+async def test_a_neighbour_that_asks_is_answered_while_the_address_is_ours(address: str) -> None:
+    with neighbour() as there:
         loop = asyncio.get_running_loop()
         with contextlib.closing(Announcer("near")) as announcer:
             announcer.listen(loop)
@@ -88,9 +84,6 @@ def test_a_neighbour_that_asks_is_answered_while_the_address_is_ours(address: st
             for each in announcer.sockets:
                 loop.remove_reader(each)
 
-    with neighbour() as there:
-        asyncio.run(scenario(there))
-
 
 def test_an_interface_that_is_not_there_is_said() -> None:
     with pytest.raises(ConfigError, match="--announce-interface nowhere: no interface with this name"):
@@ -98,59 +91,53 @@ def test_an_interface_that_is_not_there_is_said() -> None:
 
 
 @pytest.mark.parametrize("address", [V4, V6])
-def test_another_machine_that_has_an_address_of_ours_is_heard(address: str) -> None:
+async def test_another_machine_that_has_an_address_of_ours_is_heard(address: str) -> None:
     code = (
         f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
     )
-
-    async def scenario(there: str) -> None:
-        heard: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
-
-        def claimed(whose: bytes, hardware: bytes) -> None:
-            if not heard.done():
-                heard.set_result((whose, hardware))
-
-        with contextlib.closing(Announcer("near", claimed)) as announcer:
-            announcer.listen(asyncio.get_running_loop())
-            announcer.tell(announcer.speak_for([V4, V6]))
-            while not heard.done():
-                other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
-                await other.wait()
-            whose, hardware = heard.result()
-            assert whose == ipaddress.ip_address(address).packed
-            assert hardware.hex(":") == run(f"{there} ip -br link show far").split()[2]
-
     with neighbour() as there:
-        asyncio.run(asyncio.wait_for(scenario(there), 60))
+        async with asyncio.timeout(60):
+            heard: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+
+            def claimed(whose: bytes, hardware: bytes) -> None:
+                if not heard.done():
+                    heard.set_result((whose, hardware))
+
+            with contextlib.closing(Announcer("near", claimed)) as announcer:
+                announcer.listen(asyncio.get_running_loop())
+                announcer.tell(announcer.speak_for([V4, V6]))
+                while not heard.done():
+                    other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
+                    await other.wait()
+                whose, hardware = heard.result()
+                assert whose == ipaddress.ip_address(address).packed
+                assert hardware.hex(":") == run(f"{there} ip -br link show far").split()[2]
 
 
 @pytest.mark.parametrize("address", [V4, V6])
-def test_an_address_that_is_handed_on_is_answered_for_until_its_next_owner_is_heard(address: str) -> None:
+async def test_an_address_that_is_handed_on_is_answered_for_until_its_next_owner_is_heard(address: str) -> None:
     """A question between the two owners would be repeated a second later: so long a new client would wait."""
     code = (
         f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
     )
-
-    async def scenario(there: str) -> None:
-        heard: list[bytes] = []
-        loop = asyncio.get_running_loop()
-        with contextlib.closing(Announcer("near", lambda whose, _: heard.append(whose))) as announcer:
-            announcer.listen(loop)
-            announcer.speak_for([V4, V6])
-            announcer.hand_on([address])
-            await until_it_knows(there, address, hardware(), asks=True)
-            other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
-            await announcer.wait_until_released()
-            await other.wait()
-            run(f"{there} ip neigh flush dev far")
-            await ask(there, address)
-            assert hardware() not in table(there, address)
-            assert not heard
-            for each in announcer.sockets:
-                loop.remove_reader(each)
-
     with neighbour() as there:
-        asyncio.run(asyncio.wait_for(scenario(there), 60))
+        async with asyncio.timeout(60):
+            heard: list[bytes] = []
+            loop = asyncio.get_running_loop()
+            with contextlib.closing(Announcer("near", lambda whose, _: heard.append(whose))) as announcer:
+                announcer.listen(loop)
+                announcer.speak_for([V4, V6])
+                announcer.hand_on([address])
+                await until_it_knows(there, address, hardware(), asks=True)
+                other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
+                await announcer.wait_until_released()
+                await other.wait()
+                run(f"{there} ip neigh flush dev far")
+                await ask(there, address)
+                assert hardware() not in table(there, address)
+                assert not heard
+                for each in announcer.sockets:
+                    loop.remove_reader(each)
 
 
 def test_an_address_that_is_handed_on_is_free_for_who_probes() -> None:

@@ -35,8 +35,9 @@ async def serves_as(here: Up, folder: Path, address: str) -> None:
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0"])  # the two ways that an endpoint has a Node's address
-def test_an_address_that_changes_is_followed_and_one_that_stays_is_kept(tmp_path: Path, bind: str) -> None:
-    async def scenario() -> None:
+async def test_an_address_that_changes_is_followed_and_one_that_stays_is_kept(tmp_path: Path, bind: str) -> None:
+    with own_network():
+        run(f"ip addr add {FIRST}/32 dev lo")
         async with up(tmp_path, node="n1", address=bind, node_seconds=2) as here:
             await serves_as(here, tmp_path, FIRST)
             run(f"ip addr add {LOWER}/32 dev lo")
@@ -51,7 +52,3 @@ def test_an_address_that_changes_is_followed_and_one_that_stays_is_kept(tmp_path
             run(f"ip addr del {SECOND}/32 dev lo")  # for a moment it has none: the last one stays
             run(f"ip addr add {FIRST}/32 dev lo")
             await serves_as(here, tmp_path, FIRST)
-
-    with own_network():
-        run(f"ip addr add {FIRST}/32 dev lo")
-        asyncio.run(scenario())

@@ -1,6 +1,5 @@
 """`vipwire up` whole, on a node of a lab: kubectl in, real packets out; health checks, announcements, kill -9."""
 
-import asyncio
 import base64
 import json
 import os
@@ -149,11 +148,10 @@ def test_neighbours_are_told_of_a_load_balancers_address_and_led_to_it(cluster: 
         cluster.until(CLIENT, entry["ip"], {""})
 
 
-def test_the_page_shows_what_is_announced_here_while_it_is(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_page_shows_what_is_announced_here_while_it_is(cluster: Cluster, tmp_path: Path) -> None:
     cluster.applied("shown", 8104, type="LoadBalancer")
     marks = "[...document.querySelectorAll('.front .badge')].map((each) => each.textContent).join()"
-
-    async def story() -> None:
+    with cluster.lab.inside(NODE):
         async with chromium() as page:
             await page.go(f"http://{VIEW}/#service/default/shown")
             await page.until(f"{marks} === 'announced here on eth0'")
@@ -163,9 +161,6 @@ def test_the_page_shows_what_is_announced_here_while_it_is(cluster: Cluster, tmp
             await page.until(f"{marks} === ''")
             cluster.here.kubectl("label", f"node/{NODE}", f"{label}-")
             assert page.complaints == []
-
-    with cluster.lab.inside(NODE):
-        asyncio.run(story())
     cluster.here.kubectl("delete", "service", "shown")
 
 

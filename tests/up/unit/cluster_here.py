@@ -12,14 +12,14 @@ import dataclasses
 import io
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.fakes.coroutine_tests import Test, runs_in
+from tests.fakes.coroutine_tests import CoroutineTest, runs_in
 
 from vipwire.http_server.exchange import Exchange
 from vipwire.http_server.server import Serving
@@ -185,14 +185,6 @@ def service(name: str = "", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports} | spec}
 
 
-def play(folder: Path, scenario: Callable[[Here], Awaitable[None]], **settings: Any) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(120), cluster(folder, **settings) as here:
-            await scenario(here)
-
-    asyncio.run(run())
-
-
-def in_cluster(**settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
+def in_cluster(**settings: Any) -> Callable[[CoroutineTest], CoroutineTest]:
     """Run the decorated test in its own cluster."""
-    return runs_in(lambda folder, scenario: play(folder, scenario, **settings))
+    return runs_in(lambda folder: cluster(folder, **settings))

@@ -1,13 +1,14 @@
 """A cluster with its controllers: `cluster_here` with allocation and the other controllers."""
 
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.coroutine_tests import Test, runs_in
-from tests.up.unit.cluster_here import START, Here, play
+from tests.fakes.coroutine_tests import CoroutineTest, runs_in
+from tests.up.unit.cluster_here import START, Here, cluster
 
 from vipwire_up.api.admission import Admission
 from vipwire_up.controllers.allocation.addresses import Addresses
@@ -39,27 +40,21 @@ def clock() -> datetime:
     return START.astimezone(UTC)
 
 
-def play_allocating(
-    folder: Path,
-    scenario: Callable[[Here], Awaitable[None]],
-    *cidrs: str,
-    ports: Range = NODE_PORTS,
-    start: bool = True,
-) -> None:
-    """Run a cluster that allocates from a ServiceCIDR, for a scenario."""
-
-    async def prepared(here: Here) -> None:
+@contextlib.asynccontextmanager
+async def allocating_cluster(
+    folder: Path, *cidrs: str, ports: Range = NODE_PORTS, start: bool = True
+) -> AsyncIterator[Here]:
+    """Run a cluster that allocates from a ServiceCIDR."""
+    async with cluster(folder, make_hooks=allocation(ports)) as here:
         if start:
             body = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs or ("10.96.0.0/24",)}}
             await here.post(CIDRS, body)
-        await scenario(here)
-
-    play(folder, prepared, make_hooks=allocation(ports))
+        yield here
 
 
-def allocating(*cidrs: str, **settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
+def allocating(*cidrs: str, **settings: Any) -> Callable[[CoroutineTest], CoroutineTest]:
     """Run the decorated test in its own cluster that allocates from a ServiceCIDR."""
-    return runs_in(lambda folder, scenario: play_allocating(folder, scenario, *cidrs, **settings))
+    return runs_in(lambda folder: allocating_cluster(folder, *cidrs, **settings))
 
 
 async def items(here: Here, path: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,13 +76,6 @@ class Engine:
                 yield store
             finally:
                 task.cancel()
-
-    def play(self, scenario: Callable[[Store], Awaitable[None]], *, keep: int = 10_000) -> None:
-        async def run() -> None:
-            async with asyncio.timeout(120), self.open(keep=keep) as store:
-                await scenario(store)
-
-        asyncio.run(run())
 
 
 def key(name: str, resource: str = "things") -> Key:

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, cluster, in_cluster, service
 from tests.up.unit.controllers_here import items
 
 from vipwire.config.flags import build_config, parse_flags
@@ -33,17 +33,14 @@ async def test_events_about_the_service(here: Here) -> None:
     assert {each["involvedObject"]["name"] for each in told} == {"web"}
 
 
-def test_the_page_learns_which_addresses_are_announced(tmp_path: Path) -> None:
+async def test_the_page_learns_which_addresses_are_announced(tmp_path: Path) -> None:
     config = build_config(parse_flags([f"--state-dir={tmp_path}", "--nodeport-addresses=primary"])).config
-
-    async def scenario(here: Here) -> None:
+    async with cluster(tmp_path) as here:
         announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock, config)
         announced.began([bytes((192, 0, 2, 7)), bytes((192, 0, 2, 8))])
         announced.record_other_claim(bytes((192, 0, 2, 7)), HARDWARE)
         announced.record_in_use("192.0.2.9", HARDWARE)
         announced.record_end(["192.0.2.8", "192.0.2.10"])
-
-    play(tmp_path, scenario)
     assert read_announced(announced_file(str(tmp_path))) == {
         "192.0.2.7": AnnouncedAddress("near", other="02:00:00:00:00:99"),
         "192.0.2.9": AnnouncedAddress("near", here=False, other="02:00:00:00:00:99"),

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.authority import authority
-from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, cluster, in_cluster, service
 
 from vipwire.http_server.exchange import Exchange, Reply
 from vipwire.http_server.room import Room
@@ -158,34 +158,32 @@ def test_the_limit_of_files_bounds_connections() -> None:
     assert low.one_address < low.connections
 
 
-def test_no_free_file_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(here: Here) -> None:
-        await here.send("GET", "/version")
-        fill: list[int] = []
-        clients = [socket.socket() for _ in range(20)]
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        port = int(here.url.rpartition(":")[2])
-        highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
-            with contextlib.suppress(OSError):
-                while True:
-                    fill.append(os.dup(0))  # holes below
-            for client in clients:
-                client.settimeout(5)
-                client.connect(("127.0.0.1", port))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.Event().wait(), 1.0)  # it tries again, five times a second
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            for number in fill:
-                os.close(number)
-        assert (await here.send("GET", "/version"))[0] == 200
-        for client in clients:
-            client.close()
-
+async def test_no_free_file_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        play(tmp_path, scenario)
+        async with cluster(tmp_path) as here:
+            await here.send("GET", "/version")
+            fill: list[int] = []
+            clients = [socket.socket() for _ in range(20)]
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            port = int(here.url.rpartition(":")[2])
+            highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+                with contextlib.suppress(OSError):
+                    while True:
+                        fill.append(os.dup(0))  # holes below
+                for client in clients:
+                    client.settimeout(5)
+                    client.connect(("127.0.0.1", port))
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(asyncio.Event().wait(), 1.0)  # it tries again, five times a second
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                for number in fill:
+                    os.close(number)
+            assert (await here.send("GET", "/version"))[0] == 200
+            for client in clients:
+                client.close()
     assert [record.getMessage() for record in caplog.records] == ["cannot accept connections"]
 
 
@@ -287,17 +285,15 @@ async def test_bodies_that_are_not_even_begun(here: Here, lines: tuple[str, ...]
 
 
 @pytest.mark.parametrize("kind", ["yaml", "json"])
-def test_reviews_are_refused_to_nobody_before_they_are_read(tmp_path: Path, kind: str) -> None:
-    async def scenario(here: Here) -> None:
+async def test_reviews_are_refused_to_nobody_before_they_are_read(tmp_path: Path, kind: str) -> None:
+    async with cluster(tmp_path) as named:
+        here = Anonymous.of(named)  # `nobody` has a name there: who is known and may do nothing gets an answer
         path, body = "/apis/authentication.k8s.io/v1/selfsubjectreviews", b"- [" + b"a, " * 350_000 + b"a]"
         code, status = await here.send("POST", path, body, user="nobody", Content_Type=f"application/{kind}")
         assert code in (401, 403)
         assert status["kind"] == "Status"
         code, status = await here.send("POST", path, body, user="view", Content_Type=f"application/{kind}")
         assert (code, status["message"]) == (413, "Request entity too large: limit is 65536")
-
-    # `nobody` has a name here: a question of who is known, and may do nothing, is answered
-    play(tmp_path, lambda here: scenario(Anonymous.of(here)))
 
 
 class Anonymous(Here):
@@ -493,18 +489,15 @@ async def test_warnings_are_one_line_each_and_few(here: Here) -> None:
 @pytest.mark.parametrize(
     "sent", [b"G\x00T / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000]
 )
-def test_what_is_no_http_is_refused_without_a_word_in_the_log(
+async def test_what_is_no_http_is_refused_without_a_word_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 1) as (stream,):
+    with caplog.at_level(logging.INFO):
+        async with cluster(tmp_path) as here, opened(here, 1) as (stream,):
             stream[1].write(sent + b"\r\n\r\n")
             said = await ended(stream)
             assert said.startswith(b"HTTP/1.")
             assert json.loads(said.partition(b"\r\n\r\n")[2])["kind"] == "Status"
-
-    with caplog.at_level(logging.INFO):
-        play(tmp_path, scenario)
     assert caplog.records == []
 
 

@@ -164,16 +164,12 @@ def test_each_row_is_another_one() -> None:
     assert len({row.text for row in ROWS}) == len(ROWS)
 
 
-def test_what_is_stored_is_stored_the_same_again(outcomes: dict[str, Outcome], tmp_path: Path) -> None:
+async def test_what_is_stored_is_stored_the_same_again(outcomes: dict[str, Outcome], tmp_path: Path) -> None:
     """Defaults are filled in once: an object that was accepted is accepted, and comes out as it went in."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as here:
-            for row in ROWS:
-                if stored := outcomes[row.text].stored:
-                    assert await _again(here, row.resource, stored) == stored, row.text
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as here:
+        for row in ROWS:
+            if stored := outcomes[row.text].stored:
+                assert await _again(here, row.resource, stored) == stored, row.text
 
 
 async def _again(here: Here, resource: Resource, stored: Object) -> Object:

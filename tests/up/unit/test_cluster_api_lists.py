@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import SERVICES, START, Here, in_cluster, play, service
+from tests.up.unit.cluster_here import SERVICES, START, Here, cluster, in_cluster, service
 
 from vipwire_up.api.answers.form import Representation, show_list
 from vipwire_up.api.kinds.catalogue import RESOURCES
@@ -196,8 +196,9 @@ FIELDS = {
 """Besides metadata.name and metadata.namespace."""
 
 
-def test_the_fields_that_can_be_asked_for(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
+async def test_the_fields_that_can_be_asked_for(tmp_path: Path) -> None:
+    assert {each.kind: set(each.fields) for each in RESOURCES if each.fields} == FIELDS
+    async with cluster(tmp_path) as here:
         for resource in RESOURCES:
             place = "/namespaces/default" if resource.namespaced else ""
             path = f"{resource.base}{place}/{resource.plural}?fieldSelector="
@@ -206,9 +207,6 @@ def test_the_fields_that_can_be_asked_for(tmp_path: Path) -> None:
                 assert (await here.send("GET", f"{path}{field}%3Dx"))[0] == 200, (resource.kind, field)
             code, status = await here.send("GET", f"{path}spec.other%3Dx")
             assert (code, status["message"]) == (400, "field label not supported: spec.other")
-
-    assert {resource.kind: set(resource.fields) for resource in RESOURCES if resource.fields} == FIELDS
-    play(tmp_path, scenario)
 
 
 def test_large_objects_of_a_list_are_passed_on_as_they_are_stored() -> None:

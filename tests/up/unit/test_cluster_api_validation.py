@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import Here, in_cluster, play
+from tests.up.unit.cluster_here import Here, cluster, in_cluster
 
 from vipwire_up.api.objects.quantity import MOST, read_quantity, written
 
@@ -98,23 +98,19 @@ async def test_a_grace_period_of_any_length_ends_at_a_time(here: Here, seconds: 
         ("1e3", "1e3"),
     ],
 )
-def test_amounts_without_end_are_capped(tmp_path: Path, sent: str, stored: str) -> None:
-    async def scenario(here: Here) -> None:
+async def test_amounts_without_end_are_capped(tmp_path: Path, sent: str, stored: str) -> None:
+    assert written(stored) == stored
+    async with cluster(tmp_path) as here:
         made = await here.post(PODS, pod({"resources": {"limits": {"cpu": sent}}}))
         assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": stored}
 
-    assert written(stored) == stored
-    play(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("text", ["", "NaN", "inf", "1e", "Gi", "1 Gi", "1" * 300, "\u0661", "--1", "0x1"])
-def test_what_is_no_amount(tmp_path: Path, text: str) -> None:
-    async def scenario(here: Here) -> None:
+async def test_what_is_no_amount(tmp_path: Path, text: str) -> None:
+    assert read_quantity(text) is None
+    async with cluster(tmp_path) as here:
         code, _ = await here.send("POST", PODS, pod({"resources": {"limits": {"cpu": text}}}))
         assert code == 400
-
-    assert read_quantity(text) is None
-    play(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("port", [1 << 31, 80.5, -(1 << 40)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, service
-from tests.up.unit.controllers_here import CIDRS, IPS, allocating, items, listed_names, play_allocating
+from tests.up.unit.controllers_here import CIDRS, IPS, allocating, allocating_cluster, items, listed_names
 
 from vipwire_up.controllers.allocation.ranges import address_range, port_range
 
@@ -213,16 +213,11 @@ async def test_what_is_not_written_takes_nothing(here: Here) -> None:
         await here.post(SERVICES, service(type="NodePort"))
 
 
-def test_a_new_start_knows_what_is_taken(tmp_path: Path) -> None:
+async def test_a_new_start_knows_what_is_taken(tmp_path: Path) -> None:
     port, address = 30005, "10.96.0.7"
     ports = [{"port": 80, "nodePort": port}]
-
-    async def first(here: Here) -> None:
+    async with allocating_cluster(tmp_path) as here:
         await here.post(SERVICES, service("web", type="NodePort", ports=ports, clusterIP=address))
-
-    async def second(here: Here) -> None:
+    async with allocating_cluster(tmp_path, start=False) as here:
         assert (await here.send("POST", SERVICES, service("a", type="NodePort", ports=ports)))[0] == 422
         assert (await here.send("POST", SERVICES, service("b", clusterIP=address)))[0] == 422
-
-    play_allocating(tmp_path, first)
-    play_allocating(tmp_path, second, start=False)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from tests.up.unit.cluster_here import SERVICES, USERS, Here
-from tests.up.unit.controllers_here import PODS, SLICES, items, listed_names, play_allocating
+from tests.up.unit.cluster_here import SERVICES, USERS
+from tests.up.unit.controllers_here import PODS, SLICES, allocating_cluster, items, listed_names
 
 from vipwire.cli.main import main
 from vipwire.errors import ConfigError, VipwireError
@@ -49,8 +49,11 @@ def kubeconfig(folder: Path, url: str) -> Path:
     return path
 
 
-def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(here: Here) -> None:
+async def test_one_line_makes_a_service_and_another_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
+    async with allocating_cluster(tmp_path) as here:
         config = load_access(kubeconfig(tmp_path, here.url))
         made = await expose(config, Wanted("web", "default", 80, TWO))
         assert [line.partition(": ")[2] for line in reached_at(made)] == [f"{made['spec']['clusterIP']}:80"]
@@ -68,12 +71,12 @@ def test_one_line_makes_a_service_and_another_changes_it(tmp_path: Path, monkeyp
         with pytest.raises(VipwireError, match='namespaces "none" not found'):
             await expose(config, Wanted("web", "none", 80, TWO))
 
+
+async def test_a_target_on_a_machine_of_the_cluster_names_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
-    play_allocating(tmp_path, scenario)
-
-
-def test_a_target_on_a_machine_of_the_cluster_names_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(here: Here) -> None:
+    async with allocating_cluster(tmp_path) as here:
         config, wanted = load_access(kubeconfig(tmp_path, here.url)), Wanted("web", "default", 80, TWO, check="tcp")
         await expose(config, wanted)
         assert [each["spec"].get("nodeName", "") for each in await items(here, PODS)] == ["", ""]
@@ -90,14 +93,12 @@ def test_a_target_on_a_machine_of_the_cluster_names_its_node(tmp_path: Path, mon
         (found,) = await items(here, SLICES)
         assert [each.get("nodeName", "") for each in found["endpoints"]] == ["n1", "n2"]
 
-    monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
-    play_allocating(tmp_path, scenario)
 
-
-def test_clients_may_be_kept_to_the_machine_that_they_come_to(
+async def test_clients_may_be_kept_to_the_machine_that_they_come_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(here: Here) -> None:
+    monkeypatch.setitem(USERS, "nobody", USERS["admin"])
+    async with allocating_cluster(tmp_path) as here:
         config = load_access(kubeconfig(tmp_path, here.url))
         wanted = Wanted("web", "default", 80, TWO, "LoadBalancer", check="tcp", check_seconds=1, policy="Local")
         with pytest.raises(ConfigError, match="Local: none of --to is an address of a machine"):
@@ -111,21 +112,16 @@ def test_clients_may_be_kept_to_the_machine_that_they_come_to(
         made = await expose(config, Wanted("web", "default", 80, TWO, "LoadBalancer", check="tcp"))
         assert made["spec"]["externalTrafficPolicy"] == "Cluster"
 
+
+async def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(USERS, "nobody", USERS["admin"])
-    play_allocating(tmp_path, scenario)
-
-
-def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(here: Here) -> None:
+    async with allocating_cluster(tmp_path) as here:
         config = load_access(kubeconfig(tmp_path, here.url))
         wanted = Wanted("web", "default", 80, TWO, type="LoadBalancer")
         alone = list(reached_at(await expose(config, wanted)))
         assert alone[-1].startswith("default/web: no load balancer has assigned an address yet")
         await Balancers(here.registry, [ip_network("198.51.100.7/32")]).step()
         assert list(reached_at(await expose(config, wanted))) == [alone[0], "default/web: 198.51.100.7:80", alone[1]]
-
-    monkeypatch.setitem(USERS, "nobody", USERS["admin"])
-    play_allocating(tmp_path, scenario)
 
 
 def test_the_api_server_is_the_one_that_was_said_or_kubectls_or_our_own(

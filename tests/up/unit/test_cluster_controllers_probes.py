@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.up.unit.cluster_here import START, Here, play
+from tests.up.unit.cluster_here import START, Here, cluster
 from tests.up.unit.controllers_here import PODS, items
 from tests.up.unit.up_here import up
 
@@ -39,8 +40,8 @@ def pod(address: str = "127.0.0.1", probe: dict[str, Any] | None = None, port: i
     return {"metadata": meta, "spec": {"containers": [container]}}
 
 
-def play_workloads(folder: Path, scenario: Any) -> None:
-    play(folder, scenario, hooks=(Workloads(clock),))
+def workloads(folder: Path) -> AbstractAsyncContextManager[Here]:
+    return cluster(folder, hooks=(Workloads(clock),))
 
 
 def ready(value: dict[str, Any]) -> list[str]:
@@ -48,16 +49,14 @@ def ready(value: dict[str, Any]) -> list[str]:
     return [each["status"] for each in conditions if each["type"] == "Ready"]
 
 
-def test_a_pod_with_an_address_runs_there(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
+async def test_a_pod_with_an_address_runs_there(tmp_path: Path) -> None:
+    async with workloads(tmp_path) as here:
         made = await here.post(PODS, pod("10.0.0.5, fd00:0::5"))
         assert made["status"]["podIPs"] == [{"ip": "10.0.0.5"}, {"ip": "fd00::5"}]
         assert (made["status"]["phase"], ready(made)) == ("Running", ["True"])
         body = {"metadata": {"annotations": {"vipwire.io/address": "10.0.0.6"}}}
         code, moved = await here.send("PATCH", f"{PODS}/web-1", body, patch="merge-patch+json")
         assert (code, moved["status"]["podIP"]) == (200, "10.0.0.6")
-
-    play_workloads(tmp_path, scenario)
 
 
 def test_a_pod_has_the_conditions_that_a_kubelet_writes() -> None:
@@ -83,13 +82,11 @@ def test_a_pod_has_the_conditions_that_a_kubelet_writes() -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", "", "10.0.0.1,10.0.0.2"])
-def test_a_wrong_address_is_refused(tmp_path: Path, text: str) -> None:
-    async def scenario(here: Here) -> None:
+async def test_a_wrong_address_is_refused(tmp_path: Path, text: str) -> None:
+    async with workloads(tmp_path) as here:
         code, status = await here.send("POST", PODS, pod(text))
         assert code == 422
         assert "metadata.annotations[vipwire.io/address]" in status["message"]
-
-    play_workloads(tmp_path, scenario)
 
 
 def test_answers_count_in_rows() -> None:
@@ -154,43 +151,37 @@ async def until_ready(here: Here, state: str) -> None:
         await here.store.wait_for_revision(known + 1)
 
 
-def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(local_probes(here.registry).run())
-            async with answering(200) as port:
-                probe = {"httpGet": {"port": port, "path": "/healthz"}}
-                made = await here.post(PODS, pod(probe=probe))
-                assert ready(made) == ["False"]
-                await until_ready(here, "True")
-            await until_ready(here, "False")
+async def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_path: Path) -> None:
+    async with workloads(tmp_path) as here, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(local_probes(here.registry).run())
+        async with answering(200) as port:
+            probe = {"httpGet": {"port": port, "path": "/healthz"}}
+            made = await here.post(PODS, pod(probe=probe))
+            assert ready(made) == ["False"]
+            await until_ready(here, "True")
+        await until_ready(here, "False")
+        known = here.store.revision
+        while not (events := await items(here, "/api/v1/namespaces/default/events")):
+            await here.store.wait_for_revision(known + 1)
             known = here.store.revision
-            while not (events := await items(here, "/api/v1/namespaces/default/events")):
-                await here.store.wait_for_revision(known + 1)
-                known = here.store.revision
-            assert events[0]["reason"] == "Unhealthy"
-            assert "Readiness probe failed: web:" in events[0]["message"]
-            running.cancel()
-
-    play_workloads(tmp_path, scenario)
+        assert events[0]["reason"] == "Unhealthy"
+        assert "Readiness probe failed: web:" in events[0]["message"]
+        running.cancel()
 
 
-def test_commands_are_not_run_unless_allowed(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(local_probes(here.registry).run())
-            mark = tmp_path / "mark"
-            await here.post(PODS, pod(probe={"exec": {"command": ["touch", str(mark)]}}))
-            while True:
-                known = here.store.revision
-                _, value = await here.send("GET", f"{PODS}/web-1")
-                if NO_COMMANDS in str(value["status"]):
-                    break
-                await here.store.wait_for_revision(known + 1)
-            assert not mark.exists()
-            running.cancel()
-
-    play_workloads(tmp_path, scenario)
+async def test_commands_are_not_run_unless_allowed(tmp_path: Path) -> None:
+    async with workloads(tmp_path) as here, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(local_probes(here.registry).run())
+        mark = tmp_path / "mark"
+        await here.post(PODS, pod(probe={"exec": {"command": ["touch", str(mark)]}}))
+        while True:
+            known = here.store.revision
+            _, value = await here.send("GET", f"{PODS}/web-1")
+            if NO_COMMANDS in str(value["status"]):
+                break
+            await here.store.wait_for_revision(known + 1)
+        assert not mark.exists()
+        running.cancel()
 
 
 def placed(name: str, node: str, port: int) -> dict[str, Any]:
@@ -209,22 +200,17 @@ async def until_states(api: Here, /, **wanted: str) -> None:
         await api.store.wait_for_revision(known + 1)
 
 
-def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with answering(200) as port, asyncio.TaskGroup() as tasks:
-            await Heartbeat(
-                LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES
-            ).declare()
-            for name, node in (("here", "n1"), ("there", "n2"), ("nowhere", "")):
-                await here.post(PODS, placed(name, node, port))
-            machine = tasks.create_task(local_probes(here.registry, Prober("n1")).run())
-            await until_states(here, here="True", there="False", nowhere="False")
-            machine.cancel()
-            elected = tasks.create_task(local_probes(here.registry).run())
-            await until_states(here, here="True", there="True", nowhere="True")
-            elected.cancel()
-
-    play_workloads(tmp_path, scenario)
+async def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: Path) -> None:
+    async with workloads(tmp_path) as here, answering(200) as port, asyncio.TaskGroup() as tasks:
+        await Heartbeat(LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES).declare()
+        for name, node in (("here", "n1"), ("there", "n2"), ("nowhere", "")):
+            await here.post(PODS, placed(name, node, port))
+        machine = tasks.create_task(local_probes(here.registry, Prober("n1")).run())
+        await until_states(here, here="True", there="False", nowhere="False")
+        machine.cancel()
+        elected = tasks.create_task(local_probes(here.registry).run())
+        await until_states(here, here="True", there="True", nowhere="True")
+        elected.cancel()
 
 
 async def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path: Path) -> None:
@@ -242,8 +228,8 @@ async def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path
             await asyncio.gather(running, return_exceptions=True)
 
 
-def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_probe(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
+async def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_probe(tmp_path: Path) -> None:
+    async with workloads(tmp_path) as here:
         heartbeat = Heartbeat(LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES)
         await heartbeat.declare()
         async with asyncio.TaskGroup() as tasks:
@@ -257,5 +243,3 @@ def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_prob
                 assert code == 200
                 await until_states(here, here="True", other="True")
             running.cancel()
-
-    play_workloads(tmp_path, scenario)

@@ -5,7 +5,6 @@ here: the requests below /vipwire.io/v1/, and the records in Secrets. Other requ
 a line has to keep it for earlier versions, and says so here.
 """
 
-import asyncio
 import base64
 import json
 import re
@@ -68,7 +67,7 @@ def shaped(text: str, token: str) -> str:
     return text.replace(token.partition(".")[0], "TOKEN")
 
 
-def test_what_machines_and_servers_say_is_what_earlier_versions_say(
+async def test_what_machines_and_servers_say_is_what_earlier_versions_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, answer = list[str](), Enrolment.answer
@@ -79,22 +78,19 @@ def test_what_machines_and_servers_say_is_what_earlier_versions_say(
         said.append(f"{user.name}: {path.rpartition('/')[2]} {sent} -> {shown(told)}")
         return told
 
-    async def scenario() -> tuple[str, str]:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            said.clear()
-            folder = Folder(tmp_path / "there")
-            member = await joining.join(folder, here.url, token, pinned, "n2")
-            await joining.sign(folder, folder.node, folder.access(here.url), "n2")
-            _, secret = await here.ask("GET", "/api/v1/namespaces/kube-system/secrets/vipwire-machine-n2")
-            await say_goodbye(folder, member)
-            await dismiss(admin(tmp_path / "up"), "n3")
-            await delete_token(admin(tmp_path / "up"), token, keep_machines=False)
-        rows = [(name, base64.b64decode(text).decode()) for name, text in sorted(secret["data"].items())]
-        given = sorted(f"{name}: {line}" for name, text in rows for line in text.splitlines())
-        return token, "\n".join((f"type: {secret['type']}", *given))
-
     monkeypatch.setattr(Enrolment, "answer", heard)
-    token, given = asyncio.run(scenario())
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        said.clear()
+        folder = Folder(tmp_path / "there")
+        member = await joining.join(folder, here.url, token, pinned, "n2")
+        await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+        _, secret = await here.ask("GET", "/api/v1/namespaces/kube-system/secrets/vipwire-machine-n2")
+        await say_goodbye(folder, member)
+        await dismiss(admin(tmp_path / "up"), "n3")
+        await delete_token(admin(tmp_path / "up"), token, keep_machines=False)
+    rows = [(name, base64.b64decode(text).decode()) for name, text in sorted(secret["data"].items())]
+    lines = sorted(f"{name}: {line}" for name, text in rows for line in text.splitlines())
+    given = "\n".join((f"type: {secret['type']}", *lines))
     assert shaped("\n".join(said), token) == SAID.strip()
     assert sorted(shaped(given, token).splitlines()) == sorted(GIVEN.strip().splitlines())

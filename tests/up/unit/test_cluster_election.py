@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import cluster
 
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import LEASES
@@ -37,11 +37,11 @@ def test_a_holder_is_quick_while_it_renews_in_time_and_careful_after_it_was_held
     assert found == [CAREFUL] * 4 + [QUICK] * 2 + [CAREFUL] * 2
 
 
-def test_another_takes_over_when_the_time_of_a_silent_holder_is_over(tmp_path: Path) -> None:
+async def test_another_takes_over_when_the_time_of_a_silent_holder_is_over(tmp_path: Path) -> None:
     async def leading(_: FencedRegistry) -> None:
         await asyncio.Event().wait()
 
-    async def scenario(here: Here) -> None:
+    async with cluster(tmp_path) as here:
         loop, careful, quick = asyncio.get_running_loop(), Pace(3, 2.0, 0.05), Pace(1, 0.9, 0.05)
         assert (await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}}))[0] == 201
         body: Object = {"metadata": {"name": NAME}}
@@ -55,5 +55,3 @@ def test_another_takes_over_when_the_time_of_a_silent_holder_is_over(tmp_path: P
             await until_it_lasts(here.registry, "next", quick.seconds)
             task.cancel()
         assert lease(here.registry)["holderIdentity"] == ""  # given back
-
-    play(tmp_path, scenario)

@@ -41,8 +41,8 @@ async def server(folder: Path, given: EtcdSettings | None) -> AsyncIterator[Up]:
         yield found
 
 
-def test_without_a_majority_old_reads_and_watches_go_on_and_writes_are_refused(tmp_path: Path) -> None:
-    async def scenario(etcd: Etcd) -> None:
+async def test_without_a_majority_old_reads_and_watches_go_on_and_writes_are_refused(tmp_path: Path) -> None:
+    with members(3) as etcd:
         async with server(tmp_path / "a", settings(etcd, prefix())) as found:
             assert (await found.ask("POST", MAPS, ONE))[0] == 201
             async with found.session.get(f"{found.url}{MAPS}?watch=1&resourceVersion=0") as watch:
@@ -58,9 +58,6 @@ def test_without_a_majority_old_reads_and_watches_go_on_and_writes_are_refused(t
                 seen = ""
                 while '"after"' not in seen:
                     seen = (await watch.content.readline()).decode()
-
-    with members(3) as etcd:
-        asyncio.run(scenario(etcd))
 
 
 async def refuses(found: Up) -> None:
@@ -81,38 +78,34 @@ async def refuses(found: Up) -> None:
     assert "[-]part-etcd failed" in ready
 
 
-def test_a_member_that_is_silent_is_left_for_another_one() -> None:
-    async def scenario(etcd: Etcd) -> None:
-        async with etcd_store(settings(etcd, prefix())) as store:
-            (first,) = await store.write(put("a", "one"))
-            etcd.processes[0].send_signal(signal.SIGSTOP)  # the one that is asked first
-            (second,) = await store.write(put("a", "two", first.revision))
-            assert store.read(key("a")) == second
-            await store.wait_for_newest()
-
+async def test_a_member_that_is_silent_is_left_for_another_one() -> None:
     with members(3) as etcd:
-        asyncio.run(asyncio.wait_for(scenario(etcd), 60))
+        async with asyncio.timeout(60):
+            async with etcd_store(settings(etcd, prefix())) as store:
+                (first,) = await store.write(put("a", "one"))
+                etcd.processes[0].send_signal(signal.SIGSTOP)  # the one that is asked first
+                (second,) = await store.write(put("a", "two", first.revision))
+                assert store.read(key("a")) == second
+                await store.wait_for_newest()
 
 
-def test_a_full_etcd_refuses_writes_and_goes_on_with_reads_and_deletions() -> None:
-    async def scenario(etcd: Etcd) -> None:
-        async with etcd_store(settings(etcd, prefix())) as store:
-            made: list[Record] = []
-
-            async def fill() -> None:
-                for number in range(100):
-                    made.extend(await store.write(put(f"n{number}", "x" * 400_000)))
-
-            with pytest.raises(StoreFullError, match=r"etcd: .*database space exceeded"):
-                await fill()
-            await store.wait_for_newest()
-            assert store.count("things") == len(made) > 3
-            await store.write(remove("n0", made[0].revision))
-            assert store.read(key("n0")) is None
-            assert text_of(store.read(key("n1"))) == "x" * 400_000
-
+async def test_a_full_etcd_refuses_writes_and_goes_on_with_reads_and_deletions() -> None:
     with members(1, "--quota-backend-bytes", str(4 << 20)) as etcd:
-        asyncio.run(asyncio.wait_for(scenario(etcd), 60))
+        async with asyncio.timeout(60):
+            async with etcd_store(settings(etcd, prefix())) as store:
+                made: list[Record] = []
+
+                async def fill() -> None:
+                    for number in range(100):
+                        made.extend(await store.write(put(f"n{number}", "x" * 400_000)))
+
+                with pytest.raises(StoreFullError, match=r"etcd: .*database space exceeded"):
+                    await fill()
+                await store.wait_for_newest()
+                assert store.count("things") == len(made) > 3
+                await store.write(remove("n0", made[0].revision))
+                assert store.read(key("n0")) is None
+                assert text_of(store.read(key("n1"))) == "x" * 400_000
 
 
 async def test_an_etcd_that_has_gone_back_is_read_again_and_its_watchers_are_told(one: Etcd) -> None:
@@ -170,7 +163,7 @@ def test_tls_that_fails_is_explained_by_the_certificate(tmp_path: Path) -> None:
             opened(etcd, old, tls.authority)
 
 
-def test_a_member_that_is_passed_over_is_named_while_the_others_answer(tmp_path: Path) -> None:
+async def test_a_member_that_is_passed_over_is_named_while_the_others_answer(tmp_path: Path) -> None:
     tls, good = certified(tmp_path / "etcd", now())
     other, _ = certified(tmp_path / "stranger", now())
     files = {"etcd-cafile": str(tls.authority), "etcd-certfile": str(good.certificate), "etcd-keyfile": str(good.key)}
@@ -182,22 +175,20 @@ def test_a_member_that_is_passed_over_is_named_while_the_others_answer(tmp_path:
             await asyncio.sleep(0.2)
             code, page = await found.ask("GET", "/readyz?verbose")
 
-    async def scenario(etcd: Etcd) -> None:
-        async with server(tmp_path / "a", settings(etcd, prefix(), **files)) as found:
-            await until_named(found, "[+]part-etcd ok\n")
-            named = f"[+]part-etcd ok, but skipping etcd at 127.0.0.1:{etcd.ports[2][0]}: "
-            etcd.stop(2)
-            pair = ("--cert-file", str(other.server.certificate), "--key-file", str(other.server.key))
-            etcd.start(2, *pair)
-            await until_named(found, f"{named}the certificate of 127.0.0.1:{etcd.ports[2][0]} is not valid")
-            etcd.stop(2)
-            await until_named(found, f"{named}failed to connect")
-            etcd.start(2)
-            await until_named(found, "[+]part-etcd ok\n")
-            assert (await found.ask("POST", MAPS, ONE))[0] == 201
-
     with members(3, tls=tls) as etcd:
-        asyncio.run(asyncio.wait_for(scenario(etcd), 120))
+        async with asyncio.timeout(120):
+            async with server(tmp_path / "a", settings(etcd, prefix(), **files)) as found:
+                await until_named(found, "[+]part-etcd ok\n")
+                named = f"[+]part-etcd ok, but skipping etcd at 127.0.0.1:{etcd.ports[2][0]}: "
+                etcd.stop(2)
+                pair = ("--cert-file", str(other.server.certificate), "--key-file", str(other.server.key))
+                etcd.start(2, *pair)
+                await until_named(found, f"{named}the certificate of 127.0.0.1:{etcd.ports[2][0]} is not valid")
+                etcd.stop(2)
+                await until_named(found, f"{named}failed to connect")
+                etcd.start(2)
+                await until_named(found, "[+]part-etcd ok\n")
+                assert (await found.ask("POST", MAPS, ONE))[0] == 201
 
 
 def test_users_and_passwords(one: Etcd, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, cluster, in_cluster, service
 
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
@@ -194,10 +194,9 @@ class Addresses:
         )
 
 
-def test_a_hook_changes_adds_refuses_and_is_taken_back(tmp_path: Path) -> None:
+async def test_a_hook_changes_adds_refuses_and_is_taken_back(tmp_path: Path) -> None:
     hook = Addresses()
-
-    async def scenario(here: Here) -> None:
+    async with cluster(tmp_path, hooks=(hook,)) as here:
         made = await here.post(SERVICES, service("web"))
         assert (made["spec"]["clusterIP"], await names(here)) == ("10.0.0.1", ["10.0.0.1"])
         assert (await here.send("POST", SERVICES, service("no")))[0] == 403
@@ -213,13 +212,10 @@ def test_a_hook_changes_adds_refuses_and_is_taken_back(tmp_path: Path) -> None:
         with pytest.raises(ApiError):
             here.registry.read(CONFIG_MAPS, "default", "again")
 
-    play(tmp_path, scenario, hooks=(hook,))
 
-
-def test_who_stops_waiting_for_a_write_does_not_take_it_back(tmp_path: Path) -> None:
+async def test_who_stops_waiting_for_a_write_does_not_take_it_back(tmp_path: Path) -> None:
     hook = Addresses()
-
-    async def scenario(here: Here) -> None:
+    async with cluster(tmp_path, hooks=(hook,)) as here:
         written = here.store.revision + 2
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(here.registry.create(SERVICE_KIND, "default", service("web"), Options()))
@@ -229,5 +225,3 @@ def test_who_stops_waiting_for_a_write_does_not_take_it_back(tmp_path: Path) -> 
         await here.store.wait_for_revision(written)
         assert (await here.send("GET", f"{SERVICES}/web"))[1]["spec"]["clusterIP"] == "10.0.0.1"
         assert hook.given == ["10.0.0.1"]
-
-    play(tmp_path, scenario, hooks=(hook,))

@@ -1,6 +1,5 @@
 """Joining a cluster: tokens, the authority's hash, certificates for machines, and what a machine may write."""
 
-import asyncio
 import dataclasses
 import datetime as dt
 import shutil
@@ -111,55 +110,49 @@ async def serves(folder: Folder, url: str, node: str) -> None:
         await Heartbeat(objects, node, [], lambda: dt.datetime.now(dt.UTC)).beat()  # noqa: TID251  # a machine's
 
 
-def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            folder = Folder(tmp_path / "there")
-            member = await joining.join(folder, here.url, token, pinned, "n2")
-            assert folder.member() == member == Member("n2", (here.url,))
-            assert [path for path in folder.path.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
-            async with RemoteObjects(folder.access(here.url), "test") as objects:
-                assert await objects.read(NODES, "", "n2") is not None
-                with pytest.raises(ApiError, match='User "system:node:n2" cannot write it'):
-                    await objects.create(NODES, "", {"metadata": {"name": "n3"}})
-                with pytest.raises(ApiError, match="forbidden"):
-                    await objects.list(SECRETS)
-            before = folder.node.certificate.read_bytes()
-            await joining.sign(folder, folder.node, folder.access(here.url), "n2")
-            assert folder.node.certificate.read_bytes() != before
-            with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
-                await joining.sign(folder, folder.node, folder.access(here.url), "n3")
-            await say_goodbye(folder, member)
-            assert (await here.ask("GET", "/api/v1/nodes/n2"))[0] == 404
-
-    asyncio.run(scenario())
+async def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        folder = Folder(tmp_path / "there")
+        member = await joining.join(folder, here.url, token, pinned, "n2")
+        assert folder.member() == member == Member("n2", (here.url,))
+        assert [path for path in folder.path.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
+        async with RemoteObjects(folder.access(here.url), "test") as objects:
+            assert await objects.read(NODES, "", "n2") is not None
+            with pytest.raises(ApiError, match='User "system:node:n2" cannot write it'):
+                await objects.create(NODES, "", {"metadata": {"name": "n3"}})
+            with pytest.raises(ApiError, match="forbidden"):
+                await objects.list(SECRETS)
+        before = folder.node.certificate.read_bytes()
+        await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+        assert folder.node.certificate.read_bytes() != before
+        with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
+            await joining.sign(folder, folder.node, folder.access(here.url), "n3")
+        await say_goodbye(folder, member)
+        assert (await here.ask("GET", "/api/v1/nodes/n2"))[0] == 404
 
 
-def test_a_machine_has_another_kubeconfig_for_its_ingress_controller(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            folder = Folder(tmp_path / "there")
-            await joining.join(folder, here.url, token, pinned, "n2")
-            await serves(folder, here.url, "n2")
-            folder.write_kubeconfigs(here.url)
-            assert folder.port() == int(here.url.rpartition(":")[2])
-            backend = {"service": {"name": "web", "port": {"number": 80}}}
-            spec = {"tls": [{"secretName": "cert"}], "defaultBackend": backend}
-            assert (await here.ask("POST", INGRESSES, {"metadata": {"name": "site"}, "spec": spec}))[0] == 201
-            for name in ("cert", "other"):
-                assert (await here.ask("POST", DEFAULT_SECRETS, {"metadata": {"name": name}}))[0] == 201
-            async with RemoteObjects(load_access(folder.ingress.kubeconfig), "test") as objects:
-                assert [each["metadata"]["name"] for each in await objects.list(SECRETS)] == ["cert"]
-                with pytest.raises(ApiError, match='User "ingress:n2" cannot list resource "nodes"'):
-                    await objects.list(NODES)
-            with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
-                await joining.sign(folder, folder.ingress, folder.access(here.url), "n3")
-            with pytest.raises(VipwireError, match='cannot get the certificate of Node "n2"'):
-                await joining.sign(folder, folder.ingress, access_by_token(here.url, token, authority(folder)), "n2")
-
-    asyncio.run(scenario())
+async def test_a_machine_has_another_kubeconfig_for_its_ingress_controller(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        folder = Folder(tmp_path / "there")
+        await joining.join(folder, here.url, token, pinned, "n2")
+        await serves(folder, here.url, "n2")
+        folder.write_kubeconfigs(here.url)
+        assert folder.port() == int(here.url.rpartition(":")[2])
+        backend = {"service": {"name": "web", "port": {"number": 80}}}
+        spec = {"tls": [{"secretName": "cert"}], "defaultBackend": backend}
+        assert (await here.ask("POST", INGRESSES, {"metadata": {"name": "site"}, "spec": spec}))[0] == 201
+        for name in ("cert", "other"):
+            assert (await here.ask("POST", DEFAULT_SECRETS, {"metadata": {"name": name}}))[0] == 201
+        async with RemoteObjects(load_access(folder.ingress.kubeconfig), "test") as objects:
+            assert [each["metadata"]["name"] for each in await objects.list(SECRETS)] == ["cert"]
+            with pytest.raises(ApiError, match='User "ingress:n2" cannot list resource "nodes"'):
+                await objects.list(NODES)
+        with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
+            await joining.sign(folder, folder.ingress, folder.access(here.url), "n3")
+        with pytest.raises(VipwireError, match='cannot get the certificate of Node "n2"'):
+            await joining.sign(folder, folder.ingress, access_by_token(here.url, token, authority(folder)), "n2")
 
 
 async def refused(folder: Folder, url: str) -> list[int]:
@@ -177,176 +170,151 @@ async def refused(folder: Folder, url: str) -> list[int]:
 
 @pytest.mark.attack
 @pytest.mark.parametrize("by_admin", [False, True])
-def test_who_has_left_is_refused_until_it_joins_again(tmp_path: Path, *, by_admin: bool) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            folder, kept = Folder(tmp_path / "there"), Folder(tmp_path / "kept")
-            member = await joining.join(folder, here.url, token, pinned, "n2")
-            await serves(folder, here.url, "n2")
-            shutil.copytree(folder.path, kept.path)
-            other = Folder(tmp_path / "other")
-            await joining.join(other, here.url, token, pinned, "n3")
-            await serves(other, here.url, "n3")
-            await (dismiss(admin(tmp_path / "up"), "n2") if by_admin else say_goodbye(folder, member))
-            assert await refused(kept, here.url) == [401, 401]
-            assert await refused(other, here.url) == []
-            folder.forget()
+async def test_who_has_left_is_refused_until_it_joins_again(tmp_path: Path, *, by_admin: bool) -> None:
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        folder, kept = Folder(tmp_path / "there"), Folder(tmp_path / "kept")
+        member = await joining.join(folder, here.url, token, pinned, "n2")
+        await serves(folder, here.url, "n2")
+        shutil.copytree(folder.path, kept.path)
+        other = Folder(tmp_path / "other")
+        await joining.join(other, here.url, token, pinned, "n3")
+        await serves(other, here.url, "n3")
+        await (dismiss(admin(tmp_path / "up"), "n2") if by_admin else say_goodbye(folder, member))
+        assert await refused(kept, here.url) == [401, 401]
+        assert await refused(other, here.url) == []
+        folder.forget()
+        await joining.join(folder, here.url, token, pinned, "n2")
+        await serves(folder, here.url, "n2")
+        assert await refused(folder, here.url) == []
+        assert await refused(kept, here.url) == [401, 401]
+    async with up(tmp_path / "up") as here:  # and after a restart
+        assert await refused(kept, here.url) == [401, 401]
+        assert await refused(folder, here.url) == []
+
+
+@pytest.mark.attack
+async def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        folders = [Folder(tmp_path / name) for name in ("n2", "n3")]
+        for folder in folders:
+            await joining.join(folder, here.url, token, pinned, folder.path.name)
+            await serves(folder, here.url, folder.path.name)
+        path, strange = "/vipwire.io/v1/departures", folders[1].certificates()
+        async with RemoteObjects(folders[0].access(here.url), "test") as objects:
+            await objects.ask("POST", path, {"node": "n3", "certificates": [*strange, "none", 7]})
+        assert [await refused(folder, here.url) for folder in folders] == [[401, 401], []]
+        async with RemoteObjects(load_access(tmp_path / "up/view.kubeconfig"), "test") as objects:
+            with pytest.raises(ApiError, match="cannot remove a machine: the user is not a machine"):
+                await objects.ask("POST", path, {"node": "n3"})
+        odd_ones: tuple[Any, ...] = ({}, {"node": "N_3"}, [])
+        for odd in odd_ones:
+            assert (await here.ask("POST", path, odd))[0] == 400
+        assert (await refused(folders[1], here.url)) == []
+
+
+@pytest.mark.attack
+async def test_a_certificate_that_is_not_noted_is_refused_too_when_its_machine_leaves(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        folder = Folder(tmp_path / "there")
+        member = await joining.join(folder, here.url, token, pinned, "n2")
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/vipwire-machine-n2"
+        assert (await here.ask("DELETE", path))[0] == 200  # as if an earlier version had signed them
+        await say_goodbye(folder, member)
+        assert await refused(folder, here.url) == [401, 401]
+
+
+async def test_who_joins_under_the_name_of_an_earlier_machine_takes_its_place(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        folders = [Folder(tmp_path / name) for name in ("there", "replaced")]
+        for folder in folders:  # the Node is not Ready: no machine runs
             await joining.join(folder, here.url, token, pinned, "n2")
-            await serves(folder, here.url, "n2")
-            assert await refused(folder, here.url) == []
-            assert await refused(kept, here.url) == [401, 401]
-        async with up(tmp_path / "up") as here:  # and after a restart
-            assert await refused(kept, here.url) == [401, 401]
-            assert await refused(folder, here.url) == []
-
-    asyncio.run(scenario())
+        await serves(folders[1], here.url, "n2")
+        assert await refused(folders[0], here.url) == [401, 401]
+        assert await refused(folders[1], here.url) == []
+        with pytest.raises(VipwireError, match="or another machine joined under its name"):
+            await joining.sign(folders[0], folders[0].node, folders[0].access(here.url), "n2")
 
 
 @pytest.mark.attack
-def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            folders = [Folder(tmp_path / name) for name in ("n2", "n3")]
-            for folder in folders:
-                await joining.join(folder, here.url, token, pinned, folder.path.name)
-                await serves(folder, here.url, folder.path.name)
-            path, strange = "/vipwire.io/v1/departures", folders[1].certificates()
-            async with RemoteObjects(folders[0].access(here.url), "test") as objects:
-                await objects.ask("POST", path, {"node": "n3", "certificates": [*strange, "none", 7]})
-            assert [await refused(folder, here.url) for folder in folders] == [[401, 401], []]
-            async with RemoteObjects(load_access(tmp_path / "up/view.kubeconfig"), "test") as objects:
-                with pytest.raises(ApiError, match="cannot remove a machine: the user is not a machine"):
-                    await objects.ask("POST", path, {"node": "n3"})
-            odd_ones: tuple[Any, ...] = ({}, {"node": "N_3"}, [])
-            for odd in odd_ones:
-                assert (await here.ask("POST", path, odd))[0] == 400
-            assert (await refused(folders[1], here.url)) == []
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.attack
-def test_a_certificate_that_is_not_noted_is_refused_too_when_its_machine_leaves(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            folder = Folder(tmp_path / "there")
-            member = await joining.join(folder, here.url, token, pinned, "n2")
-            path = f"/api/v1/namespaces/{NAMESPACE}/secrets/vipwire-machine-n2"
-            assert (await here.ask("DELETE", path))[0] == 200  # as if an earlier version had signed them
-            await say_goodbye(folder, member)
-            assert await refused(folder, here.url) == [401, 401]
-
-    asyncio.run(scenario())
-
-
-def test_who_joins_under_the_name_of_an_earlier_machine_takes_its_place(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            folders = [Folder(tmp_path / name) for name in ("there", "replaced")]
-            for folder in folders:  # the Node is not Ready: no machine runs
-                await joining.join(folder, here.url, token, pinned, "n2")
-            await serves(folders[1], here.url, "n2")
-            assert await refused(folders[0], here.url) == [401, 401]
-            assert await refused(folders[1], here.url) == []
-            with pytest.raises(VipwireError, match="or another machine joined under its name"):
-                await joining.sign(folders[0], folders[0].node, folders[0].access(here.url), "n2")
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.attack
-def test_a_token_is_good_for_so_many_machines_and_a_machine_has_so_many_certificates(
+async def test_a_token_is_good_for_so_many_machines_and_a_machine_has_so_many_certificates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enrolment, "MOST_MACHINES", 2)
     monkeypatch.setattr(enrolment, "MOST_CERTIFICATES", 4)
-
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            other, _ = await words_for(here, tmp_path / "up")
-            for name in ("n2", "n3"):
-                member = await joining.join(Folder(tmp_path / name), here.url, token, pinned, name)
-            await say_goodbye(Folder(tmp_path / "n3"), member)  # it counts on
-            with pytest.raises(VipwireError, match="2 machines have joined with this token: create another token"):
-                await joining.join(Folder(tmp_path / "n4"), here.url, token, pinned, "n4")
-            assert (await here.ask("GET", "/api/v1/nodes/n4"))[0] == 404
-            await joining.join(Folder(tmp_path / "n4"), here.url, other, pinned, "n4")
-            folder = Folder(tmp_path / "n2")
-            for _ in range(2):
-                await joining.sign(folder, folder.node, folder.access(here.url), "n2")
-            for part in folder.parts:
-                with pytest.raises(VipwireError, match='Node "n2" has 4 certificates that have not expired'):
-                    await joining.sign(folder, part, folder.access(here.url), "n2")
-            assert len([line for line in await list_certificates(admin(tmp_path / "up")) if ":n2 " in line]) == 4
-
-    asyncio.run(scenario())
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        other, _ = await words_for(here, tmp_path / "up")
+        for name in ("n2", "n3"):
+            member = await joining.join(Folder(tmp_path / name), here.url, token, pinned, name)
+        await say_goodbye(Folder(tmp_path / "n3"), member)  # it counts on
+        with pytest.raises(VipwireError, match="2 machines have joined with this token: create another token"):
+            await joining.join(Folder(tmp_path / "n4"), here.url, token, pinned, "n4")
+        assert (await here.ask("GET", "/api/v1/nodes/n4"))[0] == 404
+        await joining.join(Folder(tmp_path / "n4"), here.url, other, pinned, "n4")
+        folder = Folder(tmp_path / "n2")
+        for _ in range(2):
+            await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+        for part in folder.parts:
+            with pytest.raises(VipwireError, match='Node "n2" has 4 certificates that have not expired'):
+                await joining.sign(folder, part, folder.access(here.url), "n2")
+        assert len([line for line in await list_certificates(admin(tmp_path / "up")) if ":n2 " in line]) == 4
 
 
 @pytest.mark.attack
-def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up", node="n1") as here:
-            token, pinned = await words_for(here, tmp_path / "up")
-            folder = Folder(tmp_path / "there")
-            for wrong, hashed, node, why in (
-                (token, f"sha256:{'0' * 64}", "n2", ", not sha256:"),
-                ("abcdef.0123456789abcdef", pinned, "n2", "rejects the token"),
-                (token, pinned, "n1", "a machine is Ready as Node n1"),
-                (token, pinned, "N_2", "where NAME can name a Node"),
-            ):
-                with pytest.raises(VipwireError, match=why):
-                    await joining.join(folder, here.url, wrong, hashed, node)
-            with pytest.raises(VipwireError, match="only a token made with --server can"):
-                await joining.become_server(folder, here.url, token, pinned)
-            assert folder.member() is None
-            listed = list(await list_tokens(admin(tmp_path / "up")))
-            assert [line.split()[0] for line in listed] == ["ID", token[:6]]
-            assert token[7:] not in "".join(listed)
-            await delete_token(admin(tmp_path / "up"), token)
-            with pytest.raises(VipwireError, match="rejects the token"):
-                await joining.join(folder, here.url, token, pinned, "n2")
-
-    asyncio.run(scenario())
+async def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
+    async with up(tmp_path / "up", node="n1") as here:
+        token, pinned = await words_for(here, tmp_path / "up")
+        folder = Folder(tmp_path / "there")
+        for wrong, hashed, node, why in (
+            (token, f"sha256:{'0' * 64}", "n2", ", not sha256:"),
+            ("abcdef.0123456789abcdef", pinned, "n2", "rejects the token"),
+            (token, pinned, "n1", "a machine is Ready as Node n1"),
+            (token, pinned, "N_2", "where NAME can name a Node"),
+        ):
+            with pytest.raises(VipwireError, match=why):
+                await joining.join(folder, here.url, wrong, hashed, node)
+        with pytest.raises(VipwireError, match="only a token made with --server can"):
+            await joining.become_server(folder, here.url, token, pinned)
+        assert folder.member() is None
+        listed = list(await list_tokens(admin(tmp_path / "up")))
+        assert [line.split()[0] for line in listed] == ["ID", token[:6]]
+        assert token[7:] not in "".join(listed)
+        await delete_token(admin(tmp_path / "up"), token)
+        with pytest.raises(VipwireError, match="rejects the token"):
+            await joining.join(folder, here.url, token, pinned, "n2")
 
 
-def test_a_server_to_be_gets_the_authority_with_its_key(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            token, pinned = await words_for(here, tmp_path / "up", servers=True)
-            await joining.become_server(Folder(tmp_path / "there"), here.url, token, pinned)
-            for name in ("ca.crt", "ca.key"):
-                assert (tmp_path / "there/pki" / name).read_bytes() == (tmp_path / "up/pki" / name).read_bytes()
-            assert (tmp_path / "there/pki/ca.key").stat().st_mode & 0o077 == 0
-            assert (tmp_path / "there/server-id").exists()  # it takes an empty etcd for one that has lost its objects
-
-    asyncio.run(scenario())
+async def test_a_server_to_be_gets_the_authority_with_its_key(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        token, pinned = await words_for(here, tmp_path / "up", servers=True)
+        await joining.become_server(Folder(tmp_path / "there"), here.url, token, pinned)
+        for name in ("ca.crt", "ca.key"):
+            assert (tmp_path / "there/pki" / name).read_bytes() == (tmp_path / "up/pki" / name).read_bytes()
+        assert (tmp_path / "there/pki/ca.key").stat().st_mode & 0o077 == 0
+        assert (tmp_path / "there/server-id").exists()  # it takes an empty etcd for one that has lost its objects
 
 
 @pytest.mark.attack
-def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            folder = Folder(tmp_path / "there")
-            folder.prepare("")
-            body = {"request": folder.request(folder.node, "n2").public_bytes(Encoding.PEM).decode()}
-            code, answer = await here.ask("POST", "/vipwire.io/v1/certificates", body)  # an admin's own token
-            assert (code, answer["reason"]) == (403, "Forbidden")
-            token, pinned = await words_for(here, tmp_path / "up")
-            access = access_by_token(here.url, token, await joining.find_authority(here.url, pinned))
-            odd_ones: tuple[Any, ...] = ({}, {"request": 1}, {"request": "none"}, [])
-            async with RemoteObjects(access, "test") as objects:
-                for odd in odd_ones:
-                    with pytest.raises(ApiError) as caught:
-                        await objects.ask("POST", "/vipwire.io/v1/certificates", odd)
-                    assert caught.value.code == 400
-            assert (await here.ask("GET", "/vipwire.io/v1/nothing"))[0] == 404
-
-    asyncio.run(scenario())
+async def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        folder = Folder(tmp_path / "there")
+        folder.prepare("")
+        body = {"request": folder.request(folder.node, "n2").public_bytes(Encoding.PEM).decode()}
+        code, answer = await here.ask("POST", "/vipwire.io/v1/certificates", body)  # an admin's own token
+        assert (code, answer["reason"]) == (403, "Forbidden")
+        token, pinned = await words_for(here, tmp_path / "up")
+        access = access_by_token(here.url, token, await joining.find_authority(here.url, pinned))
+        odd_ones: tuple[Any, ...] = ({}, {"request": 1}, {"request": "none"}, [])
+        async with RemoteObjects(access, "test") as objects:
+            for odd in odd_ones:
+                with pytest.raises(ApiError) as caught:
+                    await objects.ask("POST", "/vipwire.io/v1/certificates", odd)
+                assert caught.value.code == 400
+        assert (await here.ask("GET", "/vipwire.io/v1/nothing"))[0] == 404
 
 
 def restricted(_store: Store) -> tuple[Admission, ...]:

@@ -4,24 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.clock import Clock
 from tests.up.unit.cluster_here import Here, in_cluster
-from tests.up.unit.controllers_here import SLICES, play_allocating
+from tests.up.unit.controllers_here import SLICES, allocating_cluster
 
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.nodes.heartbeat import Heartbeat
 from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError, NameTakenError
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
-
-
-class Seconds:
-    """A clock of seconds that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def ready(here: Here, name: str) -> dict[str, Any]:
@@ -37,7 +28,7 @@ async def machine(here: Here, name: str, seconds: int = 40) -> Heartbeat:
     return found
 
 
-async def pass_time(here: Here, readiness: NodeReadiness, clock: Seconds, seconds: int) -> None:
+async def pass_time(here: Here, readiness: NodeReadiness, clock: Clock, seconds: int) -> None:
     for _ in range(seconds):
         clock.now += 1
         await readiness.step(here.registry)
@@ -45,7 +36,7 @@ async def pass_time(here: Here, readiness: NodeReadiness, clock: Seconds, second
 
 @in_cluster()
 async def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_back(here: Here) -> None:
-    clock = Seconds()
+    clock = Clock()
     readiness = NodeReadiness(here.registry.store, clock=clock)
     long, short = await machine(here, "long"), await machine(here, "short", seconds=5)
     by_hand = {"metadata": {"name": "hand"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -69,7 +60,7 @@ async def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_b
 
 @in_cluster()
 async def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(here: Here) -> None:
-    clock = Seconds()
+    clock = Clock()
     readiness = NodeReadiness(here.registry.store, clock=clock)
     await machine(here, "far", seconds=5)
     for _ in range(5):
@@ -82,7 +73,7 @@ async def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(h
 
 @in_cluster()
 async def test_time_in_which_the_judge_slept_counts_for_nobody(here: Here) -> None:
-    clock = Seconds()
+    clock = Clock()
     readiness = NodeReadiness(here.registry.store, clock=clock)
     await machine(here, "far", seconds=5)
     await readiness.step(here.registry)
@@ -93,7 +84,7 @@ async def test_time_in_which_the_judge_slept_counts_for_nobody(here: Here) -> No
     assert (await ready(here, "far"))["status"] == "Unknown"
 
 
-def rivals(here: Here, clock: Seconds) -> tuple[Heartbeat, Heartbeat]:
+def rivals(here: Here, clock: Clock) -> tuple[Heartbeat, Heartbeat]:
     """Make two machines of one name."""
     objects, claims = LocalObjects(here.registry, "test"), (NameClaim("n1", 8, word, clock=clock) for word in "ab")
     first, second = (Heartbeat(objects, "n1", [], here.clock, claim=claim) for claim in claims)
@@ -102,7 +93,7 @@ def rivals(here: Here, clock: Seconds) -> tuple[Heartbeat, Heartbeat]:
 
 @in_cluster()
 async def test_a_machine_that_is_alive_keeps_its_name_and_another_one_of_it_is_refused(here: Here) -> None:
-    clock = Seconds()
+    clock = Clock()
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     await first.beat()
@@ -119,7 +110,7 @@ async def test_a_machine_that_is_alive_keeps_its_name_and_another_one_of_it_is_r
 
 @in_cluster()
 async def test_a_machine_that_comes_back_after_another_took_its_name_is_refused(here: Here) -> None:
-    clock = Seconds()
+    clock = Clock()
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     await first.beat()
@@ -143,7 +134,7 @@ async def test_a_machine_that_comes_back_after_another_took_its_name_is_refused(
 
 @in_cluster()
 async def test_a_name_whose_node_is_lost_is_free_at_once_unless_its_machine_was_heard_since(here: Here) -> None:
-    clock = Seconds()
+    clock = Clock()
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     readiness = NodeReadiness(here.registry.store, clock=clock)
@@ -169,7 +160,7 @@ async def test_a_node_that_somebody_deletes_is_made_again(here: Here) -> None:
     assert (await ready(here, "gone"))["status"] == "True"
 
 
-def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: Path) -> None:
+async def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: Path) -> None:
     async def ready_ones(here: Here, controller: EndpointController) -> set[str]:
         await controller.step()
         _, found = await here.send("GET", SLICES)
@@ -180,8 +171,8 @@ def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: P
             if endpoint["conditions"]["ready"] and endpoint["conditions"]["serving"]
         }
 
-    async def scenario(here: Here) -> None:
-        clock = Seconds()
+    async with allocating_cluster(tmp_path) as here:
+        clock = Clock()
         readiness, controller = NodeReadiness(here.registry.store, clock=clock), EndpointController(here.registry)
         there = await machine(here, "there", seconds=5)
         spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
@@ -202,5 +193,3 @@ def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: P
         here.clock.move(seconds=5)
         await there.beat()
         assert await ready_ones(here, controller) == {"10.1.0.5", "10.1.0.6"}
-
-    play_allocating(tmp_path, scenario)

@@ -1,12 +1,11 @@
 """What a hostile machine may do with its credentials: nothing to what is another machine's."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from tests.up.unit.cluster_here import USERS, Here, SentBy, play
+from tests.up.unit.cluster_here import USERS, SentBy, cluster
 from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
@@ -117,44 +116,38 @@ async def refused(act: Act, objects: Objects) -> bool:
     return False
 
 
-def tried(folder: Path, acts: dict[str, Act], caller: User | None) -> dict[str, bool]:
+async def tried(folder: Path, acts: dict[str, Act], caller: User | None) -> dict[str, bool]:
     """Try each; tell which of them were refused."""
-    found: dict[str, bool] = {}
     hook = SentBy(NodeRestriction())
-
-    async def scenario(here: Here) -> None:
+    async with cluster(folder, make_hooks=lambda _: (hook,)) as here:
         objects = LocalObjects(here.registry, "test")
         for name in (SYSTEM, "default"):
             await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         for resource, namespace, value in what_is_there():
             await objects.create(resource, namespace, value)
         hook.caller = caller
-        for name, act in acts.items():
-            found[name] = await refused(act, objects)
-
-    play(folder, scenario, make_hooks=lambda _: (hook,))
-    return found
+        return {name: await refused(act, objects) for name, act in acts.items()}
 
 
-def test_a_machine_writes_what_is_its_own(tmp_path: Path) -> None:
-    assert tried(tmp_path, ALLOWED, MACHINE) == dict.fromkeys(ALLOWED, False)
+async def test_a_machine_writes_what_is_its_own(tmp_path: Path) -> None:
+    assert await tried(tmp_path, ALLOWED, MACHINE) == dict.fromkeys(ALLOWED, False)
 
 
 @pytest.mark.attack
-def test_a_machine_writes_nothing_of_others(tmp_path: Path) -> None:
-    assert tried(tmp_path, REFUSED, MACHINE) == dict.fromkeys(REFUSED, True)
+async def test_a_machine_writes_nothing_of_others(tmp_path: Path) -> None:
+    assert await tried(tmp_path, REFUSED, MACHINE) == dict.fromkeys(REFUSED, True)
 
 
 @pytest.mark.attack
-def test_who_is_no_machine_writes_no_lease_that_machines_announce_by(tmp_path: Path) -> None:
+async def test_who_is_no_machine_writes_no_lease_that_machines_announce_by(tmp_path: Path) -> None:
     leases = {name: act for name, act in ALLOWED.items() if "Pod" not in name}
-    assert tried(tmp_path, leases, PROXY) == dict.fromkeys(leases, True)
+    assert await tried(tmp_path, leases, PROXY) == dict.fromkeys(leases, True)
 
 
 @pytest.mark.parametrize("caller", [User("admin", (Role.ADMIN.value,)), None])
-def test_admins_and_api_servers_are_not_restricted(tmp_path: Path, caller: User | None) -> None:
+async def test_admins_and_api_servers_are_not_restricted(tmp_path: Path, caller: User | None) -> None:
     some = {name: REFUSED[name] for name in ("another's Pod's status", "the election", "an API server's")}
-    assert tried(tmp_path, some, caller) == dict.fromkeys(some, False)
+    assert await tried(tmp_path, some, caller) == dict.fromkeys(some, False)
 
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
@@ -177,7 +170,9 @@ APPLIED = {"apiVersion": "v1", "kind": "Pod"}
         ("DELETE", PODS_PATH, None, ""),
     ],
 )  # fmt: skip
-def test_hooks_are_told_who_sends_each_change(tmp_path: Path, method: str, path: str, body: Any, patch: str) -> None:
+async def test_hooks_are_told_who_sends_each_change(
+    tmp_path: Path, method: str, path: str, body: Any, patch: str
+) -> None:
     callers: list[User | None] = []
 
     class Notes:
@@ -185,36 +180,29 @@ def test_hooks_are_told_who_sends_each_change(tmp_path: Path, method: str, path:
             callers.append(attempt.caller)
             return None
 
-    async def scenario(here: Here) -> None:
+    async with cluster(tmp_path, make_hooks=lambda _: (Notes(),)) as here:
         await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
         await LocalObjects(here.registry, "test").create(PODS, "default", pod("own", "n1"))
         assert callers.pop() is None
         callers.clear()
         assert (await here.send(method, path, body, patch=patch))[0] in (200, 201)
-
-    play(tmp_path, scenario, make_hooks=lambda _: (Notes(),))
     assert callers == [USERS["admin"]] * len(callers)
     assert callers
 
 
 @pytest.mark.attack
-def test_a_machines_certificate_writes_no_status_of_another_machines_pod(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path / "up") as here:
-            admin = load_access(tmp_path / "up/admin.kubeconfig", environ={})
-            words = (await create_token(admin, 60, servers=False, description="a test's")).split()
-            token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
-            folder = Folder(tmp_path / "there")
-            await joining.join(folder, here.url, token, pinned, "n1")
-            for name, node in (("own", "n1"), ("foreign", "n2")):
-                assert (await here.ask("POST", "/api/v1/namespaces/default/pods", pod(name, node)))[0] == 201
-            async with RemoteObjects(folder.access(here.url), "hostile") as objects:
-                await ready("own")(objects)
-                with pytest.raises(
-                    ApiError, match='User "system:node:n1" cannot write it: a machine may write its own'
-                ):
-                    await ready("foreign")(objects)
-            found: Any = await here.ask("GET", "/api/v1/namespaces/default/pods/foreign")
-            assert not found[1]["status"].get("conditions")
-
-    asyncio.run(scenario())
+async def test_a_machines_certificate_writes_no_status_of_another_machines_pod(tmp_path: Path) -> None:
+    async with up(tmp_path / "up") as here:
+        admin = load_access(tmp_path / "up/admin.kubeconfig", environ={})
+        words = (await create_token(admin, 60, servers=False, description="a test's")).split()
+        token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
+        folder = Folder(tmp_path / "there")
+        await joining.join(folder, here.url, token, pinned, "n1")
+        for name, node in (("own", "n1"), ("foreign", "n2")):
+            assert (await here.ask("POST", "/api/v1/namespaces/default/pods", pod(name, node)))[0] == 201
+        async with RemoteObjects(folder.access(here.url), "hostile") as objects:
+            await ready("own")(objects)
+            with pytest.raises(ApiError, match='User "system:node:n1" cannot write it: a machine may write its own'):
+                await ready("foreign")(objects)
+        found: Any = await here.ask("GET", "/api/v1/namespaces/default/pods/foreign")
+        assert not found[1]["status"].get("conditions")

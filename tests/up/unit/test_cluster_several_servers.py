@@ -71,88 +71,81 @@ async def servers(etcd: Etcd, tmp_path: Path, count: int, **flags: Any) -> Async
         yield found
 
 
-def test_any_server_shows_at_once_what_another_has_acknowledged(etcd: Etcd, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with servers(etcd, tmp_path, 3) as found:
-            for number in range(30):
-                body = {"metadata": {"name": f"web-{number}"}, "spec": {"ports": [{"port": 80}]}}
-                code, made = await found[number % 3].ask("POST", SERVICES, body)
-                assert code == 201, made
-                for asked in found:
-                    code, seen = await asked.ask("GET", f"{SERVICES}/web-{number}")
-                    assert (code, seen["spec"]["clusterIP"]) == (200, made["spec"]["clusterIP"])
-            listed = [(await asked.ask("GET", SERVICES))[1]["items"] for asked in found]
-            assert listed[0] == listed[1] == listed[2]
-            await found[1].serves_others()
-
-    asyncio.run(scenario())
+async def test_any_server_shows_at_once_what_another_has_acknowledged(etcd: Etcd, tmp_path: Path) -> None:
+    async with servers(etcd, tmp_path, 3) as found:
+        for number in range(30):
+            body = {"metadata": {"name": f"web-{number}"}, "spec": {"ports": [{"port": 80}]}}
+            code, made = await found[number % 3].ask("POST", SERVICES, body)
+            assert code == 201, made
+            for asked in found:
+                code, seen = await asked.ask("GET", f"{SERVICES}/web-{number}")
+                assert (code, seen["spec"]["clusterIP"]) == (200, made["spec"]["clusterIP"])
+        listed = [(await asked.ask("GET", SERVICES))[1]["items"] for asked in found]
+        assert listed[0] == listed[1] == listed[2]
+        await found[1].serves_others()
 
 
-def test_changes_of_one_object_at_several_servers_are_all_made(etcd: Etcd, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with servers(etcd, tmp_path, 3) as found:
-            maps = "/api/v1/namespaces/default/configmaps"
-            code, _ = await found[0].ask("POST", maps, {"metadata": {"name": "one"}})
-            assert code == 201
+async def test_changes_of_one_object_at_several_servers_are_all_made(etcd: Etcd, tmp_path: Path) -> None:
+    async with servers(etcd, tmp_path, 3) as found:
+        maps = "/api/v1/namespaces/default/configmaps"
+        code, _ = await found[0].ask("POST", maps, {"metadata": {"name": "one"}})
+        assert code == 201
 
-            async def change(number: int) -> None:
-                patch = {"data": {f"k{number}": "v"}}
-                code, answer = await found[number % 3].patch(f"{maps}/one", patch)
-                assert code == 200, answer
+        async def change(number: int) -> None:
+            patch = {"data": {f"k{number}": "v"}}
+            code, answer = await found[number % 3].patch(f"{maps}/one", patch)
+            assert code == 200, answer
 
-            await asyncio.gather(*map(change, range(45)))
-            _, one = await found[0].ask("GET", f"{maps}/one")
-            assert len(one["data"]) == 45
-            stale = one | {"data": {"stale": "v"}}
-            code, _ = await found[1].ask("PUT", f"{maps}/one", stale)
-            assert code == 200
-            code, refused = await found[2].ask("PUT", f"{maps}/one", stale)
-            assert (code, refused["reason"]) == (409, "Conflict")
-
-    asyncio.run(scenario())
+        await asyncio.gather(*map(change, range(45)))
+        _, one = await found[0].ask("GET", f"{maps}/one")
+        assert len(one["data"]) == 45
+        stale = one | {"data": {"stale": "v"}}
+        code, _ = await found[1].ask("PUT", f"{maps}/one", stale)
+        assert code == 200
+        code, refused = await found[2].ask("PUT", f"{maps}/one", stale)
+        assert (code, refused["reason"]) == (409, "Conflict")
 
 
-def test_no_address_and_no_node_port_is_given_twice_under_load_while_members_die(etcd: Etcd, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        ranges = Ranges(("10.96.0.0/24",), port_range(30000, 30120))
-        async with servers(etcd, tmp_path, 3, ranges=ranges) as found:
-            made: list[str] = []
+async def test_no_address_and_no_node_port_is_given_twice_under_load_while_members_die(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    ranges = Ranges(("10.96.0.0/24",), port_range(30000, 30120))
+    async with servers(etcd, tmp_path, 3, ranges=ranges) as found:
+        made: list[str] = []
 
-            async def work(number: int) -> None:
-                for turn in range(12):
-                    name = f"s-{number}-{turn}"
-                    body = {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}
-                    code, answer = await found[number % 3].ask("POST", SERVICES, body)
-                    assert code in (201, 409, 500, 504), answer
-                    if code == 201:
-                        made.append(name)
-                    if code == 201 and turn % 3 == 0:
-                        await found[(number + 1) % 3].ask("DELETE", f"{SERVICES}/{name}")
+        async def work(number: int) -> None:
+            for turn in range(12):
+                name = f"s-{number}-{turn}"
+                body = {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}
+                code, answer = await found[number % 3].ask("POST", SERVICES, body)
+                assert code in (201, 409, 500, 504), answer
+                if code == 201:
+                    made.append(name)
+                if code == 201 and turn % 3 == 0:
+                    await found[(number + 1) % 3].ask("DELETE", f"{SERVICES}/{name}")
 
-            async def harm() -> None:
-                for number in (0, 1):
-                    await asyncio.to_thread(etcd.stop, number)
-                    await asyncio.to_thread(etcd.start, number)
-                    await asyncio.to_thread(etcd.wait)
+        async def harm() -> None:
+            for number in (0, 1):
+                await asyncio.to_thread(etcd.stop, number)
+                await asyncio.to_thread(etcd.start, number)
+                await asyncio.to_thread(etcd.wait)
 
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(harm())
-                for number in range(9):
-                    tasks.create_task(work(number))
-            _, listed = await found[0].ask("GET", SERVICES)
-            specs = [each["spec"] for each in listed["items"]]
-            assert len(specs) > 20
-            addresses = Counter(spec["clusterIP"] for spec in specs)
-            ports = Counter(port["nodePort"] for spec in specs for port in spec["ports"] if "nodePort" in port)
-            assert set(addresses.values()) | set(ports.values()) == {1}
-            _, notes = await found[1].ask("GET", "/apis/networking.k8s.io/v1/ipaddresses")
-            assert {each["metadata"]["name"] for each in notes["items"]} >= set(addresses)
-
-    asyncio.run(scenario())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(harm())
+            for number in range(9):
+                tasks.create_task(work(number))
+        _, listed = await found[0].ask("GET", SERVICES)
+        specs = [each["spec"] for each in listed["items"]]
+        assert len(specs) > 20
+        addresses = Counter(spec["clusterIP"] for spec in specs)
+        ports = Counter(port["nodePort"] for spec in specs for port in spec["ports"] if "nodePort" in port)
+        assert set(addresses.values()) | set(ports.values()) == {1}
+        _, notes = await found[1].ask("GET", "/apis/networking.k8s.io/v1/ipaddresses")
+        assert {each["metadata"]["name"] for each in notes["items"]} >= set(addresses)
 
 
-def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: Etcd) -> None:
-    async def scenario() -> None:
+async def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: Etcd) -> None:
+    async with asyncio.timeout(60):
         given = settings(etcd, prefix())
         async with etcd_store(given) as first, etcd_store(given) as second:
             registries = [Registry(store, now) for store in (first, second)]
@@ -180,16 +173,14 @@ def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: E
                         await registry.create(CONFIG_MAPS, "default", body, Options())
                 two.cancel()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
 
-
-def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints_go(
+async def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints_go(
     etcd: Etcd, tmp_path: Path
 ) -> None:
     place = prefix()
     slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-
-    async def scenario(killed: "subprocess.Popen[str]") -> None:
+    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n0")
+    with up_process(folder_of(tmp_path, 0), *flags) as killed:
         async with up(folder_of(tmp_path, 1), etcd=settings(etcd, place), node="n1") as left:
             _, found = await left.ask("GET", slices)
             assert {each["metadata"]["name"] for each in found["items"]} >= {"kubernetes-n0", "kubernetes-n1"}
@@ -201,12 +192,8 @@ def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints
             _, endpoints = await left.ask("GET", "/api/v1/namespaces/default/endpoints/kubernetes")
             assert endpoints["kind"] == "Endpoints"
 
-    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n0")
-    with up_process(folder_of(tmp_path, 0), *flags) as killed:
-        asyncio.run(scenario(killed))
 
-
-def test_a_server_that_is_killed_and_started_again_has_its_lease_at_once(etcd: Etcd, tmp_path: Path) -> None:
+async def test_a_server_that_is_killed_and_started_again_has_its_lease_at_once(etcd: Etcd, tmp_path: Path) -> None:
     place = prefix()
     where = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/vipwire-server-n1"
 
@@ -221,13 +208,11 @@ def test_a_server_that_is_killed_and_started_again_has_its_lease_at_once(etcd: E
             assert after["spec"]["holderIdentity"] == before["spec"]["holderIdentity"] != ""
             assert after["spec"]["leaseTransitions"] == 0
 
-    async def whole() -> None:
+    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n1")
+    async with asyncio.timeout(120):
         async with up(folder_of(tmp_path, 0), etcd=settings(etcd, place), node="n0") as left:
             with up_process(folder_of(tmp_path, 1), *flags) as began:
                 await scenario(left, began)
-
-    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n1")
-    asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 async def begin(folder: Path, **flags: Any) -> None:
@@ -237,10 +222,9 @@ async def begin(folder: Path, **flags: Any) -> None:
             pass
 
 
-def test_a_second_server_of_a_name_is_refused_while_the_first_is_alive(etcd: Etcd, tmp_path: Path) -> None:
+async def test_a_second_server_of_a_name_is_refused_while_the_first_is_alive(etcd: Etcd, tmp_path: Path) -> None:
     slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes-n1"
-
-    async def scenario() -> None:
+    async with asyncio.timeout(120):
         place = prefix()
         flags = {"etcd": settings(etcd, place), "node": "n1"}
         async with up(folder_of(tmp_path, 0), **flags) as first:
@@ -251,10 +235,8 @@ def test_a_second_server_of_a_name_is_refused_while_the_first_is_alive(etcd: Etc
         async with up(folder_of(tmp_path, 1), **flags) as second:  # the first has given the name back
             assert (await second.ask("GET", slices))[0] == 200
 
-    asyncio.run(asyncio.wait_for(scenario(), 120))
 
-
-def test_a_server_that_comes_back_after_another_took_its_name_ends(etcd: Etcd, tmp_path: Path) -> None:
+async def test_a_server_that_comes_back_after_another_took_its_name_ends(etcd: Etcd, tmp_path: Path) -> None:
     def started(command: list[str]) -> "subprocess.Popen[str]":
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -262,7 +244,7 @@ def test_a_server_that_comes_back_after_another_took_its_name_ends(etcd: Etcd, t
         first.send_signal(signal.SIGCONT)
         return str(first.communicate(timeout=60)[0])
 
-    async def scenario() -> None:
+    async with asyncio.timeout(120):
         place = prefix()
         flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n1")
         command = [*VIPWIRE, "up", "--data-dir", str(folder_of(tmp_path, 0)), "--secure-port", "0", *ALONE, *flags]
@@ -282,8 +264,6 @@ def test_a_server_that_comes_back_after_another_took_its_name_ends(etcd: Etcd, t
             finally:
                 first.kill()
 
-    asyncio.run(asyncio.wait_for(scenario(), 120))
-
 
 def test_a_directory_names_its_server_once(tmp_path: Path) -> None:
     first = server_identity(tmp_path, "n1")
@@ -295,27 +275,24 @@ def test_a_directory_names_its_server_once(tmp_path: Path) -> None:
     assert server_identity(tmp_path / "missing", "n1").startswith("n1_")  # it cannot be written
 
 
-def test_servers_that_differ_about_a_slice_do_not_write_as_fast_as_they_can(etcd: Etcd) -> None:
-    async def scenario() -> None:
-        seconds = [100.0]
-        async with etcd_store(settings(etcd, prefix())) as store:
-            registry = Registry(store, now)
-            for name in ("default", "kube-system"):
-                await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
-            own = OwnServices(registry, clock=lambda: seconds[0])
-            await own.add(api_service(("192.0.2.1",), 6443, "n1"))
-            await own.step()
-            place = key_of(ENDPOINT_SLICES, "default", "kubernetes-n1")
-            await registry.delete(ENDPOINT_SLICES, "default", "kubernetes-n1", options=Options())
-            await store.wait_for_newest()
-            assert await own.step()  # it is to look again
-            assert store.read(place) is None
-            seconds[0] += 1.0
-            assert not await own.step()
-            await store.wait_for_newest()
-            assert store.read(place) is not None
-
-    asyncio.run(scenario())
+async def test_servers_that_differ_about_a_slice_do_not_write_as_fast_as_they_can(etcd: Etcd) -> None:
+    seconds = [100.0]
+    async with etcd_store(settings(etcd, prefix())) as store:
+        registry = Registry(store, now)
+        for name in ("default", "kube-system"):
+            await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
+        own = OwnServices(registry, clock=lambda: seconds[0])
+        await own.add(api_service(("192.0.2.1",), 6443, "n1"))
+        await own.step()
+        place = key_of(ENDPOINT_SLICES, "default", "kubernetes-n1")
+        await registry.delete(ENDPOINT_SLICES, "default", "kubernetes-n1", options=Options())
+        await store.wait_for_newest()
+        assert await own.step()  # it is to look again
+        assert store.read(place) is None
+        seconds[0] += 1.0
+        assert not await own.step()
+        await store.wait_for_newest()
+        assert store.read(place) is not None
 
 
 async def code_of(server: Up, token: str) -> int:
@@ -332,26 +309,23 @@ async def until_codes(found: list[Up], token: str, wanted: int) -> None:
 
 
 @pytest.mark.attack
-def test_a_token_is_good_at_all_servers_and_withdrawn_at_all_by_any(etcd: Etcd, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with servers(etcd, tmp_path, 2) as found:
-            lists = [tmp_path / f"server{number}/tokens.csv" for number in range(2)]
-            lines = lists[0].read_text().splitlines(keepends=True)
-            viewer = next(line for line in lines if ",viewer," in line)
-            token = viewer.partition(",")[0]
-            await until_codes(found, token, 200)
-            with lists[1].open("a") as file:
-                file.write(viewer)  # as people did who copied the file
-            kept = "".join(line for line in lines if line != viewer)
-            lists[0].write_text(kept)
-            await until_codes(found, token, 401)
-            lists[0].write_text(f"{kept}{viewer}")
-            await until_codes(found, token, 200)
-            (tmp_path / "server1/revoked").write_text("user viewer\n")
-            await until_codes(found, token, 401)
-            assert (await found[0].ask("GET", SERVICES))[0] == 200
-
-    asyncio.run(scenario())
+async def test_a_token_is_good_at_all_servers_and_withdrawn_at_all_by_any(etcd: Etcd, tmp_path: Path) -> None:
+    async with servers(etcd, tmp_path, 2) as found:
+        lists = [tmp_path / f"server{number}/tokens.csv" for number in range(2)]
+        lines = lists[0].read_text().splitlines(keepends=True)
+        viewer = next(line for line in lines if ",viewer," in line)
+        token = viewer.partition(",")[0]
+        await until_codes(found, token, 200)
+        with lists[1].open("a") as file:
+            file.write(viewer)  # as people did who copied the file
+        kept = "".join(line for line in lines if line != viewer)
+        lists[0].write_text(kept)
+        await until_codes(found, token, 401)
+        lists[0].write_text(f"{kept}{viewer}")
+        await until_codes(found, token, 200)
+        (tmp_path / "server1/revoked").write_text("user viewer\n")
+        await until_codes(found, token, 401)
+        assert (await found[0].ask("GET", SERVICES))[0] == 200
 
 
 async def until_refused(objects: RemoteObjects) -> None:
@@ -365,17 +339,14 @@ async def until_refused(objects: RemoteObjects) -> None:
 
 
 @pytest.mark.attack
-def test_a_machine_that_left_at_one_server_is_refused_at_all(etcd: Etcd, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with servers(etcd, tmp_path, 2) as found:
-            access = load_access(tmp_path / "server0/admin.kubeconfig")
-            words = (await create_token(access, 60, servers=False, description="")).split()
-            folder = Folder(tmp_path / "there")
-            token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
-            await join(folder, found[0].url, token, pinned, "n2")
-            async with RemoteObjects(folder.access(found[1].url), "test") as objects:
-                assert await objects.list(NODES)
-                await dismiss(access, "n2")
-                await until_refused(objects)
-
-    asyncio.run(scenario())
+async def test_a_machine_that_left_at_one_server_is_refused_at_all(etcd: Etcd, tmp_path: Path) -> None:
+    async with servers(etcd, tmp_path, 2) as found:
+        access = load_access(tmp_path / "server0/admin.kubeconfig")
+        words = (await create_token(access, 60, servers=False, description="")).split()
+        folder = Folder(tmp_path / "there")
+        token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
+        await join(folder, found[0].url, token, pinned, "n2")
+        async with RemoteObjects(folder.access(found[1].url), "test") as objects:
+            assert await objects.list(NODES)
+            await dismiss(access, "n2")
+            await until_refused(objects)

@@ -16,7 +16,6 @@ from vipwire_up.store.record import (
     RecordChange,
     Step,
 )
-from vipwire_up.store.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     return Engine(tmp_path, etcd, prefix())
 
 
-def test_what_is_written_is_read_with_its_revision_in_it(engine: Engine) -> None:
-    async def scenario(store: Store) -> None:
+async def test_what_is_written_is_read_with_its_revision_in_it(engine: Engine) -> None:
+    async with engine.open() as store:
         (first,) = await store.write(put("b", "one"))
         assert (text_of(first), first.revision) == ("one", store.revision)
         second, third = await store.write(put("a", "two"), put("c", "three"))
@@ -43,12 +42,10 @@ def test_what_is_written_is_read_with_its_revision_in_it(engine: Engine) -> None
         (changed,) = await store.write(put("b", "new", first.revision))
         assert store.read(key("b")) == changed == store.head(key("b"))
 
-    engine.play(scenario)
-
 
 @pytest.mark.parametrize("kind", ["there already", "of another revision", "not there", "a check that fails"])
-def test_a_transaction_from_another_state_is_refused_whole(engine: Engine, kind: str) -> None:
-    async def scenario(store: Store) -> None:
+async def test_a_transaction_from_another_state_is_refused_whole(engine: Engine, kind: str) -> None:
+    async with engine.open() as store:
         (there,) = await store.write(put("a", "one"))
         steps: dict[str, Step] = {
             "there already": put("a"),
@@ -66,8 +63,6 @@ def test_a_transaction_from_another_state_is_refused_whole(engine: Engine, kind:
         await store.write(put("c"), Check(key("a"), there.revision), Check(key("x"), 0))
         assert store.count("things") == 2
 
-    engine.play(scenario)
-
 
 async def test_a_restart_keeps_the_history_that_is_left(engine: Engine) -> None:
     async with engine.open() as store:
@@ -82,8 +77,8 @@ async def test_a_restart_keeps_the_history_that_is_left(engine: Engine) -> None:
             again.changes("things", first.revision - 1)
 
 
-def test_what_is_under_way_is_in_the_head_and_not_visible(engine: Engine) -> None:
-    async def scenario(store: Store) -> None:
+async def test_what_is_under_way_is_in_the_head_and_not_visible(engine: Engine) -> None:
+    async with engine.open() as store:
         waiting = store.submit([put("a", "one")])
         assert store.read(key("a")) is None
         assert store.head(key("a")) is not None
@@ -92,8 +87,6 @@ def test_what_is_under_way_is_in_the_head_and_not_visible(engine: Engine) -> Non
         (made,) = await waiting
         await store.wait_until_decided(key("a"))
         assert store.head(key("a")) == made == store.read(key("a"))
-
-    engine.play(scenario)
 
 
 async def test_everything_is_there_after_a_restart_with_its_history(engine: Engine) -> None:
@@ -111,8 +104,8 @@ async def test_everything_is_there_after_a_restart_with_its_history(engine: Engi
         assert [change.previous and text_of(change.previous) for change in changes] == ["one", "two"]
 
 
-def test_old_states_can_be_listed_until_they_are_compacted(engine: Engine) -> None:
-    async def scenario(store: Store) -> None:
+async def test_old_states_can_be_listed_until_they_are_compacted(engine: Engine) -> None:
+    async with engine.open() as store:
         seen = [0]
         for number in range(5):
             (made,) = await store.write(put("a", str(number), seen[-1]))
@@ -130,8 +123,6 @@ def test_old_states_can_be_listed_until_they_are_compacted(engine: Engine) -> No
         with pytest.raises(CompactedError):
             store.changes("things", seen[2])
 
-    engine.play(scenario)
-
 
 async def test_a_start_after_a_compaction_has_the_state_and_no_older_history(engine: Engine) -> None:
     async with engine.open() as store:
@@ -145,8 +136,8 @@ async def test_a_start_after_a_compaction_has_the_state_and_no_older_history(eng
         assert third.revision > second.revision
 
 
-def test_history_is_bounded(engine: Engine) -> None:
-    async def scenario(store: Store) -> None:
+async def test_history_is_bounded(engine: Engine) -> None:
+    async with engine.open(keep=10) as store:
         revision = 0
         for number in range(30):
             (made,) = await store.write(put("a", str(number), revision))
@@ -154,11 +145,9 @@ def test_history_is_bounded(engine: Engine) -> None:
         assert store.floor >= revision - 25
         assert len(store.changes("things", store.floor)) <= 20
 
-    engine.play(scenario, keep=10)
 
-
-def test_a_watch_gives_what_was_and_what_comes(engine: Engine) -> None:
-    async def scenario(store: Store) -> None:
+async def test_a_watch_gives_what_was_and_what_comes(engine: Engine) -> None:
+    async with engine.open() as store:
         (first,) = await store.write(put("a", "one"))
         (second,) = await store.write(put("b", "two"))
         seen: list[RecordChange] = []
@@ -178,11 +167,9 @@ def test_a_watch_gives_what_was_and_what_comes(engine: Engine) -> None:
         assert seen[1].previous == first
         assert seen[1].record.revision == store.revision > second.revision
 
-    engine.play(scenario)
 
-
-def test_many_writes_at_once_are_all_made_and_each_is_told_once(engine: Engine) -> None:
-    async def scenario(store: Store) -> None:
+async def test_many_writes_at_once_are_all_made_and_each_is_told_once(engine: Engine) -> None:
+    async with engine.open() as store:
         since = store.revision
         await asyncio.gather(*(store.write(put(f"n{number}", "x" * number)) for number in range(300)))
         assert store.count("things") == 300
@@ -191,11 +178,10 @@ def test_many_writes_at_once_are_all_made_and_each_is_told_once(engine: Engine) 
         assert sorted(change.revision for change in changes) == [change.revision for change in changes]
         await store.wait_for_newest()
 
-    engine.play(scenario)
 
+async def test_of_writers_of_one_key_who_come_at_once_one_wins(engine: Engine) -> None:
+    async with engine.open() as store:
 
-def test_of_writers_of_one_key_who_come_at_once_one_wins(engine: Engine) -> None:
-    async def scenario(store: Store) -> None:
         async def attempt(number: int) -> bool:
             try:
                 await store.write(put("one", str(number)), put(f"other-{number}"))
@@ -208,13 +194,10 @@ def test_of_writers_of_one_key_who_come_at_once_one_wins(engine: Engine) -> None
         assert text_of(store.read(key("one"))) == str(won.index(True))
         assert [each.key.name for each in store.scan("things")] == ["one", f"other-{won.index(True)}"]
 
-    engine.play(scenario)
 
-
-def test_a_store_says_whether_it_lets_go_what_has_a_lifetime(engine: Engine) -> None:
+async def test_a_store_says_whether_it_lets_go_what_has_a_lifetime(engine: Engine) -> None:
     """One that does not leaves it to garbage collection."""
-
-    async def scenario(store: Store) -> None:
+    async with engine.open() as store:
         (made,) = await store.write(put("brief", "for a moment", lifetime=1))
         assert store.read(key("brief")) == made
         if store.expires:
@@ -223,5 +206,3 @@ def test_a_store_says_whether_it_lets_go_what_has_a_lifetime(engine: Engine) -> 
             (change,) = store.changes("things", made.revision)
             assert change.deleted
             assert change.revision > made.revision
-
-    engine.play(scenario)

@@ -65,13 +65,12 @@ async def holds(found: Up, name: str) -> None:
     assert (code, answer["reason"]) in {(500, "ServerTimeout"), (504, "Timeout")}
 
 
-def play(etcd: Etcd, tmp_path: Path, story: Callable[[Up], Awaitable[None]]) -> None:
-    async def scenario() -> None:
-        async with server(tmp_path / "n0", etcd) as found:
-            assert await create(found, "first") == 201
-            await story(found)
-
-    asyncio.run(asyncio.wait_for(scenario(), 240))
+@contextlib.asynccontextmanager
+async def filled(etcd: Etcd, tmp_path: Path) -> AsyncIterator[Up]:
+    """Run a server with an object."""
+    async with asyncio.timeout(240), server(tmp_path / "n0", etcd) as found:
+        assert await create(found, "first") == 201
+        yield found
 
 
 async def apart(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -104,28 +103,26 @@ def put_right(etcd: Etcd) -> None:
 
 
 @pytest.mark.parametrize("made", ["anew", "from a snapshot"])
-def test_a_member_that_became_another_cluster_is_told_and_gets_no_write(tmp_path: Path, made: str) -> None:
-    async def story(found: Up) -> None:
-        path = await apart(snapshot, etcd, 0)
-        assert await create(found, "second") == 201
-        await apart(etcd.forget, 0)
-        if made != "anew":
-            restore(etcd, 0, path, *etcd.alone(0))
-        etcd.start(0, *etcd.alone(0))
-        await apart(etcd.wait)
-        codes = [await create(found, f"during-{number}") for number in range(40)]
-        await is_troubled(found)
-        assert "127.0.0.1:" in await trouble(found)
-        assert codes.count(201) >= 35  # the two others are asked
-        assert (await found.ask("GET", f"{MAPS}/second"))[0] == 200
-        await apart(put_right, etcd)
-        await until(lambda: ready(found))
-        for number, code in enumerate(codes):
-            if code == 201:
-                assert (await found.ask("GET", f"{MAPS}/during-{number}"))[0] == 200
-
+async def test_a_member_that_became_another_cluster_is_told_and_gets_no_write(tmp_path: Path, made: str) -> None:
     with members(3) as etcd:
-        play(etcd, tmp_path, story)
+        async with filled(etcd, tmp_path) as found:
+            path = await apart(snapshot, etcd, 0)
+            assert await create(found, "second") == 201
+            await apart(etcd.forget, 0)
+            if made != "anew":
+                restore(etcd, 0, path, *etcd.alone(0))
+            etcd.start(0, *etcd.alone(0))
+            await apart(etcd.wait)
+            codes = [await create(found, f"during-{number}") for number in range(40)]
+            await is_troubled(found)
+            assert "127.0.0.1:" in await trouble(found)
+            assert codes.count(201) >= 35  # the two others are asked
+            assert (await found.ask("GET", f"{MAPS}/second"))[0] == 200
+            await apart(put_right, etcd)
+            await until(lambda: ready(found))
+            for number, code in enumerate(codes):
+                if code == 201:
+                    assert (await found.ask("GET", f"{MAPS}/during-{number}"))[0] == 200
 
 
 def grow(etcd: Etcd) -> None:
@@ -139,27 +136,25 @@ def grow(etcd: Etcd) -> None:
         etcd.wait(number)
 
 
-def test_a_member_restored_alone_with_the_number_of_the_cluster_gets_no_write(tmp_path: Path) -> None:
-    async def story(found: Up) -> None:
-        path = await apart(snapshot, etcd, 0)
-        for number in range(5):
-            assert await create(found, f"second-{number}") == 201
-        await apart(etcd.forget, 0)
-        restore(etcd, 0, path, *etcd.alone(0))
-        etcd.start(0, *etcd.alone(0))
-        await apart(etcd.wait)
-        codes = [await create(found, f"during-{number}") for number in range(40)]
-        await is_troubled(found)
-        codes += [await create(found, f"later-{number}") for number in range(20)]
-        assert codes.count(201) >= 55
-        assert (await found.ask("GET", f"{MAPS}/second-4"))[0] == 200
-        words = ("get", "--prefix", "--keys-only", f"{PREFIX}/objects/configmaps/")
-        kept = await apart(lambda: etcd.ctl(*words, number=1))
-        assert kept.count("/during-") + kept.count("/later-") >= codes.count(201)
-
+async def test_a_member_restored_alone_with_the_number_of_the_cluster_gets_no_write(tmp_path: Path) -> None:
     with members(1) as etcd:
         grow(etcd)
-        play(etcd, tmp_path, story)
+        async with filled(etcd, tmp_path) as found:
+            path = await apart(snapshot, etcd, 0)
+            for number in range(5):
+                assert await create(found, f"second-{number}") == 201
+            await apart(etcd.forget, 0)
+            restore(etcd, 0, path, *etcd.alone(0))
+            etcd.start(0, *etcd.alone(0))
+            await apart(etcd.wait)
+            codes = [await create(found, f"during-{number}") for number in range(40)]
+            await is_troubled(found)
+            codes += [await create(found, f"later-{number}") for number in range(20)]
+            assert codes.count(201) >= 55
+            assert (await found.ask("GET", f"{MAPS}/second-4"))[0] == 200
+            words = ("get", "--prefix", "--keys-only", f"{PREFIX}/objects/configmaps/")
+            kept = await apart(lambda: etcd.ctl(*words, number=1))
+            assert kept.count("/during-") + kept.count("/later-") >= codes.count(201)
 
 
 def wiped(etcd: Etcd) -> None:
@@ -187,37 +182,35 @@ def another(etcd: Etcd) -> None:
 
 
 @pytest.mark.parametrize("happens", [wiped, emptied, overwritten, another], ids=lambda each: each.__name__)
-def test_a_prefix_that_is_not_ours_any_more_is_told_and_nothing_is_forgotten(
+async def test_a_prefix_that_is_not_ours_any_more_is_told_and_nothing_is_forgotten(
     tmp_path: Path, happens: Callable[[Etcd], None]
 ) -> None:
-    async def story(found: Up) -> None:
-        path = await apart(snapshot, etcd, 0)
-        async with found.session.get(f"{found.url}{MAPS}?watch=1&resourceVersion=0&timeoutSeconds=100") as watch:
-            await apart(happens, etcd)
-            assert await create(found, "refused") != 201
-            await is_troubled(found)
-            await holds(found, "first")
-            before = etcd.ctl("get", "--prefix", f"{PREFIX}/")
-            assert 201 not in await asyncio.gather(*(create(found, f"refused-{number}") for number in range(30)))
-            await asyncio.sleep(5)  # Leases, controllers and first objects have tried to write
-            assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == before
-            await holds(found, "first")
-            await apart(etcd.forget, 0)
-            restore(etcd, 0, path, *etcd.alone(0))  # the backup is restored
-            etcd.start(0)
-            await apart(etcd.wait)
-            await until(lambda: ready(found))
-            assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
-            assert await create(found, "after") == 201
-            told = (await watch.content.read(1 << 20)).decode()
-            assert '"DELETED"' not in told
-            assert "strange" not in told
-
     with members(1) as etcd:
-        play(etcd, tmp_path, story)
+        async with filled(etcd, tmp_path) as found:
+            path = await apart(snapshot, etcd, 0)
+            async with found.session.get(f"{found.url}{MAPS}?watch=1&resourceVersion=0&timeoutSeconds=100") as watch:
+                await apart(happens, etcd)
+                assert await create(found, "refused") != 201
+                await is_troubled(found)
+                await holds(found, "first")
+                before = etcd.ctl("get", "--prefix", f"{PREFIX}/")
+                assert 201 not in await asyncio.gather(*(create(found, f"refused-{number}") for number in range(30)))
+                await asyncio.sleep(5)  # Leases, controllers and first objects have tried to write
+                assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == before
+                await holds(found, "first")
+                await apart(etcd.forget, 0)
+                restore(etcd, 0, path, *etcd.alone(0))  # the backup is restored
+                etcd.start(0)
+                await apart(etcd.wait)
+                await until(lambda: ready(found))
+                assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
+                assert await create(found, "after") == 201
+                told = (await watch.content.read(1 << 20)).decode()
+                assert '"DELETED"' not in told
+                assert "strange" not in told
 
 
-def test_a_whole_etcd_that_is_restored_under_another_name_is_taken(tmp_path: Path) -> None:
+async def test_a_whole_etcd_that_is_restored_under_another_name_is_taken(tmp_path: Path) -> None:
     def restored() -> None:
         path = snapshot(etcd, 0)
         every = ",".join(f"m{each}=http://127.0.0.1:{peer}" for each, (_, peer) in enumerate(etcd.ports))
@@ -228,17 +221,15 @@ def test_a_whole_etcd_that_is_restored_under_another_name_is_taken(tmp_path: Pat
             etcd.start(number)
         etcd.wait()
 
-    async def story(found: Up) -> None:
-        await apart(restored)
-        await until(lambda: ready(found))
-        assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
-        assert await create(found, "after") == 201
-
     with members(3) as etcd:
-        play(etcd, tmp_path, story)
+        async with filled(etcd, tmp_path) as found:
+            await apart(restored)
+            await until(lambda: ready(found))
+            assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
+            assert await create(found, "after") == 201
 
 
-def test_an_etcd_that_is_restored_under_its_servers_never_uses_a_revision_twice() -> None:
+async def test_an_etcd_that_is_restored_under_its_servers_never_uses_a_revision_twice() -> None:
     async def grows(store: EtcdStore, name: str, count: int) -> list[int]:
         made = [(await store.write(put(f"{name}-{number}")))[0].revision for number in range(count)]
         await store.wait_for_newest()
@@ -253,53 +244,54 @@ def test_an_etcd_that_is_restored_under_its_servers_never_uses_a_revision_twice(
     async def has_forgotten(store: EtcdStore, revisions: list[int]) -> bool:
         return all(is_void(store, each) for each in revisions)
 
-    async def scenario() -> None:
-        async with etcd_store(settings(etcd, PREFIX)) as one, etcd_store(settings(etcd, PREFIX)) as two:
-            for store in (one, two):
-                await store.claim(OURS)
+    with members(1) as etcd:
+        async with asyncio.timeout(120):
+            async with etcd_store(settings(etcd, PREFIX)) as one, etcd_store(settings(etcd, PREFIX)) as two:
+                for store in (one, two):
+                    await store.claim(OURS)
+                    store.keep_to(OURS)
+                await grows(one, "kept", 5)
+                path = await apart(snapshot, etcd, 0)
+                known = [*await grows(one, "lost", 60), *await grows(two, "lost-too", 3)]
+                etcd.forget(0)
+                restore(etcd, 0, path, *etcd.alone(0))
+                etcd.start(0)
+                await apart(etcd.wait)
+                for store in (one, two):
+                    await until(partial(has_forgotten, store, known))
+                    assert store.count("things") == 5
+                assert min(await grows(one, "new", 90)) > max(known)
+                async with etcd_store(settings(etcd, PREFIX)) as three:
+                    for store in (one, two, three):
+                        await store.wait_for_newest()
+                        assert store.count("things") == 95
+                        assert await has_forgotten(store, known)
+
+
+async def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> None:
+    with members(1) as etcd:
+        async with asyncio.timeout(120):
+            async with etcd_store(settings(etcd, PREFIX)) as store:
+                assert await store.claim(OURS) == OURS
                 store.keep_to(OURS)
-            await grows(one, "kept", 5)
-            path = await apart(snapshot, etcd, 0)
-            known = [*await grows(one, "lost", 60), *await grows(two, "lost-too", 3)]
-            etcd.forget(0)
-            restore(etcd, 0, path, *etcd.alone(0))
-            etcd.start(0)
-            await apart(etcd.wait)
-            for store in (one, two):
-                await until(partial(has_forgotten, store, known))
-                assert store.count("things") == 5
-            assert min(await grows(one, "new", 90)) > max(known)
-            async with etcd_store(settings(etcd, PREFIX)) as three:
-                for store in (one, two, three):
+                (made,) = await store.write(put("one"))
+                await store.compact(made.revision)
+                await apart(emptied, etcd)
+                for refused in (
+                    put("two"),
+                    put("two", lifetime=60),
+                    put("one", "x", made.revision),
+                    remove("one", 1),
+                ):
+                    with pytest.raises((ForeignStoreError, ConflictError)):
+                        await store.write(refused)
+                with pytest.raises(ForeignStoreError):
                     await store.wait_for_newest()
-                    assert store.count("things") == 95
-                    assert await has_forgotten(store, known)
-
-    with members(1) as etcd:
-        asyncio.run(asyncio.wait_for(scenario(), 120))
-
-
-def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> None:
-    async def scenario() -> None:
-        async with etcd_store(settings(etcd, PREFIX)) as store:
-            assert await store.claim(OURS) == OURS
-            store.keep_to(OURS)
-            (made,) = await store.write(put("one"))
-            await store.compact(made.revision)
-            await apart(emptied, etcd)
-            for refused in (put("two"), put("two", lifetime=60), put("one", "x", made.revision), remove("one", 1)):
-                with pytest.raises((ForeignStoreError, ConflictError)):
-                    await store.write(refused)
-            with pytest.raises(ForeignStoreError):
-                await store.wait_for_newest()
-            with pytest.raises(ForeignStoreError):
-                await store.compact(store.revision)
-            assert text_of(store.read(key("one"))) == ""
-            assert "emptied" in store.trouble
-            assert etcd.ctl("get", "--prefix", PREFIX) == ""
-
-    with members(1) as etcd:
-        asyncio.run(asyncio.wait_for(scenario(), 120))
+                with pytest.raises(ForeignStoreError):
+                    await store.compact(store.revision)
+                assert text_of(store.read(key("one"))) == ""
+                assert "emptied" in store.trouble
+                assert etcd.ctl("get", "--prefix", PREFIX) == ""
 
 
 async def refuses_to_start(folder: Path, etcd: Etcd, place: str = PREFIX) -> str:
@@ -309,41 +301,37 @@ async def refuses_to_start(folder: Path, etcd: Etcd, place: str = PREFIX) -> str
     return str(refused.value.exceptions[0])
 
 
-def test_a_start_at_an_empty_prefix_is_refused_where_there_was_a_cluster(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with server(tmp_path, etcd) as found:
-            assert await create(found, "first") == 201
-        said = await refuses_to_start(tmp_path, etcd, "/vipwrie")
-        assert "/vipwrie" in said
-        assert f"were at {PREFIX}:" in said
-        await apart(wiped, etcd)
-        assert f"remove etcd-cluster and server-id in {tmp_path}" in await refuses_to_start(tmp_path, etcd)
-        (tmp_path / "etcd-cluster").unlink()  # as an earlier version, or a join, leaves it
-        assert f"remove server-id in {tmp_path}" in await refuses_to_start(tmp_path, etcd)
-        assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == ""
-        (tmp_path / "server-id").unlink()
-        async with server(tmp_path, etcd) as found:
-            assert (await found.ask("GET", f"{MAPS}/first"))[0] == 404
-
+async def test_a_start_at_an_empty_prefix_is_refused_where_there_was_a_cluster(tmp_path: Path) -> None:
     with members(1) as etcd:
-        asyncio.run(asyncio.wait_for(scenario(), 240))
+        async with asyncio.timeout(240):
+            async with server(tmp_path, etcd) as found:
+                assert await create(found, "first") == 201
+            said = await refuses_to_start(tmp_path, etcd, "/vipwrie")
+            assert "/vipwrie" in said
+            assert f"were at {PREFIX}:" in said
+            await apart(wiped, etcd)
+            assert f"remove etcd-cluster and server-id in {tmp_path}" in await refuses_to_start(tmp_path, etcd)
+            (tmp_path / "etcd-cluster").unlink()  # as an earlier version, or a join, leaves it
+            assert f"remove server-id in {tmp_path}" in await refuses_to_start(tmp_path, etcd)
+            assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == ""
+            (tmp_path / "server-id").unlink()
+            async with server(tmp_path, etcd) as found:
+                assert (await found.ask("GET", f"{MAPS}/first"))[0] == 404
 
 
-def test_a_start_beside_a_member_of_another_cluster_asks_the_two_others(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with server(tmp_path, etcd) as found:
-            assert await create(found, "first") == 201
-        await apart(etcd.forget, 0)
-        etcd.start(0, *etcd.alone(0))
-        await apart(etcd.wait)
-        async with server(tmp_path, etcd) as found:
-            assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
-            assert "127.0.0.1:" in await trouble(found)
-            assert await create(found, "second") == 201
-        assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == ""
-
+async def test_a_start_beside_a_member_of_another_cluster_asks_the_two_others(tmp_path: Path) -> None:
     with members(3) as etcd:
-        asyncio.run(asyncio.wait_for(scenario(), 240))
+        async with asyncio.timeout(240):
+            async with server(tmp_path, etcd) as found:
+                assert await create(found, "first") == 201
+            await apart(etcd.forget, 0)
+            etcd.start(0, *etcd.alone(0))
+            await apart(etcd.wait)
+            async with server(tmp_path, etcd) as found:
+                assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
+                assert "127.0.0.1:" in await trouble(found)
+                assert await create(found, "second") == 201
+            assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == ""
 
 
 OURS, THEIRS = b"ours", b"theirs"

@@ -9,12 +9,13 @@ import dns.flags
 import dns.message
 import dns.rcode
 import pytest
+from tests.fakes.clock import Clock
 from tests.fakes.names import external
 from tests.fakes.upstream import records, upstream
 from tests.up.unit.dns_process import running
 from tests.up.unit.test_dns_forgery import answer_to, wire_record
 from tests.up.unit.test_dns_server import SERVICE
-from tests.up.unit.test_dns_upstream import SOA, Clock, forwarder, question, resolve, zone
+from tests.up.unit.test_dns_upstream import SOA, forwarder, question, resolve, zone
 
 from vipwire.model.net import Address
 from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, SERVFAIL, Reply, record, render

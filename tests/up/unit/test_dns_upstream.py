@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import dns.flags
 import dns.message
 import dns.rcode
+from tests.fakes.clock import Clock
 from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
@@ -21,15 +22,6 @@ from vipwire_up.dns.zone import Zone
 A_RECORD = "example.org. 60 IN A 192.0.2.1"
 ANY_NAME = "@ 60 IN A 192.0.2.1"
 SOA = "example.org. 900 IN SOA ns. host. 1 2 3 4 30"
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def question(name: str = "example.org", kind: str = "A", *, do: bool = False) -> Query:

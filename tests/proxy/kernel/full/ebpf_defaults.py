@@ -58,8 +58,8 @@ def in_a_pod(cgroup: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_node_and_its_pods_are_led_by_default(tmp_path: Path) -> None:
-    async def scenario(pod: Path) -> None:
+async def test_the_node_and_its_pods_are_led_by_default(tmp_path: Path) -> None:
+    with kubelets() as pod, stage():
         async with scene(server(), "--proxy-mode=ebpf", f"--state-dir={tmp_path}") as it:
             await it.synced()
             assert await page("/proxyMode", 10249) == (200, "ebpf")
@@ -68,9 +68,6 @@ def test_the_node_and_its_pods_are_led_by_default(tmp_path: Path) -> None:
             inside = await asyncio.to_thread(in_a_pod, pod)
             assert inside.stdout == f"{VIP}\n", inside.stderr
             assert await it.daemon.terminate() == 0
-
-    with kubelets() as pod, stage():
-        asyncio.run(scenario(pod))
         assert [each.name for each in OURS.iterdir()], "it stays in force"
         run(f"{sys.executable} -m vipwire.cli.main cleanup")
         assert not OURS.exists()

@@ -1,7 +1,5 @@
 """The guest's kernel has nf_tables and no table of any family: nftables mode cannot run there, nor iptables-nft."""
 
-import asyncio
-
 import pytest
 from tests.fakes.daemon import page, reached, scene, stage
 from tests.fakes.own_network import run
@@ -11,8 +9,8 @@ pytestmark = pytest.mark.kernel
 
 
 @pytest.mark.parametrize("wanted", ["nftables", ""], ids=["nftables", "blank"])
-def test_without_nftables_iptables_mode_runs_with_the_legacy_tools(wanted: str) -> None:
-    async def scenario() -> None:
+async def test_without_nftables_iptables_mode_runs_with_the_legacy_tools(wanted: str) -> None:
+    with stage():
         async with scene(server(), f"--proxy-mode={wanted}", "--proxy-mode-fallback") as it:
             record = await it.daemon.heard(FALLBACK)
             assert (record["mode"], record["to"]) == ("nftables", "iptables")
@@ -23,7 +21,4 @@ def test_without_nftables_iptables_mode_runs_with_the_legacy_tools(wanted: str) 
             assert await it.metric("vipwire_proxy_mode", mode="iptables", configured="nftables") == 1
             assert await reached("10.96.0.1") == "10.244.0.1"
             assert await it.daemon.terminate() == 0
-
-    with stage():
-        asyncio.run(scenario())
         assert "KUBE-SERVICES" in run("iptables-legacy-save -t nat")

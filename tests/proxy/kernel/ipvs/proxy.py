@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.fakes.clock import Clock
 from tests.fakes.values import named
 
 from vipwire.linux.host.settings import apply_sysctls
@@ -36,16 +37,6 @@ EXTERNAL = {Family.IPV4: "198.51.100.10", Family.IPV6: "2001:db8:5::10"}
 BALANCER = {Family.IPV4: "198.51.100.20", Family.IPV6: "2001:db8:5::20"}
 TCP = ServicePort("", Protocol.TCP, 80)
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
-
-
-class Clock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Line:
