@@ -325,10 +325,10 @@ async def is_checked(address: str) -> bool:
     """Ask a health check node port at an address; False if nothing listens there."""
     try:
         reader, writer = await asyncio.open_connection(address, CHECKED)
-    except OSError:
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        answer = await reader.readline()
+    except OSError:  # also a listener that is being closed
         return False
-    writer.write(b"GET / HTTP/1.0\r\n\r\n")
-    answer = await reader.readline()
     writer.close()
     return b"200" in answer
 
