@@ -154,6 +154,7 @@ lock:
 	@$(LOCK) pyproject.toml --extra etcd --constraint requirements/run.lock --output-file requirements/etcd.lock
 	@$(LOCK) pyproject.toml --extra all --group test --group lint --constraint requirements/etcd.lock --output-file requirements/test.lock
 	@$(LOCK) --group fuzz --constraint requirements/test.lock --output-file requirements/fuzz.lock
+	@$(LOCK) --group clients --output-file requirements/clients.lock
 	@$(LOCK) --group plot --constraint requirements/test.lock --output-file requirements/plot.lock
 	@$(LOCK) --group site --constraint requirements/test.lock --output-file requirements/site.lock
 	@$(LOCK) requirements/build.in --constraint requirements/test.lock --output-file requirements/build.lock

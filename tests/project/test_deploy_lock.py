@@ -28,7 +28,7 @@ WANTED = {
     "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]],
     "build": BUILD,
 }
-AROUND = {"tools": TOOLS, "fuzz": GROUPS["fuzz"], "plot": GROUPS["plot"]}
+AROUND = {"tools": TOOLS, "fuzz": GROUPS["fuzz"], "plot": GROUPS["plot"], "clients": GROUPS["clients"]}
 """Locks of what is not installed for tests."""
 _PINNED = re.compile(r"([a-z0-9-]+)==([0-9a-z.]+)(?: ; ([^\\]+?))? \\((?: --hash=sha256:[0-9a-f]{64}(?: \\)?)+)")
 
