@@ -25,7 +25,7 @@ class DecodeError(VipwireError):
 
 
 class CommitError(VipwireError):
-    """The kernel refused a transaction, and its state is unchanged.
+    """The kernel refused a transaction. A mode that writes in steps may have applied a part of it.
 
     `transaction` is the request as readable text; `errno` is the kernel's answer, 0 if unknown.
     """
@@ -34,6 +34,10 @@ class CommitError(VipwireError):
         super().__init__(message)
         self.transaction = transaction
         self.errno = errno
+
+
+class BusyError(CommitError):
+    """Another program prevents every transaction at the moment; a retry may succeed."""
 
 
 @contextlib.contextmanager

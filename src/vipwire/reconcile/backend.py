@@ -44,7 +44,10 @@ class Backend(Protocol[K, V]):
         ...
 
     def commit(self, delta: Delta[K, V]) -> int:
-        """Apply a difference, all or nothing; return its size in bytes. Raise CommitError if the kernel refuses."""
+        """Apply a difference; return its size in bytes.
+
+        Raise CommitError if the kernel refuses; then `changed` is true if the kernel may hold a part.
+        """
         ...
 
 

@@ -7,8 +7,9 @@ Normally the reconciler compares pending Services only. At start, and when anoth
 kernel, it observes the kernel: each Service adopts its correct objects, and unclaimed ones are removed. So a new
 process on a programmed kernel has nothing to commit.
 
-A refused transaction leaves the kernel unchanged. The reconciler retries it in halves, until the refused Services are
-isolated: these keep their old objects, are reported, and are tried again when they change or at `retry`.
+The reconciler retries a refused transaction in halves, until the refused Services are isolated: these keep their old
+objects, are reported, and are tried again when they change or at `retry`. If the kernel may hold a part of a refused
+transaction, the reconciler observes the kernel before it retries.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from vipwire.errors import CommitError, VipwireError
+from vipwire.errors import BusyError, CommitError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Enlarging, Expecting, Rendered
@@ -241,10 +242,8 @@ class Reconciler(Generic[K, V]):
             except CommitError as error:
                 if brief:
                     raise NotBriefError from error
-                if self._backend.changed():
-                    self._trusted = False
-                else:
-                    self._commit_halves(names, report, error)
+                if not self.verify():
+                    self._commit_halves(names, report, error, dict(self._belief.services))
         if not self._trusted:
             self._observe_and_commit(names, report)
         self._pending.clear()
@@ -277,32 +276,44 @@ class Reconciler(Generic[K, V]):
         return giving
 
     def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
-        # A try that failed halfway has overwritten the previous belief, which the next one still needs.
-        before = self._before = {**self._before, **self._belief.services}
-        if isinstance(self._backend, Expecting):
-            self._backend.expect(self._desired.values())
-        observed = self._backend.observe()
+        self._observe()
+        before, observed = self._before, self._belief.unowned
         expected = self._collect_expected(pending, before, observed) if self._started else set()
-        self._belief = Belief(unowned=observed)
-        report.observed = len(self._belief.unowned)
+        report.observed = len(observed)
         names = list(self._desired)
         self._yield_objects(names)
         repairs: list[K] = []
         try:
             repairs += self._commit(names, report, last=True)
+        except BusyError:
+            raise
         except CommitError as error:
+            self._observe_refused()
             repairs += self._commit([NODE], report)
             repairs += self._commit_halves([name for name in names if name != NODE], report, error, before)
-            repairs += self._commit([], report, last=True)
+            repairs += self._commit(names, report, last=True)
         if self._started:
             report.repaired = [key for key in repairs if key not in expected]
         self._trusted = self._started = True
         self._before = {}
 
+    def _observe(self) -> None:
+        # A try that failed halfway has overwritten the previous belief, which the next one still needs.
+        self._before = {**self._before, **self._belief.services}
+        if isinstance(self._backend, Expecting):
+            self._backend.expect(self._desired.values())
+        self._belief = Belief(unowned=self._backend.observe())
+
+    def _observe_refused(self) -> None:
+        """Observe the kernel after a refused transaction, if the kernel may hold a part of it."""
+        if self._backend.changed():
+            self._trusted = False
+            self._observe()
+
     def _collect_expected(
         self, names: Sequence[ObjectName], before: Mapping[ObjectName, Rendered[K, V]], observed: Mapping[K, V]
     ) -> set[K]:
-        """Collect the objects that pending Services had, unchanged, and their wanted objects that the kernel lacks.
+        """Collect the objects of pending Services that the kernel has as before or as wanted, also by their absence.
 
         A difference in these is no change by another program.
         """
@@ -316,8 +327,11 @@ class Reconciler(Generic[K, V]):
             }
             for state in (before, self._desired)
         )
-        kept = {key for key, value in had.items() if key in observed and observed[key] == value}
-        return kept | {key for key in wanted if key not in had and key not in observed}
+        return {
+            key
+            for key in {**had, **wanted}
+            if observed.get(key, _MISSING) in (had.get(key, _MISSING), wanted.get(key, _MISSING))
+        }
 
     def _commit(
         self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False, brief: bool = False
@@ -344,9 +358,12 @@ class Reconciler(Generic[K, V]):
         names: Sequence[ObjectName],
         report: Report[K],
         error: CommitError,
-        before: Mapping[ObjectName, Rendered[K, V]] | None = None,
+        before: Mapping[ObjectName, Rendered[K, V]],
     ) -> list[K]:
-        """Commit the acceptable Services of `names`, whose common transaction the kernel refused with `error`."""
+        """Commit the acceptable Services of `names`, whose common transaction the kernel refused with `error`.
+
+        `before` are the objects that refused Services keep.
+        """
         if len(names) == 1:
             return self._isolate(names[0], error, report, before)
         done: list[K] = []
@@ -354,7 +371,10 @@ class Reconciler(Generic[K, V]):
         for half in (names[:middle], names[middle:]):
             try:
                 done += self._commit(half, report)
+            except BusyError:
+                raise
             except CommitError as refused:
+                self._observe_refused()
                 done += self._commit_halves(half, report, refused, before)
         return done
 
@@ -363,16 +383,16 @@ class Reconciler(Generic[K, V]):
         name: ObjectName,
         error: CommitError,
         report: Report[K],
-        before: Mapping[ObjectName, Rendered[K, V]] | None,
+        before: Mapping[ObjectName, Rendered[K, V]],
     ) -> list[K]:
         if name == NODE:
             self._trusted = False
             raise error
         self._isolated[name] = error
-        self._kept[name] = (self._belief.services if before is None else before).get(name)
-        if before is not None:
-            try:
-                return self._commit([name], report)
-            except CommitError:
-                self._kept[name] = None
+        self._kept[name] = before.get(name)
+        try:
+            return self._commit([name], report)
+        except CommitError:
+            self._observe_refused()
+            self._kept[name] = None
         return []

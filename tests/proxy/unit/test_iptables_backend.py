@@ -1,5 +1,7 @@
 """The backend on tables in memory: it finds what it wrote, takes over what kube-proxy left, touches nothing else."""
 
+import contextlib
+
 import pytest
 from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.iptables_world import PLAIN, World
@@ -122,9 +124,53 @@ def test_after_a_refusal_in_the_second_table_the_first_is_looked_at_again() -> N
         web("s9", 9, load_balancer_ips=ips("1.2.3.9"), source_ranges=(cidr("203.0.113.0/24"),)),
         slice_of("s9", endpoint("10.1.9.1")),
     )
-    world.sync()
+    assert world.sync().repaired == []
     assert [name.name for name in world.reconciler.isolated] == ["s9"]
     assert "1.2.3.9" not in world.tables.save("filter")
+
+
+class OwnedTables(FakeTables):
+    """Tables of which another program owns `mangle` at first: it refuses the next `refusals` changes of it."""
+
+    refusals = 0
+
+    def restore(self, text: str) -> None:
+        before, rest = text.split("*mangle") if "*mangle" in text else (text, "")
+        if rest and self.refusals:
+            self.refusals -= 1
+            super().restore(before)
+            raise CommitError("the owner of mangle refuses", transaction=text)
+        super().restore(text)
+
+
+@pytest.mark.parametrize("refusals", [1, 2, 3, 4, 5])
+def test_a_table_that_others_give_free_between_two_tries_costs_no_rule(refusals: int) -> None:
+    tables = OwnedTables()
+    tables.refusals = refusals
+    world = World(tables, variant=Variant.NFT)
+    fill(world, 3)
+    while tables.refusals:
+        with contextlib.suppress(CommitError):
+            world.sync()
+    world.sync()
+    assert tables.tables == loaded(3).tables.tables
+    assert not world.backend.changed()
+
+
+def test_a_refusal_before_any_table_changed_costs_no_look() -> None:
+    world = loaded(3, variant=Variant.NFT)
+    world.tables.refuse = "DNAT --to-destination 10.1.9.1"
+    world.put(web("s2", 2, affinity_seconds=60), slice_of("s2", endpoint("10.1.9.1")))
+    assert world.sync().observed is None
+    assert [name.name for name in world.reconciler.isolated] == ["s2"]
+
+
+def test_a_removal_that_only_the_first_table_accepted_is_no_change_by_others() -> None:
+    world = loaded(3)
+    world.tables.refuse = "DNAT --to-destination 10.1.9.1"
+    world.put(web("s1"), slice_of("s1", endpoint("10.1.9.1")))
+    assert world.sync().repaired == []
+    assert "1.2.3.1" in world.tables.save("filter")
 
 
 def test_large_differences_are_written_in_batches_and_dispatched_last(monkeypatch: pytest.MonkeyPatch) -> None:

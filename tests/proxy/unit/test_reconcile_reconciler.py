@@ -4,8 +4,9 @@ import pytest
 from tests.fakes.kernel import DictBackend, touched
 from tests.fakes.values import ip, ips, named, node_plan, planned
 
-from vipwire.errors import CommitError
+from vipwire.errors import BusyError, CommitError
 from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import NotBriefError, Reconciler
 
 A, B, C = "10.96.0.1", "10.96.0.2", "10.96.0.3"
@@ -439,4 +440,80 @@ def test_a_sync_that_is_to_be_brief_reads_nothing_and_leaves_what_is_refused_to_
     assert line.kernel.observed == 0
     line.reconciler.sync()
     assert line.services() == {"web": [A], "db": [B]}
+    assert line.settled()
+
+
+class SteppedBackend(DictBackend):
+    """A mode without transactions: adds object after object up to the refused one. `brief`: it refuses only once."""
+
+    brief = False
+
+    def commit(self, delta: Delta[str, str]) -> int:
+        try:
+            return super().commit(delta)
+        except CommitError:
+            for key, value in delta.added.items():
+                if key in self.refused:
+                    break
+                self.held[key] = value
+            self.meddle(lambda _: None)
+            if self.brief:
+                self.refused = set()
+            raise
+
+
+@pytest.mark.parametrize("at", ["start", "later"])
+def test_the_kernel_is_observed_again_after_a_refusal_that_applied_a_part(at: str) -> None:
+    line = Line(SteppedBackend(), web=A)
+    if at == "later":
+        line.reconciler.sync()
+    line.kernel.refused = {obj(B)}
+    for name, address in (("api", C), ("db", B), ("last", "10.96.0.4")):
+        line.want(name, address)
+    line.reconciler.sync()
+    assert line.services() == {"web": [A], "api": [C], "last": ["10.96.0.4"]}
+    assert set(line.reconciler.isolated) == {named("db")}
+    assert line.settled()
+
+
+def test_an_obstacle_that_goes_between_two_tries_leaves_no_gap() -> None:
+    kernel = SteppedBackend()
+    kernel.refused, kernel.brief = {obj(B)}, True
+    line = Line(kernel, web=A, db=B, api=C)
+    line.reconciler.sync()
+    assert line.services() == {"web": [A], "db": [B], "api": [C]}
+    assert line.reconciler.isolated == {}
+    assert line.settled()
+
+
+class BusyBackend(DictBackend):
+    """A mode whose transactions wait for another program in vain. `tries` counts them."""
+
+    tries = 0
+    busy = True
+
+    def commit(self, delta: Delta[str, str]) -> int:
+        self.tries += 1
+        if self.busy:
+            raise BusyError("another program holds the lock")
+        return super().commit(delta)
+
+
+@pytest.mark.parametrize("at", ["start", "later"])
+def test_no_service_is_isolated_while_another_program_prevents_every_transaction(at: str) -> None:
+    kernel = BusyBackend()
+    line = Line(kernel, web=A)
+    if at == "later":
+        kernel.busy = False
+        line.reconciler.sync()
+        kernel.busy, kernel.tries = True, 0
+    for number in range(20):
+        line.want(f"s{number}", f"10.96.1.{number}")
+    line.reconciler.distrust()
+    with pytest.raises(BusyError):
+        line.reconciler.sync()
+    assert (kernel.tries, line.reconciler.isolated) == (1, {})
+    kernel.busy = False
+    line.reconciler.sync()
+    assert len(line.services()) == 21
     assert line.settled()

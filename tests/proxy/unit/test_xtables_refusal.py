@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.modes.xtables.refusal import XtablesLockedError, lock_holder, refusal
+from vipwire.errors import BusyError
+from vipwire.modes.xtables.refusal import lock_holder, refusal
 
 TEXT = """*nat
 :KUBE-SEP-A - [0:0]
@@ -40,7 +41,7 @@ def test_a_refusal_without_a_line_still_has_its_words(said: str) -> None:
 def test_a_lock_that_is_not_given_up_names_its_holder() -> None:
     said = "Another app is currently holding the xtables lock. Stopped waiting after 5s.\n"
     error = refusal("iptables-legacy", said, TEXT, waited=7)
-    assert isinstance(error, XtablesLockedError)
+    assert isinstance(error, BusyError)
     assert str(error).startswith("iptables-legacy-restore waited 7 s for the xtables lock, held by ")
 
 

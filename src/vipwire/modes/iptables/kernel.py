@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final
 
+from vipwire.errors import CommitError
 from vipwire.model.net import Address, Family, format_address
 from vipwire.model.problem import Problem
-from vipwire.modes.iptables.access.tool_access import Known, LockWait, RuleAccess, ToolAccess, Written
+from vipwire.modes.iptables.access.tool_access import Known, LockWait, RuleAccess, ToolAccess
 from vipwire.modes.iptables.change_detector import (
     ChangeDetector,
     Observation,
@@ -28,12 +29,11 @@ from vipwire.modes.iptables.rules.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, 
 from vipwire.modes.iptables.rules.ownership import IptablesOwner
 from vipwire.modes.iptables.rules.read import read
 from vipwire.modes.iptables.rules.render import render
-from vipwire.modes.iptables.rules.script import RestoreInput, Writer, drafts
+from vipwire.modes.iptables.rules.script import Writer, drafts
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import guards, node_objects
 from vipwire.modes.iptables.rules.tree import dispatches, expected_chains
 from vipwire.modes.xtables.ownership import removals
-from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.save import read_table
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.modes.xtables.variant import KUBELETS, Variant
@@ -72,7 +72,6 @@ class IptablesBackend:
         self._kubelet = False
         self._ledger = Ledger()
         self._access = writer or ToolAccess(tool, LockWait(), BATCH[tool.variant])
-        self._locked: XtablesLockedError | None = None
         self._wanted: Iterable[Rendered[Key, Rules]] = ()
 
     @property
@@ -112,7 +111,6 @@ class IptablesBackend:
         self._wanted = wanted
 
     def observe(self) -> dict[Key, Rules]:
-        self._locked = None
         before = self._detector.look()
         tables = self._access.read(cache(self._expected_rules))
         self._wanted = ()
@@ -138,11 +136,9 @@ class IptablesBackend:
     def commit(self, delta: Delta[Key, Rules]) -> int:
         """Write a difference; return its size in bytes.
 
-        Each table is a separate commit. If the kernel refuses a later one, `changed` returns True and the next sync
-        observes. The same holds if the xtables lock stays taken.
+        Each table may be a separate commit. If the kernel refuses one, `changed` reports whether it may have accepted
+        another.
         """
-        if self._locked is not None:
-            raise self._locked
         drafted = drafts(delta, self._dispatches)
         tails = {**self._tails, **_tails(delta)}
         writer = self._writer(tails)
@@ -150,12 +146,17 @@ class IptablesBackend:
         known, trees = before == self._observed, count_branches(self._dispatches)
         self._observed = None
         self.written = {}
-        for run in writer.runs(delta, drafted):
-            written = self._write(run)
-            size += written.size
-            commits += written.commits
-            for table, rules in run.rules.items():
-                self.written[table] = self.written.get(table, 0) + rules
+        try:
+            for run in writer.runs(delta, drafted):
+                written = self._access.write(run)
+                size += written.size
+                commits += written.commits
+                for table, rules in run.rules.items():
+                    self.written[table] = self.written.get(table, 0) + rules
+        except CommitError:
+            if known and self._tool.variant is Variant.NFT and self._detector.look() == before:
+                self._observed = before  # nf_tables counts commits: none was accepted
+            raise
         for where, draft in drafted.items():
             self._dispatches[where].adopt(draft)
         self._tails = tails
@@ -175,13 +176,6 @@ class IptablesBackend:
             return True
         more = growth(delta, trees, count_branches(self._dispatches), firewall_missing=self._firewall_missing)
         return grown_by(before, after, more)
-
-    def _write(self, run: RestoreInput) -> Written:
-        try:
-            return self._access.write(run)
-        except XtablesLockedError as error:
-            self._locked = error
-            raise
 
     def script(self, delta: Delta[Key, Rules]) -> Iterator[str]:
         """Write the input of iptables-restore that `commit` would use for this difference."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from vipwire.errors import CommitError, UnsupportedError
+from vipwire.errors import BusyError, CommitError, UnsupportedError
 from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
@@ -25,7 +25,6 @@ from vipwire.modes.iptables.rules.choice import hash_match
 from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.legacy import Census, LegacySocket
-from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.tool import IptablesTool, legacy_tables, preferred_variant, versions
 from vipwire.modes.xtables.variant import KUBELETS, Variant
 
@@ -253,7 +252,7 @@ def choose_workable(choice: VariantChoice, families: Iterable[Family]) -> Varian
         tool = IptablesTool(family, variant, PURPOSE)
         try:
             reason = _find_refusal(tool, ())
-        except XtablesLockedError:
+        except BusyError:
             return choice
         if not reason:
             _clean(tool)
@@ -278,7 +277,7 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
     needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
     try:
         refused = run_in_empty_namespace(lambda: _try_needs(tool, needs))
-    except XtablesLockedError as error:
+    except BusyError as error:
         return settings, [SetupNote(UNTRIED, str(error), "refused rules will show missing parts")]
     for need, reason in refused.items():
         if not reason:
@@ -324,7 +323,7 @@ def _find_refusal(tool: IptablesTool, needs: Iterable[Need]) -> str:
         lines += [f"*{table}", f":{PROBE} - [0:0]", *rules, "COMMIT"]
     try:
         tool.restore("\n".join([*lines, ""]), _WAIT_SECONDS)
-    except XtablesLockedError:
+    except BusyError:
         raise
     except CommitError as error:
         return str(error)

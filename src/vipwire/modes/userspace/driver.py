@@ -5,7 +5,7 @@ from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.config.schema import port_range
-from vipwire.errors import CommitError, UnsupportedError
+from vipwire.errors import BusyError, CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.modes.spec import MASQUERADES_NOTHING, Driver, Mode, ModeSpec, NatPriorities
@@ -14,7 +14,6 @@ from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
 from vipwire.modes.userspace.ownership import UserspaceOwner
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, in_use
 
 _PROBE: Final = (
@@ -43,7 +42,7 @@ def choose(family: Family, *, tried: bool) -> IptablesTool:
             return tool
         try:
             tool.restore(_PROBE)
-        except XtablesLockedError:  # the kernel reports missing features when it refuses the rules
+        except BusyError:  # the kernel reports missing features when it refuses the rules
             return tool
         except CommitError as error:
             errors.append(str(error))

@@ -8,21 +8,17 @@ import re
 from pathlib import Path
 from typing import Final
 
-from vipwire.errors import CommitError
+from vipwire.errors import BusyError, CommitError
 
 _LINE: Final = re.compile(r"line:? (\d+)")
 _SERVICE: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ \"]|$)")
-
-
-class XtablesLockedError(CommitError):
-    """Another program holds the xtables lock; a retry may succeed."""
 
 
 def refusal(name: str, said: str, text: str, *, waited: int) -> CommitError:
     """Turn the output of iptables-restore into an error; `waited` are the seconds of its wait for the lock."""
     reason = " ".join(line.strip() for line in said.splitlines() if not line.startswith("Try `")).strip()
     if "xtables lock" in reason:
-        return XtablesLockedError(f"{name}-restore waited {waited} s for the xtables lock, held by {lock_holder()}")
+        return BusyError(f"{name}-restore waited {waited} s for the xtables lock, held by {lock_holder()}")
     lines = text.splitlines()
     found = _LINE.search(reason)
     number = int(found[1]) if found else 0

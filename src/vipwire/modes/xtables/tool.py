@@ -102,7 +102,7 @@ class IptablesTool:
     def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
         """Write tables without flushing unnamed chains. Raise CommitError if refused.
 
-        The text may come in pieces. Raise XtablesLockedError if other programs held the lock for `wait` seconds.
+        The text may come in pieces. Raise BusyError if other programs held the lock for `wait` seconds.
         """
         with _memory_file(text) as given:
             done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], given)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from vipwire.errors import BusyError
 from vipwire.modes.iptables.rules.names import TABLES, Rules
 from vipwire.modes.iptables.rules.script import RestoreInput
-from vipwire.modes.xtables.refusal import XtablesLockedError
 from vipwire.modes.xtables.save import Chains, read_stream
 from vipwire.modes.xtables.tool import WAIT_SECONDS, RuleTool
 
@@ -21,7 +21,7 @@ class LockWait:
     def restore(self, tool: RuleTool, text: Iterable[str]) -> None:
         try:
             tool.restore(text, self.seconds)
-        except XtablesLockedError:
+        except BusyError:
             self.seconds = 1
             raise
         self.seconds = WAIT_SECONDS

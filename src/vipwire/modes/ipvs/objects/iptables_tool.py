@@ -1,6 +1,6 @@
 """Runs iptables for ipvs mode, only when a chain changes. `ChainTool` tries the variant first."""
 
-from vipwire.errors import CommitError, UnsupportedError
+from vipwire.errors import BusyError, CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import PROBE, parse_save, restore_text, rules_text, separate_shared
 from vipwire.modes.ipvs.objects.names import RangeRule, Rules
@@ -58,6 +58,8 @@ class ChainTool:
         for tool in tools:
             try:
                 tool.restore(PROBE)
+            except BusyError:  # the kernel reports missing features when it refuses the rules
+                return tool
             except CommitError as error:
                 errors.append(str(error))
             else:
