@@ -210,9 +210,9 @@ class SyncLoop:
             self._soon(self._move)
 
     def _note_queued(self) -> None:
-        self._queued_at = now = time.time()
+        self._queued_at = time.time()
         for line in self._parts.engine.lines:
-            self._parts.health.record_queued(line.family, now)
+            self._parts.health.record_queued(line.family)
         self._wake.set()
 
     async def _finish_sync(self, outcomes: Sequence[Outcome]) -> None:

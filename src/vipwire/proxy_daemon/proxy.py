@@ -119,7 +119,7 @@ class Proxy:
         changed, spec = self._recorder.soon, selected_mode(self._config)
         self._ejections = EjectionReporter(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
-            listeners = ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses)
+            listeners = ServiceListeners(self._health.healthy, self._health_addresses)
             async with HealthPorts(self._engine, listeners) as ports:
                 parts = ProxyParts(
                     engine=self._engine,

@@ -77,13 +77,14 @@ def _metrics_page(path: str, info: ProxyInfo = INFO, metrics: Metrics | None = N
 )
 def test_health_pages_are_json_and_counted(path: str, body: str) -> None:
     metrics, health, clock = Metrics("nftables"), _health(), [NOW]
+    health.clock = lambda: clock[0]
     app = health_app(health, metrics, lambda: clock[0])
 
     async def scenario(client: ClientSession) -> list[Page]:
         pages = []
         for queued in (False, True):
             if queued:
-                health.record_queued(Family.IPV4, NOW)
+                health.record_queued(Family.IPV4)
                 clock[0] += 60
             async with client.get(path) as response:
                 nosniff = response.headers["X-Content-Type-Options"] == "nosniff"

@@ -10,7 +10,8 @@ about to be removed; /livez, which restarts the Pod, does not. Bodies equal kube
 """
 
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -37,7 +38,7 @@ class ProxyHealth(Struct):
     """Stores the times of syncs and derives the answers. `now` is seconds since the epoch everywhere.
 
     `families` are the programmed families, `lists` the kinds (such as `Service`) whose first list must arrive,
-    `sync_period` is in seconds.
+    `sync_period` is in seconds. `clock` measures how long a change waits; the wall clock may jump.
     """
 
     families: tuple[Family, ...]
@@ -45,6 +46,7 @@ class ProxyHealth(Struct):
     sync_period: float
     node_missing: bool = False
     awaited_node_facts: tuple[str, ...] = ()
+    clock: Callable[[], float] = time.monotonic
     obstruction: str = ""
     """Why rules of another mode are still in force."""
     _health: dict[Family, _FamilyHealth] = field(default_factory=dict)
@@ -56,11 +58,11 @@ class ProxyHealth(Struct):
         self._health = {family: _FamilyHealth() for family in self.families}
         self._awaited = list(self.lists)
 
-    def record_queued(self, family: Family, now: float) -> None:
+    def record_queued(self, family: Family) -> None:
         """Record that a change for a family waits for its commit."""
         health = self._health[family]
         if health.oldest_queued is None:
-            health.oldest_queued = now
+            health.oldest_queued = self.clock()
 
     def record_update(self, family: Family, now: float) -> None:
         """Record that the kernel holds the complete plan of a family."""
@@ -84,21 +86,21 @@ class ProxyHealth(Struct):
     def source_recovered(self, resource: str) -> None:
         self._source_errors.pop(resource, None)
 
-    def healthy(self, now: float) -> bool:
+    def healthy(self) -> bool:
         """Report whether every family is healthy, regardless of the node's state."""
-        return all(self._family_healthy(health, now) for health in self._health.values())
+        return all(self._family_healthy(health) for health in self._health.values())
 
     def ready(self) -> bool:
         """Report whether lists, Node fields and first syncs are complete, and rules of other modes gone."""
         return not self._waiting()
 
     def livez(self, now: float) -> Reply:
-        healthy = self.healthy(now)
+        healthy = self.healthy()
         return self._answer(now, status=200 if healthy else 503, eligible=None)
 
     def healthz(self, now: float) -> Reply:
         """Answer GET /healthz: like /livez, and 503 on a node that is about to be removed."""
-        healthy = self.healthy(now) and self._eligible
+        healthy = self.healthy() and self._eligible
         return self._answer(now, status=200 if healthy else 503, eligible=self._eligible)
 
     def last_updated(self) -> dict[str, float | None]:
@@ -128,11 +130,11 @@ class ProxyHealth(Struct):
     def _is_synced(self, family: Family) -> bool:
         return self._health[family].updated is not None
 
-    def _family_healthy(self, health: _FamilyHealth, now: float) -> bool:
+    def _family_healthy(self, health: _FamilyHealth) -> bool:
         """Judge one family. A family before its first sync is healthy: kube-proxy's start-up rule."""
         if health.updated is None or health.oldest_queued is None:
             return True
-        return now - health.oldest_queued < 2 * self.sync_period
+        return self.clock() - health.oldest_queued < 2 * self.sync_period
 
     def _answer(self, now: float, *, status: int, eligible: bool | None) -> Reply:
         updates = [health.updated for health in self._health.values() if health.updated is not None]
@@ -141,15 +143,15 @@ class ProxyHealth(Struct):
         body["currentTime"] = rfc3339(now)
         if eligible is not None:
             body["nodeEligible"] = eligible
-        body["healthy"] = self.healthy(now)
+        body["healthy"] = self.healthy()
         if updates:
-            body["status"] = dict(self._statuses(now))
+            body["status"] = dict(self._statuses())
         return Reply(json.dumps(body, separators=(",", ":")), status, _HEADERS)
 
-    def _statuses(self, now: float) -> Iterable[tuple[str, dict[str, object]]]:
+    def _statuses(self) -> Iterable[tuple[str, dict[str, object]]]:
         for family, health in sorted(self._health.items(), key=lambda item: item[0].value):
             if health.updated is not None:
-                healthy = self._family_healthy(health, now)
+                healthy = self._family_healthy(health)
                 yield family.value, {"lastUpdated": rfc3339(health.updated), "healthy": healthy}
 
 
