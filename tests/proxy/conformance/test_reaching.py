@@ -1,6 +1,9 @@
 """Reaching a Service: from everywhere, at every frontend, and whoever may answer."""
 
+import contextlib
+import copy
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +17,7 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS,
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab.cluster.manifests import Backend, Port
+from vipwire_lab.namespaces.topology import UNDERLAY
 
 pytestmark = pytest.mark.conformance
 
@@ -155,6 +159,56 @@ def test_an_endpoint_in_two_slices_has_one_share(cluster: Cluster, family: Famil
     shares = Counter(result.pod for result in results)
     assert set(shares) == {"pod-1a", "pod-1b", "pod-2a"}
     assert shares["pod-1a"] < 250, "two of four shares would be 300 of 600 connections; one of three is 200"
+
+
+@sentence("S11", "S17")
+@pytest.mark.parametrize("apart", [False, True], ids=["one slice", "two slices"])
+def test_an_address_that_an_ended_pod_had_is_the_new_pods(cluster: Cluster, family: Family, *, apart: bool) -> None:
+    """A StatefulSet or a static address: the new Pod is ready before the old one's entry goes."""
+    name = f"inherited-{'apart' if apart else 'together'}"
+    inherited = cluster.named(name)
+    for ended_first in (False, True):
+        objects = inherited.objects(cluster.pods("pod-1a"))
+        for piece in [each for each in objects if each["kind"] == "EndpointSlice"]:
+            ended = {"ready": False, "serving": False, "terminating": True}
+            entry = {**piece["endpoints"][0], "conditions": ended, "nodeName": "node-2"}
+            if apart:
+                other = copy.deepcopy(piece) | {"endpoints": [entry]}
+                other["metadata"]["name"] += "-0" if ended_first else "-z"
+                objects.insert(1 if ended_first else len(objects), other)
+            else:
+                piece["endpoints"].insert(0 if ended_first else 1, entry)
+        cluster.put(name, objects)
+        for kind in FrontendKind:
+            cluster.answered(OUTSIDE, inherited.at(kind, family), ["pod-1a"])
+
+
+@contextlib.contextmanager
+def narrow(cluster: Cluster, family: Family) -> Iterator[None]:
+    """Let the network between the nodes pass at most 1280 octets to the client, and say so to longer packets."""
+    ip = ["ip", "-4" if family is Family.IPV4 else "-6"]
+    route = [f"{cluster.lab.address(OUTSIDE.host, family)}/{family.bits}", "dev", OUTSIDE.host]
+    own = ["iif", "lo", "lookup", "100", "pref", "40001"]  # for errors to a VIP, the way of the client's packets
+    for host in ("pod-1a", cluster.node_name):
+        cluster.lab.run(host, [*ip, "route", "flush", "cache"])
+    cluster.lab.run(UNDERLAY, [*ip, "rule", "add", *own])
+    cluster.lab.run(UNDERLAY, [*ip, "route", "replace", *route, "mtu", "1280"])
+    try:
+        yield
+    finally:
+        cluster.lab.run(UNDERLAY, [*ip, "route", "replace", *route])
+        cluster.lab.run(UNDERLAY, [*ip, "rule", "delete", *own])
+
+
+@sentence("S1", "S2", "S3", "S4")
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+@FRONTENDS
+def test_large_answers_pass_a_narrow_link(cluster: Cluster, family: Family, kind: FrontendKind, policy: str) -> None:
+    """The error about a long packet goes to the address of the frontend, and must reach the Pod."""
+    web = cluster.service(f"narrow-{policy.lower()}", cluster.pods("pod-1a"), externalTrafficPolicy=policy)
+    data = b"0123456789abcdef" * 4000
+    with narrow(cluster, family), cluster.connect(OUTSIDE, web.at(kind, family)) as connection:
+        assert connection.exchange(data) == data
 
 
 @sentence("S12")

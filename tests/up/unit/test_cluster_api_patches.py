@@ -163,7 +163,7 @@ def test_what_is_not_applied_any_more_goes_unless_another_holds_it() -> None:
     live, owned = applied({}, ports(1, 2), {})
     live, owned = applied(live, ports(2, 3), owned, OTHER)
     live, owned = applied(live, ports(3), owned)
-    assert live == ports(3, 2)
+    assert live == ports(2, 3)
     live, owned = applied(live, ports(3), owned, OTHER)
     assert live == ports(3)
     assert set(owned) == {ME, OTHER}
@@ -181,7 +181,7 @@ def test_an_element_that_another_keeps_by_one_field_keeps_its_keys() -> None:
     named["spec"]["ports"][0]["name"] = "theirs"
     owned = note_update(owned, Writer("hand"), live, named, SERVICES.type, "now")
     live, _ = applied(named, ports(2), owned)
-    assert live["spec"]["ports"] == [{"port": 2, "name": "p2"}, {"port": 1, "name": "theirs"}]
+    assert live["spec"]["ports"] == [{"port": 1, "name": "theirs"}, {"port": 2, "name": "p2"}]
 
 
 def test_a_conflict_is_about_values_and_force_takes_over() -> None:

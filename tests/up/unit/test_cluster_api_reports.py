@@ -8,6 +8,7 @@ from tests.up.unit.controllers_here import allocating
 
 WEB = f"{SERVICES}/web"
 GATEWAY = "/apis/gateway.networking.k8s.io/v1/namespaces/default"
+TIME = "2026-01-01T00:00:00Z"
 CONDITION = {"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": None}
 ROUTE_STATUS = {"parents": [{"parentRef": {"name": "gw"}, "controllerName": "a.test/x", "conditions": [CONDITION]}]}
 
@@ -171,3 +172,65 @@ async def test_the_gateway_api_bounds_its_texts(here: Here, body: dict[str, Any]
 @in_cluster()
 async def test_texts_within_the_bounds_are_accepted(here: Here, body: dict[str, Any]) -> None:
     await here.post(f"{GATEWAY}/{body['kind'].lower()}s", body)
+
+
+@in_cluster()
+async def test_ports_of_one_number_have_appliers_of_their_own(here: Here) -> None:
+    """The protocol is a part of the key, also where an applier leaves it to its default."""
+
+    async def apply(manager: str, *ports: dict[str, Any]) -> list[tuple[str, str, int]]:
+        body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dns"}, "spec": {"ports": list(ports)}}
+        code, answer = await here.send(
+            "PATCH", f"{SERVICES}/dns?fieldManager={manager}", body, patch="apply-patch+yaml"
+        )
+        assert code in (200, 201), answer
+        return [(each["name"], each["protocol"], each["targetPort"]) for each in answer["spec"]["ports"]]
+
+    tcp, udp = {"name": "tcp", "port": 53}, {"name": "udp", "port": 53, "protocol": "UDP"}
+    assert await apply("a", tcp) == [("tcp", "TCP", 53)]
+    assert await apply("b", udp) == [("tcp", "TCP", 53), ("udp", "UDP", 53)]
+    assert await apply("a", tcp | {"targetPort": 5353}) == [("tcp", "TCP", 5353), ("udp", "UDP", 53)]
+    assert await apply("a", tcp | {"protocol": "TCP"}) == [("tcp", "TCP", 53), ("udp", "UDP", 53)]
+    assert await apply("c", tcp) == [("tcp", "TCP", 53), ("udp", "UDP", 53)]
+    assert await apply("a") == [("tcp", "TCP", 53), ("udp", "UDP", 53)], "c still wants it"
+    assert await apply("c", udp) == [("udp", "UDP", 53)]
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "merged"),
+    [
+        ("ab", "c", "abc"),
+        ("ab", "b", "ab"),
+        ("ab", "ba", "ba"),
+        ("xay", "an", "xayn"),
+        ("abx", "ban", "bxan"),
+        ("xayb", "na", "xnayb"),
+        ("", "ab", "ab"),
+        ("ab", "", "ab"),
+        ("xab", "bca", "xbca"),
+    ],
+)
+@in_cluster()
+async def test_what_others_applied_keeps_its_place(here: Here, live: str, wanted: str, merged: str) -> None:
+    """Else two appliers would move each other's elements for ever, and ports[0] with them."""
+    conditions = {
+        each: {"type": each, "status": "True", "reason": "R", "message": "", "lastTransitionTime": TIME}
+        for each in "abcnxy"
+    }
+
+    async def apply(manager: str, order: str) -> tuple[str, str]:
+        body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+        body["status"] = {"conditions": [conditions[each] for each in order]}
+        path = f"{WEB}/status?fieldManager={manager}&force=true"
+        code, answer = await here.send("PATCH", path, body, patch="apply-patch+yaml")
+        assert code == 200, answer
+        found = answer.get("status", {}).get("conditions", [])
+        return "".join(each["type"] for each in found), answer["metadata"]["resourceVersion"]
+
+    await here.post(SERVICES, service("web"))
+    assert (await apply("others", live))[0] == live
+    found, version = await apply("ours", wanted)
+    assert found == merged
+    for manager, order in (("others", live), ("ours", wanted)):
+        if not set(live) & set(wanted):
+            assert await apply(manager, order) == (merged, version), "nothing is left to do"

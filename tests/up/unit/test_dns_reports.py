@@ -159,3 +159,37 @@ async def test_over_tcp_no_question_waits_for_another_and_each_is_answered(tmp_p
             server = await asyncio.to_thread(stack.enter_context, running(tmp_path, "--upstream", str(there.server)))
             found = await asyncio.wait_for(exchange(server.port, slow, ours, two, ours), 60)
     assert [(each.id, each.rcode()) for each in found] == [(2, 0), (2, 1), (2, 0), (1, 2)]
+
+
+LOOPS = """
+apiVersion: v1
+kind: Service
+metadata: {name: $name, namespace: shop}
+spec: {type: ExternalName, externalName: $to}
+---
+"""
+ALIASES = {
+    "self": "self.shop.svc.cluster.local",
+    "dotted": "DOTTED.shop.svc.cluster.local.",
+    "there": "back.shop.svc.cluster.local",
+    "back": "there.shop.svc.cluster.local",
+    "into": "self.shop.svc.cluster.local",
+    "good": "end.shop.svc.cluster.local",
+    "end": "missing.shop.svc.cluster.local",
+}
+
+
+def test_aliases_that_lead_in_a_circle_are_a_failure_and_have_no_names_below_them(tmp_path: Path) -> None:
+    texts = (LOOPS.replace("$name", name).replace("$to", to) for name, to in ALIASES.items())
+    (tmp_path / "all.yaml").write_text("".join(texts))
+    with running(tmp_path) as server:
+        for name in ALIASES:
+            whole = f"{name}.shop.svc.cluster.local"
+            for kind in ("A", "AAAA", "SRV"):
+                told = server.dig(whole, kind)
+                if name in ("good", "end"):
+                    assert (told.status, len(told.answers)) == ("NXDOMAIN", 2 if name == "good" else 1)
+                else:
+                    assert (told.status, told.answers) == ("SERVFAIL", ()), name
+                below = server.dig(f"web.{whole}", kind)
+                assert (below.status, below.answers) == ("NXDOMAIN", ()), "an alias has no endpoints with names"

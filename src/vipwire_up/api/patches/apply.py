@@ -6,7 +6,7 @@ forced. All other writes own the fields that they change.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -181,23 +181,37 @@ def _merge(live: Any, wanted: Any, known: Field) -> Any:
             result[name] = _merge(live.get(name), part, inner) if inner else part
         return result
     if isinstance(wanted, list) and known.is_set:
-        there = {compact(part) for part in live}
-        return [*live, *(part for part in wanted if compact(part) not in there)]
+        return _merge_elements(live, wanted, compact, lambda _, part: part)
     if isinstance(wanted, list) and known.keys and kind.element:
-        return _merge_elements(live, wanted, known, kind.element)
+        element = Field("", kind.element)
+        return _merge_elements(
+            live,
+            wanted,
+            lambda part: compact(element_key(part, known)),
+            lambda found, part: _merge(found, part, element),
+        )
     return wanted
 
 
-def _merge_elements(live: list[Any], wanted: list[Any], known: Field, element: Type) -> list[Any]:
-    """Join lists by keys. Wanted elements come in their order; those of other managers keep their place."""
-    rest: dict[str, list[Any]] = {}
-    for found in live:
-        rest.setdefault(compact(element_key(found, known)), []).append(found)
-    result = []
-    for part in wanted:
-        same = rest.pop(compact(element_key(part, known)), None)
-        result.append(_merge(same[0], part, Field("", element)) if same else part)
-    return result + [found for found in live if compact(element_key(found, known)) in rest]
+def _merge_elements(
+    live: list[Any], wanted: list[Any], key_of: Callable[[Any], str], merge: Callable[[Any, Any], Any]
+) -> list[Any]:
+    """Join lists by keys. Wanted elements come in their order; those of other managers stay before the same ones."""
+    keys, order = [*map(key_of, live)], [*map(key_of, wanted)]
+    held, asked = dict(zip(reversed(keys), reversed(live), strict=True)), frozenset(order)
+    stops = [""]
+    for key in reversed(order):
+        stops.append(key if key in held else stops[-1])
+    result: list[Any] = []
+    at = 0
+    for key, part in zip(order, wanted, strict=True):
+        stop = stops.pop()
+        while at < len(live) and keys[at] != stop:
+            result += [live[at]] if keys[at] not in asked else []
+            at += 1
+        at += key == stop
+        result.append(merge(held[key], part) if key in held else part)
+    return result + [found for key, found in zip(keys[at:], live[at:], strict=True) if key not in asked]
 
 
 def _without(value: Any, gone: Tree, known: Field) -> Any:
