@@ -1,6 +1,7 @@
 """The wall clock of a running proxy jumps by hours and years: Services, affinity, drains and /healthz stay right."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,23 @@ import pytest
 from tests.attacks.clocks import faked, jump
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import NODE, PATIENCE, leads_to, page, reached, scene, service_of, slice_for, stage
+from tests.proxy.conformance import own_cgroup
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.slow]
 JUMPS = ("+1h", "-1h", "+3650d", "-3650d", "+0")
 FIRST, SECOND = "10.244.0.1", "10.244.0.2"
+MODES = ("nftables", "iptables", "ebpf")
+"""Not userspace, whose xtables tools fail under libfaketime, and not ipvs, which needs another kernel."""
 
 
-@pytest.mark.parametrize("mode", ["nftables", "iptables"])  # xtables tools of userspace mode fail under libfaketime
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_proxy_serves_after_each_jump_of_the_clock(mode: str, tmp_path: Path) -> None:
+    with own_cgroup.beside("node") if mode == "ebpf" else contextlib.nullcontext() as cgroup:
+        await play(mode, tmp_path, *([f"--ebpf-cgroup={cgroup}"] if cgroup else []))
+
+
+async def play(mode: str, tmp_path: Path, *more: str) -> None:
+    """Run a proxy in a network namespace while its clock jumps."""
     clock, state = tmp_path / "clock", tmp_path / "state"
     jump(clock, "+0")
 
@@ -28,7 +38,7 @@ async def test_a_proxy_serves_after_each_jump_of_the_clock(mode: str, tmp_path: 
 
     with stage():
         server = FakeApiServer()
-        flags = (f"--proxy-mode={mode}", f"--state-dir={state}")
+        flags = (f"--proxy-mode={mode}", f"--state-dir={state}", *more)
         async with scene(server, *flags, environ=faked(clock)) as here:
             for name, address in (("sticky", "10.96.0.1"), ("drained", "10.96.0.2")):
                 spec = {"sessionAffinity": "ClientIP"} if name == "sticky" else {}
