@@ -80,7 +80,9 @@ async def test_a_reload_of_another_program_is_repaired(tmp_path: Path, monkeypat
         await served(here)
         here.put(ingress("late", rule("c.example.com", "/")))
         await here.settled()
-        os.kill(here.haproxy.pid, signal.SIGUSR2)
+        while not any(each.reloads for each in await found(here)):
+            os.kill(here.haproxy.pid, signal.SIGUSR2)  # a master that was started a moment ago may miss a signal
+            await asyncio.sleep(0.2)
         # The look may meet a worker that is just being replaced, which answers nobody: that is a reload of ours.
         await until(
             lambda: len(here.reloads) > 1 or (here.done[-1].commands > 0 and any(each.repaired for each in here.done))
