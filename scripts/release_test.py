@@ -227,7 +227,6 @@ def try_pip(system: System, *, before: bool) -> None:
     upgrade = " && vipwire install systemd --upgrade"
     system.do("python3 -m venv /opt/vipwire && ln -s /opt/vipwire/bin/vipwire /usr/local/bin/vipwire")
     again = f"{pip} --force-reinstall --no-deps /root/dist/vipwire-*.whl{upgrade}"
-    system.do(older if before else new)
     live(system, f"{new}{upgrade}", again, f"{older}{upgrade}" if before else "")
     say(system.do("vipwire uninstall"))
     system.do("rm -r /opt/vipwire /usr/local/bin/vipwire /etc/pip.conf")

@@ -106,5 +106,5 @@ def remove_all() -> None:
 
 def _enabled() -> list[str]:
     """Return the proxy's unit if it is there: its file comes with the installation."""
-    there = systemctl("list-unit-files", "--no-legend", "vipwire.service")
-    return ["vipwire"] if there.strip() else []
+    state = systemctl("show", "--property=LoadState", "vipwire.service")
+    return ["vipwire"] if state.strip() == "LoadState=loaded" else []

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from vipwire.cli import units
 from vipwire.cli.main import main
 from vipwire.cli.units import ORDER, restart_all
 
@@ -66,3 +67,15 @@ def test_without_a_name_the_command_lists_the_units() -> None:
     done = CliRunner().invoke(main, ["install", "systemd"])
     assert done.exit_code == 2
     assert "name units: up, join, ingress, gateway, dns" in str(done.exception or done.output) + done.output
+
+
+def test_a_removal_without_the_proxys_unit_disables_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After pip there is no vipwire.service."""
+    program = tmp_path / "systemctl"
+    program.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\n[ $1 = show ] && echo LoadState=not-found\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(units, "systemd_runs", lambda: True)
+    monkeypatch.setattr(units, "FOLDER", tmp_path)
+    units.remove_all()
+    assert {line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()} == {"show"}
