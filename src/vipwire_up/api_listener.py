@@ -134,7 +134,7 @@ class _ApiEndpoint:
                 self._inner.add(found.address)
             else:
                 found = None
-        await self._services.add(api_service(_listed(found), self._port, self._place.node))
+        await self._services.add(api_service(_list_addresses(found), self._port, self._place.node))
 
 
 async def serve_names(
@@ -159,10 +159,10 @@ async def serve_names(
         begun()
         if not set(inner) <= set(addresses):
             found = None
-        await services.add(dns_service(_listed(found), port, place.node))
+        await services.add(dns_service(_list_addresses(found), port, place.node))
 
 
-def _listed(found: ReachableAddress | None) -> tuple[str, ...]:
+def _list_addresses(found: ReachableAddress | None) -> tuple[str, ...]:
     return (found.address,) if found else ()
 
 

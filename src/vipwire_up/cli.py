@@ -180,7 +180,7 @@ def expose(
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
         if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
             kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
-        made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, note), wanted))
+        made = asyncio.run(exposing.expose(exposing.find_access(kubeconfig, note), wanted))
         for line in exposing.reached_at(made):
             say(line)
 

@@ -90,7 +90,7 @@ def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> 
         raise ConfigError("--to: with --check all targets must have the same port")
     for number, target in enumerate(wanted.targets, 1):
         pod = _pod(wanted, target, f"{wanted.name}-{number}")
-        if placed := _placed(target.address, nodes):
+        if placed := _place_on_node(target.address, nodes):
             pod["spec"] |= placed | {"terminationGracePeriodSeconds": 0}  # no process ends with the Pod
         yield f"{base}/pods/{wanted.name}-{number}", pod
 
@@ -106,7 +106,7 @@ def nodes_by_address(found: Iterable[Object]) -> dict[str, str]:
     return nodes
 
 
-def _placed(address: str, nodes: Mapping[str, str]) -> Object:
+def _place_on_node(address: str, nodes: Mapping[str, str]) -> Object:
     return {"nodeName": nodes[address]} if address in nodes else {}
 
 
@@ -144,7 +144,7 @@ def _slices(wanted: Wanted, nodes: Mapping[str, str]) -> Iterator[tuple[str, Obj
                 "metadata": {"name": name, "labels": labels},
                 "addressType": family,
                 "endpoints": [
-                    {"addresses": [each], "conditions": {"ready": True}} | _placed(each, nodes)
+                    {"addresses": [each], "conditions": {"ready": True}} | _place_on_node(each, nodes)
                     for each in dict.fromkeys(addresses)
                 ],
                 "ports": [{"name": "", "port": port, "protocol": wanted.protocol}],
@@ -170,7 +170,7 @@ def _pod(wanted: Wanted, target: Target, name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
 
 
-def reached(said: Path | None, tell: Callable[[str], object]) -> Access:
+def find_access(said: Path | None, tell: Callable[[str], object]) -> Access:
     """Return the access to the API server: by the flag's kubeconfig, or kubectl's, or this machine's.
 
     Without the flag, `tell` is called with a text about the choice. Raise ConfigError.
@@ -215,7 +215,7 @@ async def _expose(client: ObjectClient, wanted: Wanted) -> Object:
             if path not in made:
                 await client.delete(path, _AT_ONCE)
     left = _LOOKS if wanted.type == "LoadBalancer" else 0
-    while left and not _given(service):
+    while left and not _assigned_addresses(service):
         left -= 1
         await asyncio.sleep(_PAUSE)
         service = await client.ask("GET", home)
@@ -227,7 +227,7 @@ def _reference(service: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "name": meta["name"], "uid": meta["uid"]}
 
 
-def _given(service: Object) -> list[str]:
+def _assigned_addresses(service: Object) -> list[str]:
     balancer = (service.get("status") or {}).get("loadBalancer") or {}
     return [entry.get("ip") or entry.get("hostname") or "" for entry in balancer.get("ingress") or ()]
 
@@ -235,12 +235,12 @@ def _given(service: Object) -> list[str]:
 def reached_at(service: Object) -> Iterator[str]:
     spec, meta = service["spec"], service["metadata"]
     name = f"{meta['namespace']}/{meta['name']}"
-    for address in (*(spec.get("clusterIPs") or ()), *_given(service)):
+    for address in (*(spec.get("clusterIPs") or ()), *_assigned_addresses(service)):
         host = add_brackets(address)
         yield f"{name}: {host}:{spec['ports'][0]['port']}"
     if node_port := spec["ports"][0].get("nodePort"):
         yield f"{name}: port {node_port} of this machine"
-    if spec.get("type") == "LoadBalancer" and not _given(service):
+    if spec.get("type") == "LoadBalancer" and not _assigned_addresses(service):
         where = f"`kubectl describe service {meta['name']}`, and `--load-balancer-range` of `vipwire up`"
         yield f"{name}: no load balancer has assigned an address yet: see {where}"
 

@@ -43,7 +43,7 @@ def _commands() -> ModuleType:
     return joining_commands
 
 
-def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+def _hide_token(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     """Hide a token in /proc/PID/cmdline, and from the environment of child processes."""
     os.environ.pop(_TOKEN, None)
     if value and not hide_argument(value):
@@ -58,7 +58,7 @@ def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "--token",
     default="",
     envvar=_TOKEN,
-    callback=_hidden,
+    callback=_hide_token,
     help="A bootstrap token: vipwire token create. Other users can read a command line until the program starts.",
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token, such as /dev/stdin.")
@@ -159,7 +159,7 @@ def certificates(context: click.Context, /, **where: Any) -> None:
 @FOLDER
 @_KUBECONFIG
 @click.option("--keep-machines", is_flag=True, help="Keep the certificates of machines that joined with the token.")
-@click.argument("name", callback=_hidden)
+@click.argument("name", callback=_hide_token)
 @click.pass_context
 def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where: Any) -> None:
     """Delete the token NAME: its id, or the whole of it.

@@ -24,7 +24,7 @@ from vipwire_up.claim_data_dir import claim_folder, end_holder
 from vipwire_up.joining import join as joining
 from vipwire_up.joining import manage
 from vipwire_up.joining.manage import say_goodbye
-from vipwire_up.joining.membership import Folder, Member, check_node, merged, read_server
+from vipwire_up.joining.membership import Folder, Member, check_node, merge_servers, read_server
 from vipwire_up.joining.run import Setting, now, run
 from vipwire_up.up_settings import read_bgp, read_node_ips, read_prober, read_proxy
 
@@ -105,7 +105,7 @@ def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str
     if url and url not in found.servers:
         with plain_errors():
             asyncio.run(joining.find_authority(url, folder.pin()))
-            found = Member(found.node, merged(found.servers, (url,)))
+            found = Member(found.node, merge_servers(found.servers, (url,)))
             folder.save(found)
     if flags["token"] or flags["token_file"]:
         note(f"this machine is already Node {found.node}: ignoring the token")
@@ -171,7 +171,7 @@ def _remove_rules() -> None:
 
 def dismiss(kubeconfig: Path | None, node: str) -> None:
     with plain_errors():
-        asyncio.run(manage.dismiss(expose.reached(kubeconfig, note), node))
+        asyncio.run(manage.dismiss(expose.find_access(kubeconfig, note), node))
         say(f"Node {node} is removed: the API servers refuse its certificates")
 
 
@@ -184,24 +184,24 @@ def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server:
         if seconds < 0:
             raise ConfigError(f"--ttl {ttl}: must be in the future")
     with plain_errors():
-        access = expose.reached(kubeconfig, note)
+        access = expose.find_access(kubeconfig, note)
         say(asyncio.run(manage.create_token(access, seconds, servers=server, description=description)))
 
 
 def list_tokens(kubeconfig: Path | None) -> None:
     with plain_errors():
-        for line in asyncio.run(manage.list_tokens(expose.reached(kubeconfig, note))):
+        for line in asyncio.run(manage.list_tokens(expose.find_access(kubeconfig, note))):
             say(line)
 
 
 def list_certificates(kubeconfig: Path | None) -> None:
     with plain_errors():
-        for line in asyncio.run(manage.list_certificates(expose.reached(kubeconfig, note))):
+        for line in asyncio.run(manage.list_certificates(expose.find_access(kubeconfig, note))):
             say(line)
 
 
 def delete_token(kubeconfig: Path | None, name: str, *, keep_machines: bool) -> None:
     with plain_errors():
-        access = expose.reached(kubeconfig, note)
+        access = expose.find_access(kubeconfig, note)
         for line in asyncio.run(manage.delete_token(access, name, keep_machines=keep_machines)):
             say(line)

@@ -75,7 +75,7 @@ async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], da
         with lock(folder):
             if path.exists():
                 raise StoreError(f"{path}: exists; move it away first")
-            _write(folder, path, _renumbered(records, revision))
+            _write(folder, path, _renumber(records, revision))
             await transfer.mark(MOVED)
             path.with_name(f"{FILE_NAME}{_MIGRATED}").unlink(missing_ok=True)
     finally:
@@ -85,19 +85,19 @@ async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], da
 
 async def _check_nobody_serves(transfer: Transfer, records: Iterable[Record]) -> None:
     """Raise StoreError if a server renews its Lease."""
-    before = {record.key.name: record.revision for record in _held(records)}
+    before = {record.key.name: record.revision for record in _held_leases(records)}
     if not before:
         return
     await asyncio.sleep(EVERY + 1)
     _, later = await transfer.records()
-    for record in _held(later):
+    for record in _held_leases(later):
         if record.revision != before.get(record.key.name):
             raise StoreError(
                 f"{record.key.name.removeprefix(lease_name(''))}: its API server runs: stop that server first"
             )
 
 
-def _held(records: Iterable[Record]) -> Iterator[Record]:
+def _held_leases(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         key = record.key
         if (key.resource, key.namespace) == (LEASES.id, NAMESPACE) and key.name.startswith(lease_name("")):
@@ -106,7 +106,7 @@ def _held(records: Iterable[Record]) -> Iterator[Record]:
                 yield record
 
 
-def _renumbered(records: Iterable[Record], revision: int) -> list[RecordChange]:
+def _renumber(records: Iterable[Record], revision: int) -> list[RecordChange]:
     """Give each record a revision of its own: in etcd a transaction's records share one."""
     ordered = sorted(records, key=lambda record: (record.revision, record.key))
     return [

@@ -54,7 +54,7 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
         from vipwire_up.store.etcd.store import EtcdStore  # noqa: PLC0415
     own = {format_address(each.address) for each in read_addresses()}
     client, note = Client(etcd.nearest_first(own), clock), folder / _NOTE
-    noted, client.cluster = _noted(note)
+    noted, client.cluster = _read_note(note)
     try:
         store = EtcdStore(client, etcd.prefix, is_readable)
         await store.open()
@@ -82,7 +82,7 @@ async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, n
     store.keep_to(ours)
 
 
-def _noted(note: Path) -> tuple[str, int]:
+def _read_note(note: Path) -> tuple[str, int]:
     """Read a directory's prefix and etcd cluster ID; "" and 0 at first."""
     try:
         prefix, _, number = note.read_text(encoding="utf-8").strip().rpartition(" ")

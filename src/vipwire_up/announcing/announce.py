@@ -130,25 +130,25 @@ class Announcer:
 
     def speak_for(self, addresses: Iterable[str], not_for: Iterable[str] = ()) -> frozenset[bytes]:
         """Announce exactly these addresses from now on; return the new ones."""
-        new = frozenset(map(_packed, addresses)) - self._addresses
+        new = frozenset(map(_pack, addresses)) - self._addresses
         self._release(self._handed & new)
         self._join(socket.IPV6_JOIN_GROUP, new)
         self._addresses |= new
-        old = self._addresses.intersection(map(_packed, not_for))
+        old = self._addresses.intersection(map(_pack, not_for))
         self._join(socket.IPV6_LEAVE_GROUP, old)
         self._addresses -= old
         return new
 
     def hand_on(self, addresses: Iterable[str]) -> None:
         """Stop announcing these addresses, but answer for them until the next owner is heard or until `release`."""
-        going = self._addresses.intersection(map(_packed, addresses))
+        going = self._addresses.intersection(map(_pack, addresses))
         self._addresses -= going
         self._handed |= going
         self._released.clear()
 
     def release(self, addresses: Iterable[str]) -> None:
         """Stop answering for those of these addresses that are still handed on."""
-        self._release(self._handed.intersection(map(_packed, addresses)))
+        self._release(self._handed.intersection(map(_pack, addresses)))
 
     async def wait_until_released(self) -> None:
         while self._handed:
@@ -163,7 +163,7 @@ class Announcer:
 
     async def probe(self, addresses: Iterable[str], times: int, seconds: float) -> dict[str, bytes]:
         """Probe `times` times, waiting `seconds` after each; return used addresses with their hardware addresses."""
-        packed = {_packed(each): each for each in addresses}
+        packed = {_pack(each): each for each in addresses}
         for each in packed:
             self._probed[each] = b""
         try:
@@ -256,5 +256,5 @@ class Announcer:
             return
 
 
-def _packed(address: str) -> bytes:
+def _pack(address: str) -> bytes:
     return ipaddress.ip_address(address).packed

@@ -17,7 +17,7 @@ def choose(address: str, machines: Iterable[str]) -> str:
     return max(machines, key=lambda name: (_draw(address, name), name), default="")
 
 
-def eligible(
+def list_eligible(
     service: Balanced, machines: Mapping[str, Machine], alive: Mapping[str, str], placed: Collection[str]
 ) -> list[str]:
     """Return the machines that may announce a Service.
@@ -54,7 +54,7 @@ class View:
             placed.setdefault(service, set()).update(nodes)
         able: dict[str, set[str]] = {}
         for name, each in self.services.items():
-            found = set(eligible(each, self.machines, alive, placed.get(name, ())))
+            found = set(list_eligible(each, self.machines, alive, placed.get(name, ())))
             for address in each.addresses:
                 able[address] = able.get(address, found) & found
         return {address: choose(address, sorted(names)) for address, names in able.items()}

@@ -228,9 +228,9 @@ class Claims:
         try:
             if self._own is None:
                 value = new_lease(f"{MACHINES}{self.node}", self.node, self._seconds, self._now())
-                self._own = await self._objects.create(LEASES, SYSTEM, self._noted(value, began))
+                self._own = await self._objects.create(LEASES, SYSTEM, self._annotate_lease(value, began))
             else:
-                value = self._noted(with_holder(self._own, self.node, self._seconds, self._now()), began)
+                value = self._annotate_lease(with_holder(self._own, self.node, self._seconds, self._now()), began)
                 self._own = await self._objects.replace(LEASES, SYSTEM, value)
         except ApiError as error:
             if error.code in (404, 409) or is_no_space(error):
@@ -300,7 +300,7 @@ class Claims:
             if found is None or found["metadata"]["resourceVersion"] != lease.version:
                 return False  # a newer state, which the watch will tell
             made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, self._seconds, self._now()))
-        written = _read(made, address)
+        written = _read_held(made, address)
         if not self._is_old(written):  # the watch may already have shown this state or later ones
             self._addresses[address] = written
         return True
@@ -334,7 +334,7 @@ class Claims:
         log.warning("a machine has stopped announcing: taking over its addresses", node=node, by=self.node)
         return True
 
-    def _noted(self, lease: Object, began: float) -> Object:
+    def _annotate_lease(self, lease: Object, began: float) -> Object:
         notes = {LEASE_INTERFACES: self._interface, LEASE_BEGUN: f"{self._life} {began:.3f}"}
         notes |= {LEASE_LEAVING: "true"} if self._leaving else {}
         meta = lease["metadata"]
@@ -350,6 +350,6 @@ def _name(address: str) -> str:
     return ADDRESSES + re.sub("[.:]", "-", ipaddress.ip_address(address).exploded)
 
 
-def _read(lease: Object, address: str) -> Held:
+def _read_held(lease: Object, address: str) -> Held:
     meta: Mapping[str, str] = lease["metadata"]
     return Held(ObjectName(SYSTEM, meta["name"]), holder_of(lease), 1.0, meta["resourceVersion"], "", address)

@@ -150,12 +150,12 @@ def _lease(value: Plain) -> Found[Held]:
     lease, version = {"spec": spec}, meta.resource_version or ""
     seconds, holder = duration_of(lease, 1.0), holder_of(lease)
     interface, address = words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
-    life, begun = _begun(words.get(LEASE_BEGUN, ""))
+    life, begun = _parse_start(words.get(LEASE_BEGUN, ""))
     leaving = LEASE_LEAVING in words
     return Held(name_of(meta), holder, seconds, version, interface, address, life, begun, leaving), ()
 
 
-def _begun(text: str) -> tuple[str, float]:
+def _parse_start(text: str) -> tuple[str, float]:
     life, _, seconds = text.partition(" ")
     try:
         return life, float(seconds)

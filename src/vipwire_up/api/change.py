@@ -154,7 +154,7 @@ def with_defaults(resource: Resource, old: Object) -> Object:
     return filled
 
 
-def addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
+def select_addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
     """Return the part of an applied object that a path may change: the status, or all else."""
     if subresource:
         return {key: part for key, part in wanted.items() if key in ("apiVersion", "kind", "metadata", subresource)}
@@ -179,7 +179,7 @@ def split(new: Object, old: Object, subresource: str) -> Object:
     return {key: part for key, part in new.items() if key != "status"} | kept
 
 
-def same(new: Object, old: Object) -> bool:
+def is_same(new: Object, old: Object) -> bool:
     """Report whether two states differ at most in the times of managers."""
 
     def plain(value: Object) -> Object:
@@ -208,7 +208,7 @@ def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:
     return Record(key, 0, encode(new))
 
 
-def finished(value: Object) -> bool:
+def is_finished(value: Object) -> bool:
     """Report whether a deleted object has no finalizers and no grace period left."""
     meta = value["metadata"]
     going = meta.get("deletionTimestamp") and not meta.get("deletionGracePeriodSeconds")

@@ -56,7 +56,7 @@ async def list_page(
     try:
         records: Sequence[Record] = store.scan(resource.id, at=revision)
     except CompactedError:
-        raise _too_old(cursor, revision or 0, store.floor) from None
+        raise _expired_cursor(cursor, revision or 0, store.floor) from None
     except FutureRevisionError:
         raise bad_request(f"invalid continue token or resource version: {revision}") from None
     if cursor:
@@ -66,11 +66,11 @@ async def list_page(
         records = [record for record in records if not store.is_damaged(record)]
     shown = store.revision if revision is None else revision
     if not selector.everything:
-        records = [record async for part in matching(records, selector) for record in part]
+        records = [record async for part in select_matching(records, selector) for record in part]
     return _page(list(records), shown, limit, exact=not (selector.labels or selector.fields))
 
 
-async def matching(records: Iterable[Record], selector: Selector) -> AsyncIterator[list[Record]]:
+async def select_matching(records: Iterable[Record], selector: Selector) -> AsyncIterator[list[Record]]:
     """Yield the records that match, in parts. Lets other requests go on after each megabyte that it decodes."""
     found, read = list[Record](), 0
     for record in records:
@@ -145,7 +145,7 @@ def _read_cursor(text: str) -> _Cursor | None:
         raise bad_request("continue key is not valid") from None
 
 
-def _too_old(cursor: _Cursor | None, revision: int, floor: int) -> ApiError:
+def _expired_cursor(cursor: _Cursor | None, revision: int, floor: int) -> ApiError:
     if cursor is None:
         return expired(f"The resourceVersion for the provided list is too old: {revision} ({floor})")
     return expired(

@@ -91,7 +91,7 @@ def check_metadata(resource: Resource, value: Object, old: Object | None) -> Ite
     meta = value["metadata"]
     if not meta.get("name"):
         yield required("metadata.name", "name or generateName is required")
-    elif problem := names.anything(meta["name"]) or resource.name_rule(meta["name"]):
+    elif problem := names.check_path_segment(meta["name"]) or resource.name_rule(meta["name"]):
         yield invalid("metadata.name", meta["name"], problem)
     yield from names.check_labels(meta.get("labels") or {}, "metadata.labels")
     yield from names.check_annotations(meta.get("annotations") or {}, "metadata.annotations")
@@ -109,7 +109,7 @@ def check_metadata(resource: Resource, value: Object, old: Object | None) -> Ite
         yield forbidden("metadata.finalizers", f"{why}, found new finalizers []string{{{listed}}}")
     seen = set[str]()
     for index, entry in enumerate(finalizers):
-        if problem := names.qualified(entry):
+        if problem := names.check_qualified_name(entry):
             yield invalid(f"metadata.finalizers[{index}]", entry, problem)
         elif "/" not in entry and entry not in _KNOWN_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"

@@ -49,13 +49,15 @@ class NamedSecrets:
         since = since or self._store.revision
         async with contextlib.aclosing(events):
             if self.changed() <= since:
-                async with contextlib.aclosing(self._until_changed(events, since)) as unchanged:
+                async with contextlib.aclosing(self._pass_until_changed(events, since)) as unchanged:
                     async for lines in unchanged:
                         yield lines
             if self.changed() > since:
                 yield error_line(_other_secrets(since))
 
-    async def _until_changed(self, events: AsyncGenerator[bytes, None], since: int) -> AsyncGenerator[bytes, None]:
+    async def _pass_until_changed(
+        self, events: AsyncGenerator[bytes, None], since: int
+    ) -> AsyncGenerator[bytes, None]:
         changing, step = asyncio.ensure_future(self._change(since)), asyncio.ensure_future(anext(events, None))
         try:
             while await asyncio.wait((step, changing), return_when=asyncio.FIRST_COMPLETED):
@@ -111,7 +113,7 @@ def _names(record: Record) -> Iterator[Key]:
 
 
 def _of_ingress(value: Any) -> Iterator[tuple[Any, Any]]:
-    for each in _listed(at(value, "spec", "tls")):
+    for each in _list_or_empty(at(value, "spec", "tls")):
         if isinstance(each, dict):
             yield "", each.get("secretName")
     annotations = at(value, "metadata", "annotations")
@@ -132,7 +134,7 @@ def _references(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from _references(each)
 
 
-def _listed(value: Any) -> Iterable[Any]:
+def _list_or_empty(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 

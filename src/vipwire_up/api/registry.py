@@ -28,16 +28,16 @@ from vipwire_up.api.change import (
     Deletion,
     Options,
     Remarks,
-    addressed,
     check_preconditions,
     check_version,
     decode_sent,
-    finished,
     give_first_status,
+    is_finished,
+    is_same,
     is_sound,
     record_of_dry_run,
     refuse_unknown,
-    same,
+    select_addressed,
     split,
     with_defaults,
 )
@@ -212,7 +212,7 @@ class Registry:
             raise bad_request("metadata.managedFields must be nil")
         if wanted["metadata"].setdefault("name", name) != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
-        wanted = addressed(without_nulls(wanted), resource, subresource)
+        wanted = select_addressed(without_nulls(wanted), resource, subresource)
         refuse_unknown(resource, namespace, name, wanted, options)
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
         record = self._sound(resource, namespace, name)
@@ -220,9 +220,9 @@ class Registry:
         ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
         if record is not None and not ownership:
             ownership = ssa.owned_before(old, resource, self._now())
-        force = options.force or ssa.undisputed(old, resource, writer)
+        force = options.force or ssa.undisputed_fields(old, resource, writer)
         merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
-        merged = ssa.renewed(merged, wanted, writer)
+        merged = ssa.update_last_applied(merged, wanted, writer)
         if record is None:
             check_creatable(resource, name, wanted, NO_SUCH_UID)
             return await self._store_new(resource, namespace, merged, options, owned)
@@ -306,10 +306,10 @@ class Registry:
                 remarks.warnings.extend(resource.warn(new, old))
             if resource.counts_generations and old is not None and content(new) != content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        if record is not None and old is not None and same(new, old) and not admitted.also:
+        if record is not None and old is not None and is_same(new, old) and not admitted.also:
             admitted.take_back()
             return Result(record)
-        if old is not None and finished(new):
+        if old is not None and is_finished(new):
             return await self._remove(resource, record, new, options, admitted)
         key = key_of(resource, attempt.namespace, attempt.name)
         if options.dry_run:
@@ -323,7 +323,7 @@ class Registry:
         """Raise ApiError 422 for errors, including those `found` in the body; errors of the old state may stay."""
         causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
         if causes and old is not None:
-            causes = _added(resource, new, old) and _added(resource, new, with_defaults(resource, old))
+            causes = _added_causes(resource, new, old) and _added_causes(resource, new, with_defaults(resource, old))
         causes = [*found, *causes]
         if causes:
             raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
@@ -388,6 +388,6 @@ class FencedRegistry(Registry):
         self._commits = Commits(store, fence)
 
 
-def _added(resource: Resource, new: Object, old: Object) -> list[Cause]:
+def _added_causes(resource: Resource, new: Object, old: Object) -> list[Cause]:
     known = {*check_metadata(resource, old, old), *resource.check(old, old)}
     return [cause for cause in (*check_metadata(resource, new, old), *resource.check(new, old)) if cause not in known]

@@ -70,7 +70,7 @@ def _access(user: User, value: Object, named: NamedSecrets) -> Object:
     else:
         what = "/".join(filter(None, (wanted.get("resource", ""), wanted.get("subresource", ""))))
         allowed = authorization.may(user, wanted.get("verb", ""), what)
-        if allowed and authorization.only_named(user, what) and (name := wanted.get("name")):
+        if allowed and authorization.reads_only_named(user, what) and (name := wanted.get("name")):
             allowed = Key(SECRETS.id, wanted.get("namespace", ""), name) in named
     return {"allowed": allowed}
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from vipwire_up.api.objects.errors import bad_request
-from vipwire_up.api.objects.names import label_value, qualified
+from vipwire_up.api.objects.names import check_qualified_name, label_value
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Key, Record
 
@@ -181,30 +181,32 @@ def parse_labels(text: str) -> LabelConditions | None:
         elif match := _EXISTS.match(text, position):
             found.append(_requirement(match[2], frozenset({None}), inverted=not match[1]))
         else:
-            raise _unreadable(text)
+            raise _unreadable_error(text)
         position = match.end()
         if position < len(text):
             if text[position] != "," or position + 1 == len(text):
-                raise _unreadable(text)
+                raise _unreadable_error(text)
             position += 1
     return LabelConditions(found) if found else None
 
 
 def _requirement(key: str, values: Iterable[str | None], *, inverted: bool) -> Requirement:
-    if problem := qualified(key) or "; ".join(filter(None, (label_value(value or "") for value in values))):
+    if problem := check_qualified_name(key) or "; ".join(
+        filter(None, (label_value(value or "") for value in values))
+    ):
         raise bad_request(f'unable to parse requirement: "{key}": {problem}')
     return Requirement(key, frozenset(values), inverted)
 
 
 def _comparison(key: str, sign: str, text: str) -> Comparison:
-    if problem := qualified(key) or (
+    if problem := check_qualified_name(key) or (
         "" if _INTEGER.fullmatch(text) else "for 'Gt', 'Lt' operators, the value must be an integer"
     ):
         raise bad_request(f'unable to parse requirement: "{key}": {problem}')
     return Comparison(key, int(text), sign == ">")
 
 
-def _unreadable(text: str) -> Exception:
+def _unreadable_error(text: str) -> Exception:
     return bad_request(f"unable to parse selector {text!r}: a part of it is not a requirement")
 
 

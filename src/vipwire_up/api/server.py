@@ -36,7 +36,7 @@ from vipwire_up.api.registry import Registry
 from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker
 from vipwire_up.api.selectors import select
 from vipwire_up.api.serving import authorization
-from vipwire_up.api.serving.accept import BACKLOG, bound, opening
+from vipwire_up.api.serving.accept import BACKLOG, bind_all, choose_opening
 from vipwire_up.api.serving.answer import WATCHED, json_fields, status
 from vipwire_up.api.serving.bodies import read_body
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
@@ -91,13 +91,13 @@ class ApiServer:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Serving, int]:
         """Listen at an address, port 0 for any; return the closer and the port. Raise OSError."""
         serving = Serving(self, Room(self.bounds))
-        for opened in await bound(host, port):
+        for opened in await bind_all(host, port):
             self.listen_too(serving, opened, tls)
         return serving, serving.ports[0]
 
     @staticmethod
     def listen_too(serving: Serving, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
-        serving.listen(opened, opening(tls), BACKLOG)
+        serving.listen(opened, choose_opening(tls), BACKLOG)
 
     def end_withdrawn(self) -> None:
         """End the watches of users whose credentials are revoked or now name another user."""
@@ -143,7 +143,7 @@ class ApiServer:
             return self._page(request, user)
         query = Parameters(request.parameters)
         route = find_route(request.method, request.path, query)
-        with self._counted.measured(route, dry_run="dryRun" in query) as outcome:
+        with self._counted.measure(route, dry_run="dryRun" in query) as outcome:
             outcome.code = await self._about_object(request, route, query, user)
         return None
 
@@ -162,7 +162,7 @@ class ApiServer:
         """Send the answer while the request counts as in flight; return its status code."""
         if not authorization.allows(user, route):
             raise authorization.refusal(user, route)
-        named = self._named if authorization.only_named(user, route.resource.plural) else None
+        named = self._named if authorization.reads_only_named(user, route.resource.plural) else None
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
         with self.in_flight.request(sort, user, request.address):
             if route.verb != "watch":
@@ -258,7 +258,7 @@ class ApiServer:
         first, second = next(pieces), next(pieces, None)
         if second is None:
             return Reply(first, headers=headers)
-        return Stream(_each(chain((first, second), pieces)), headers, chunked=True, endless=False)
+        return Stream(_iterate(chain((first, second), pieces)), headers, chunked=True, endless=False)
 
     async def _watch(
         self, request: Exchange, route: Route, query: Parameters, named: NamedSecrets | None
@@ -305,7 +305,7 @@ def _content(request: Exchange) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip()
 
 
-async def _each(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def _iterate(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
     for piece in pieces:
         yield piece
 

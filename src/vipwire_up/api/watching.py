@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.answers.form import Representation, RepresentationKind, bookmark, shower
-from vipwire_up.api.listing import matching
+from vipwire_up.api.listing import select_matching
 from vipwire_up.api.objects.errors import bad_request, expired
 from vipwire_up.api.objects.object import decoded, encode
 from vipwire_up.api.objects.parameters import Parameters
@@ -107,7 +107,7 @@ async def _onwards(
         changes = store.changes(request.resource.id, since)
         if changes:
             since = changes[-1].revision
-            for chunk in _joined(line for change in changes if (line := event(change, request.selector, write))):
+            for chunk in _join_lines(line for change in changes if (line := event(change, request.selector, write))):
                 yield chunk
             continue
         since = max(since, store.revision)
@@ -140,12 +140,12 @@ async def _initial(
 ) -> AsyncGenerator[bytes, None]:
     tables = request.form.view is RepresentationKind.TABLE  # tables show damaged objects, too
     records = (record for record in store.scan(request.resource.id) if tables or not store.is_damaged(record))
-    async for part in matching(records, request.selector):
-        for chunk in _joined(_line("ADDED", write(record)) for record in part):
+    async for part in select_matching(records, request.selector):
+        for chunk in _join_lines(_line("ADDED", write(record)) for record in part):
             yield chunk
 
 
-def _joined(lines: Iterator[Line]) -> Iterator[bytes]:
+def _join_lines(lines: Iterator[Line]) -> Iterator[bytes]:
     gathered, size = list[bytes](), 0
     for part in (part for line in lines for part in line):
         if size and size + len(part) > _ENOUGH:

@@ -113,7 +113,7 @@ async def _write(registry: Registry, request: Request, options: Options, remarks
     route = request.route
     if route.verb == "patch":
         return await _patch(registry, request, options, remarks)
-    body = _strict(await _read(request, options), route.resource, options, remarks)
+    body = _strict(await _parse_body(request, options), route.resource, options, remarks)
     body, kind = _in_store(route, body, options, remarks), route.resource.storage
     if route.verb == "update":
         return await registry.replace(kind, route.namespace, route.name, body, options, subresource=route.subresource)
@@ -174,7 +174,7 @@ async def _delete(registry: Registry, request: Request) -> WriteAnswer:
     kind = route.resource.storage
     result = await registry.delete(kind, route.namespace, route.name, options=options, deletion=deletion)
     if result.deleted and not route.resource.shown_when_deleted:
-        return WriteAnswer(200, status=_gone(route.resource, route.name, result))
+        return WriteAnswer(200, status=_deleted_status(route.resource, route.name, result))
     return WriteAnswer(200, result)
 
 
@@ -213,7 +213,7 @@ def _gone_already() -> Iterator[None]:
             raise
 
 
-def _gone(resource: Resource, name: str, result: Result) -> dict[str, Any]:
+def _deleted_status(resource: Resource, name: str, result: Result) -> dict[str, Any]:
     uid = parse(result.record.value)["metadata"].get("uid", "")
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
     return _success({key: value for key, value in details.items() if value})
@@ -236,7 +236,7 @@ def _options(request: Request) -> Options:
 async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
     query = request.query
     try:
-        body = (await _read(request, Options())).value if request.body.strip() else {}
+        body = (await _parse_body(request, Options())).value if request.body.strip() else {}
         given = msgspec.convert(body, _DeleteOptions)
     except (msgspec.MsgspecError, ValueError) as error:
         raise bad_request(f"DeleteOptions cannot be read: {error}") from None
@@ -264,7 +264,7 @@ async def read_object(content: str, body: bytes, types: Mapping[str, Type], *, s
     return await (read_yaml if content == "application/yaml" else read_json)(body, strictly=strictly)
 
 
-async def _read(request: Request, options: Options) -> Parsed:
+async def _parse_body(request: Request, options: Options) -> Parsed:
     kind = request.route.resource
     types = {kind.kind: kind.type, "DeleteOptions": META["DeleteOptions"]}
     return await read_object(request.content, request.body, types, strictly=options.validation != "Ignore")

@@ -42,7 +42,7 @@ class Routed:
     """The ports, if the Service has a Gateway's address (`vipwire gateway` listens there itself)."""
 
 
-def routed(value: Plain) -> Found[Routed]:
+def find_routed(value: Plain) -> Found[Routed]:
     meta, spec = value.metadata or Meta(), value.spec or {}
     balanced = status_addresses({"status": value.status or {}}) if spec.get("type") == "LoadBalancer" else []
     found = (
@@ -110,4 +110,4 @@ def _kinds(name: ObjectName, text: str | None) -> tuple[tuple[str, ...] | None, 
     return tuple(words), ()
 
 
-SERVICES: Final = Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, routed)
+SERVICES: Final = Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, find_routed)

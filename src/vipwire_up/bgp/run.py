@@ -116,11 +116,13 @@ class BgpSpeaker:
     def _take(self, event: Event) -> None:
         if isinstance(event, Listed):
             self._listed.add(event.kind)
-            self._known(event.kind).clear()
+            self._known_objects(event.kind).clear()
             for each in event.objects:
                 self._note(each)
         elif isinstance(event, Deleted):
-            self._known(event.kind).pop(event.name.name if event.kind is AnnounceKind.NODE else event.name, None)
+            self._known_objects(event.kind).pop(
+                event.name.name if event.kind is AnnounceKind.NODE else event.name, None
+            )
         else:
             self._note(event.object)
         for problem in event.problems:
@@ -128,7 +130,7 @@ class BgpSpeaker:
         self._found = None
         self._news.set()
 
-    def _known(self, kind: AnnounceKind) -> Any:
+    def _known_objects(self, kind: AnnounceKind) -> Any:
         known: dict[AnnounceKind, Any] = {AnnounceKind.SERVICE: self._services, AnnounceKind.SLICE: self._slices}
         return known.get(kind, self._machines)
 

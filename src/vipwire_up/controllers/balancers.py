@@ -57,7 +57,7 @@ class Balancers:
         for name, change in latest.items():
             with self._guard.of(change.record.key):
                 value = decoded(change.record)
-                self._put(name, self._kept(value) if is_ours(value) and not change.deleted else ())
+                self._put(name, self._kept_addresses(value) if is_ours(value) and not change.deleted else ())
         again = dict.fromkeys(self._told) if anew or self._freed else {}
         aside = dict.fromkeys((key.namespace, key.name) for key in self._guard.due())
         names = self._unwritten | again | aside | dict.fromkeys(latest)
@@ -83,7 +83,7 @@ class Balancers:
             await self._write(value, wanted)
         await self._report(value, problem)
 
-    def _kept(self, service: Object) -> list[str]:
+    def _kept_addresses(self, service: Object) -> list[str]:
         """Return the addresses that a Service has and may keep."""
         asked = at(service, "spec", "loadBalancerIP")
         families = at(service, "spec", "ipFamilies") or ["IPv4"]
@@ -97,7 +97,7 @@ class Balancers:
         """Choose a Service's addresses; return them and the text of an Event."""
         if not self._pool.networks:
             return [], "" if status_addresses(service) else _NO_RANGE
-        kept, asked = self._kept(service), at(service, "spec", "loadBalancerIP")
+        kept, asked = self._kept_addresses(service), at(service, "spec", "loadBalancerIP")
         if asked:
             problem = "" if kept else self._refusal(asked)
             return ([] if problem else kept or [asked]), problem
@@ -123,7 +123,7 @@ class Balancers:
             value = service | {"status": status}
             await self._registry.replace(SERVICES, *_name(service), value, _OPTIONS, subresource="status")
         except ApiError as error:
-            self._put(_name(service), self._kept(service))
+            self._put(_name(service), self._kept_addresses(service))
             if error.code not in (404, 409):  # gone or changed: its event brings another check
                 self._unwritten[_name(service)] = None
 

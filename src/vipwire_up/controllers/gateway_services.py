@@ -91,7 +91,9 @@ class GatewayServices:
                 problem = f"Service {service} belongs to another owner: the Gateway has no address"
             else:
                 if differs(there, wanted := wanted_service(gateway, there)):
-                    await self._registry.change(SERVICES, name[0], service, lambda old: merged(old, wanted), _OPTIONS)
+                    await self._registry.change(
+                        SERVICES, name[0], service, lambda old: merge_service(old, wanted), _OPTIONS
+                    )
                 await self._lead(gateway, there)
         except ApiError as error:
             if error.code not in (403, 404, 409, 422):
@@ -190,10 +192,10 @@ def _ports(listeners: Sequence[Any]) -> Iterator[Object]:
 
 def differs(there: Object, wanted: Object) -> bool:
     """Report whether a Service differs in the fields that vipwire owns."""
-    return merged(there, wanted) != there
+    return merge_service(there, wanted) != there
 
 
-def merged(there: Object, wanted: Object) -> Object:
+def merge_service(there: Object, wanted: Object) -> Object:
     """Return the existing Service with vipwire's fields; other clients' fields stay."""
     meta, spec = there["metadata"], dict(there["spec"])
     spec.pop("loadBalancerIP", None)

@@ -53,7 +53,7 @@ def _problem(attempt: AdmissionRequest, caller: User) -> str:
     """Return why a user may not make a change; "" if allowed."""
     own = caller.name.removeprefix(USER) if caller.name.startswith(USER) else ""
     if attempt.resource is LEASES and attempt.namespace == SYSTEM and attempt.name.startswith(_OURS):
-        return _of_announcing(attempt, own)
+        return _refuse_announcing_lease(attempt, own)
     if attempt.resource is LEASES and attempt.namespace == NODE_LEASES and Role.NODE.value not in caller.groups:
         return _MACHINES_ONLY
     if attempt.resource is NODES or (attempt.resource is LEASES and attempt.namespace == NODE_LEASES):
@@ -65,7 +65,7 @@ def _problem(attempt: AdmissionRequest, caller: User) -> str:
     return ""
 
 
-def _of_announcing(attempt: AdmissionRequest, own: str) -> str:
+def _refuse_announcing_lease(attempt: AdmissionRequest, own: str) -> str:
     """Return why a machine may not write a Lease of addresses, servers or controllers; "" if allowed."""
     if not own or not attempt.name.startswith((ADDRESSES, MACHINES)):
         return _MACHINES_ONLY

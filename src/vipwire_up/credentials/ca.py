@@ -63,7 +63,7 @@ class Authority:
     ) -> None:
         self._folder, self._now, self._revoked, self._life = folder, now, revoked, life
         self.pair = CertificatePair(folder / "ca.crt", folder / "ca.key")
-        with _explained(self.pair.key):
+        with _explain_errors(self.pair.key):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.pair.key.exists():
                 self._check_new()
@@ -128,7 +128,7 @@ class Authority:
 
     def sign(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
         """Sign a user's certificate for a key that the user keeps; return PEM."""
-        made = self._signed(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, self._life)
+        made = self._sign(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, self._life)
         return made.public_bytes(_PEM)
 
     def has_signed(self, certificate: x509.Certificate) -> bool:
@@ -178,13 +178,13 @@ class Authority:
         life: dt.timedelta,
     ) -> CertificatePair:
         pair = CertificatePair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
-        found = _readable(pair)
+        found = _read_certificate(pair)
         if found is not None and self._is_good(found, subject, alternative):
             return pair
         try:
             if found is None or found.serial_number in self._revoked:
                 _write_key(pair)
-            made = self._signed(_load_key(pair).public_key(), subject, alternative, usage, life)
+            made = self._sign(_load_key(pair).public_key(), subject, alternative, usage, life)
             write_private(pair.certificate, made.public_bytes(_PEM))
         except OSError as error:
             usable = found is not None and found.serial_number not in self._revoked
@@ -193,7 +193,7 @@ class Authority:
             log.error("cannot renew a certificate; using the old one", file=pair.certificate, reason=error.strerror)
         return pair
 
-    def _signed(
+    def _sign(
         self,
         key: CertificatePublicKeyTypes,
         subject: x509.Name,
@@ -248,7 +248,7 @@ def _general(name: str) -> x509.GeneralName:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -272,7 +272,7 @@ def _load_key(pair: CertificatePair) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _readable(pair: CertificatePair) -> x509.Certificate | None:
+def _read_certificate(pair: CertificatePair) -> x509.Certificate | None:
     """Read the certificate of a pair; None if it is missing, broken or does not match the key."""
     try:
         certificate, key = _load_certificate(pair), _load_key(pair)

@@ -138,7 +138,7 @@ _PUBLIC: Final = (".", "pki", "pki/*.crt", "revoked", "member.json")
 def tell_loose_modes(folder: Path) -> None:
     """Log a warning for each secret that other users can read, and for each file and folder that they can change."""
     for patterns, bits, remedy in ((_SECRET, 0o077, "go-rwx"), (_PUBLIC, 0o022, "go-w")):
-        for path in (folder / each for pattern in patterns for each in sorted(_found(folder, pattern))):
+        for path in (folder / each for pattern in patterns for each in sorted(_find_files(folder, pattern))):
             try:
                 mode = stat.S_IMODE(path.stat().st_mode)
             except OSError:  # the file is gone, or a dangling link: the reader reports it
@@ -150,5 +150,5 @@ def tell_loose_modes(folder: Path) -> None:
                 )
 
 
-def _found(folder: Path, pattern: str) -> list[Path]:
+def _find_files(folder: Path, pattern: str) -> list[Path]:
     return [folder / pattern] if "*" not in pattern else list(folder.glob(pattern))

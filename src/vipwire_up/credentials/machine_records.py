@@ -22,7 +22,7 @@ from vipwire.model.times import format_time, parse_time
 from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.credentials.records import encoded, lines_of
+from vipwire_up.credentials.records import encode_texts, lines_of
 from vipwire_up.nodes.objects import Objects
 
 KIND: Final = "vipwire.io/machine"
@@ -118,7 +118,7 @@ def machine_secret(record: MachineRecord, now: datetime) -> Object:
         "refused": "".join(f"{each.serial:X} {format_time(each.until)}\n" for each in refused),
         "origins": "".join(_origin_line(each) for each in (*given, *refused) if each.origin != Origin()),
     }
-    return {"metadata": meta, "type": KIND, "data": encoded(data)}
+    return {"metadata": meta, "type": KIND, "data": encode_texts(data)}
 
 
 def read_machine(secret: Object) -> MachineRecord | None:

@@ -25,7 +25,7 @@ from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.revocation import NOBODY, Revoked, parse_revoked
 
 
-def encoded(data: Mapping[str, str]) -> dict[str, str]:
+def encode_texts(data: Mapping[str, str]) -> dict[str, str]:
     """Encode texts as a Secret's data."""
     return {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
 
@@ -72,7 +72,7 @@ def server_secret(record: ServerRecord) -> Object:
         "revoked": "".join(f"{line}\n" for line in _revoked_lines(record.revoked)),
     }
     meta = {"name": f"{SERVER_PREFIX}{record.node}", "namespace": "kube-system"}
-    return {"metadata": meta, "type": SERVER_KIND, "data": encoded(data)}
+    return {"metadata": meta, "type": SERVER_KIND, "data": encode_texts(data)}
 
 
 def read_server(secret: Object) -> ServerRecord | None:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from vipwire_up.dns.messages.names import LONGEST, dashed, name_of, reverse_name
+from vipwire_up.dns.messages.names import LONGEST, name_of, reverse_name, write_dashed
 from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV = 1, 2, 5, 6, 12, 16, 28, 33
@@ -88,7 +88,7 @@ class _Collected:
 
 
 def _host(endpoint: DnsEndpoint) -> str:
-    return endpoint.hostname or dashed(endpoint.address)
+    return endpoint.hostname or write_dashed(endpoint.address)
 
 
 def _address(address: bytes) -> tuple[int, bytes]:

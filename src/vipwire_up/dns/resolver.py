@@ -86,7 +86,7 @@ class Resolver:
         """Answer `<address with dashes>.<namespace>.pod` with the address, without a check that such a Pod exists."""
         if next((above for above in list(names.parents(name))[1:2]), b"") != self._pods:
             return None
-        address = names.undashed(name[1 : name[0] + 1])
+        address = names.parse_dashed(name[1 : name[0] + 1])
         if address is None:
             return None
         own = A if len(address) == 4 else AAAA

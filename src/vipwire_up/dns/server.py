@@ -115,7 +115,7 @@ class DnsServer:
                 self._statistics.count_refusal("udp", query.rcode)
                 return query.answer
             reply = self._quick(query)
-            if reply is None and (reply := self._too_many(client)) is None:
+            if reply is None and (reply := self._refuse_too_many(client)) is None:
                 task = self._tasks.create_task(self._answer_later(query, back))
                 self._waiting.add(task)
                 task.add_done_callback(self._waiting.discard)
@@ -134,7 +134,7 @@ class DnsServer:
             self._survive(error)
             return _FAILED
 
-    def _too_many(self, client: str) -> Reply | None:
+    def _refuse_too_many(self, client: str) -> Reply | None:
         """Count a waiting question; return the refusal if there are too many."""
         if len(self._waiting) < MOST_WAITING and self._limits.begin_wait(client):
             return None
@@ -212,27 +212,27 @@ class DnsServer:
                     await _write(writer, query.answer)
                     continue
                 reply = self._quick(query)
-                if reply is None and (reply := self._too_many(client)) is None:
+                if reply is None and (reply := self._refuse_too_many(client)) is None:
                     task = self._tasks.create_task(self._answer_stream_later(query, client, writer))
                     for tasks in (pending, self._waiting):
                         tasks.add(task)
                         task.add_done_callback(tasks.discard)
                 else:
-                    await _write(writer, self._rendered(query, reply))
+                    await _write(writer, self._encode_reply(query, reply))
         finally:
             if pending:
                 await asyncio.wait(pending)
 
     async def _answer_stream_later(self, query: Query, client: str, writer: asyncio.StreamWriter) -> None:
         try:
-            await _write(writer, self._rendered(query, await self._slow(query, client)))
+            await _write(writer, self._encode_reply(query, await self._slow(query, client)))
         except (OSError, TimeoutError):
             writer.transport.abort()
         except Exception as error:  # noqa: BLE001  # as above
             self._survive(error)
             writer.transport.abort()
 
-    def _rendered(self, query: Query, reply: Reply) -> bytes:
+    def _encode_reply(self, query: Query, reply: Reply) -> bytes:
         """Encode an answer over TCP, where no answer is cut."""
         reply = _FAILED if reply.is_cut else reply
         self._turn += 1

@@ -199,7 +199,7 @@ class Zone:
             self._reverse.setdefault(name, {})[owner] = sets[12]
             return
         if name not in self._names:
-            for above in self._between(name):
+            for above in self._names_above(name):
                 self._below[above] = self._below.get(above, 0) + 1
         self._names[name] = _Name(sets)
 
@@ -211,12 +211,12 @@ class Zone:
                 del self._reverse[name]
             return
         del self._names[name]
-        for above in self._between(name):
+        for above in self._names_above(name):
             self._below[above] -= 1
             if not self._below[above]:
                 del self._below[above]
 
-    def _between(self, name: bytes) -> Iterator[bytes]:
+    def _names_above(self, name: bytes) -> Iterator[bytes]:
         """Yield the names above a name and inside the zone."""
         for above in names.parents(name):
             if len(above) < len(self.name):

@@ -143,7 +143,7 @@ class Enrolment:
             origin = self._own_origin(user, node)
         authority, name = self._authority(), f"{kind}{node}"
         made = authority.sign(request.public_key(), name, (_ROLES[kind].value,))
-        issued = _issued(x509.load_pem_x509_certificate(made), replace(origin, user=name))
+        issued = _record_issued(x509.load_pem_x509_certificate(made), replace(origin, user=name))
         replaced = list[IssuedCertificate]()
 
         def noted(record: MachineRecord) -> MachineRecord:
@@ -219,13 +219,13 @@ class Enrolment:
         return str(readable(record)["metadata"].get("uid") or "") if record is not None else None
 
     async def _leave(self, user: User, body: bytes) -> dict[str, Any]:
-        sent = _sent(body)
+        sent = _decode_body(body)
         node = user.name.removeprefix(NODE_USER)
         if Role.ADMIN.value in user.groups:
             node = str(sent.get("node") or "")
         if not node or subdomain(node):
             raise bad_request("expected {'node': the name of a Node}")
-        shown = tuple(self._shown(node, sent.get("certificates")))
+        shown = tuple(self._own_certificates(node, sent.get("certificates")))
         await change_machine(self._objects, node, lambda record: record.with_all_refused(*shown), self._clock())
         self._refusing()
         await self._objects.delete(LEASES, NODE_LEASES, node)
@@ -233,7 +233,7 @@ class Enrolment:
         log.info("refusing the certificates of a machine that has left", node=node, user=user.name)
         return {"node": node}
 
-    def _shown(self, node: str, certificates: Any) -> Iterator[IssuedCertificate]:
+    def _own_certificates(self, node: str, certificates: Any) -> Iterator[IssuedCertificate]:
         """Yield those certificates that belong to the machine: it cannot revoke another machine's."""
         authority = self._authority()
         for text in certificates if isinstance(certificates, list) else ():
@@ -243,7 +243,7 @@ class Enrolment:
             except (ValueError, ApiError):
                 continue
             if ours:
-                yield _issued(found)
+                yield _record_issued(found)
 
     def _authority_with_key(self, user: User) -> dict[str, Any]:
         authority = self._authority()
@@ -253,7 +253,7 @@ class Enrolment:
 
 def _request(body: bytes) -> x509.CertificateSigningRequest:
     try:
-        request = x509.load_pem_x509_csr(_sent(body)["request"].encode())
+        request = x509.load_pem_x509_csr(_decode_body(body)["request"].encode())
     except (AttributeError, LookupError, TypeError, ValueError):
         raise bad_request("expected {'request': a certificate request in PEM}") from None
     key = request.public_key()
@@ -265,7 +265,7 @@ def _request(body: bytes) -> x509.CertificateSigningRequest:
     return request
 
 
-def _sent(body: bytes) -> dict[str, Any]:
+def _decode_body(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError):
@@ -275,7 +275,7 @@ def _sent(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _issued(certificate: x509.Certificate, origin: Origin = _UNKNOWN) -> IssuedCertificate:
+def _record_issued(certificate: x509.Certificate, origin: Origin = _UNKNOWN) -> IssuedCertificate:
     return IssuedCertificate(certificate.serial_number, certificate.not_valid_after_utc, origin)
 
 

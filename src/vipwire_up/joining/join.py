@@ -18,8 +18,8 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.logging import log
 from vipwire_up.credentials.ca import is_due
-from vipwire_up.joining.membership import Folder, Member, Part, access_by_token, unverified
-from vipwire_up.joining.pinned import authority_of, certificate_of, encoded, key_of
+from vipwire_up.joining.membership import Folder, Member, Part, access_by_token, unverified_access
+from vipwire_up.joining.pinned import authority_of, certificate_of, encode_certificate, key_of
 from vipwire_up.nodes.objects import RemoteObjects
 from vipwire_up.supervision.server_identity import server_identity
 
@@ -44,14 +44,16 @@ async def join(folder: Folder, server: str, token: str, pinned: str, node: str) 
     await sign(folder, folder.node, access_by_token(server, token, authority), node, pinned)
     await sign(folder, folder.ingress, folder.access(server), node, pinned)
     member = Member(node, (server,))
-    with _explained():
+    with _explain_errors():
         folder.save(member)
     return member
 
 
 async def find_authority(server: str, pinned: str) -> x509.Certificate:
     """Fetch the authority's certificate from a server. Raise VipwireError unless it has the pinned hash."""
-    return authority_of((await _ask(unverified(server), "GET", "authority")).get("certificate"), pinned, server)
+    return authority_of(
+        (await _ask(unverified_access(server), "GET", "authority")).get("certificate"), pinned, server
+    )
 
 
 async def sign(folder: Folder, part: Part, access: Access, node: str, pinned: str = "") -> None:
@@ -59,7 +61,7 @@ async def sign(folder: Folder, part: Part, access: Access, node: str, pinned: st
 
     Without a hash the authority must have the same key as before.
     """
-    with _explained():
+    with _explain_errors():
         pinned, request = pinned or folder.pin(), folder.request(part, node)
         sent = request.public_bytes(serialization.Encoding.PEM).decode()
         answer = await _ask(access, "POST", "certificates", {"request": sent})
@@ -78,9 +80,9 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
     key = key_of(answer.get("key"), authority, server).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    with _explained():
+    with _explain_errors():
         write_private(folder.authority_key, key)
-        write_private(folder.authority, encoded(authority).encode())
+        write_private(folder.authority, encode_certificate(authority).encode())
         server_identity(folder.path, "")  # so that the first start does not accept an empty etcd
 
 
@@ -140,7 +142,7 @@ class Renewal:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -34,7 +34,7 @@ from vipwire_up.joining.tokens import (
     generate,
     read_secret,
     secret_of,
-    table,
+    token_table,
 )
 from vipwire_up.nodes.objects import Objects, RemoteObjects
 
@@ -82,7 +82,7 @@ async def list_tokens(access: Access) -> Iterator[str]:
         except ApiError as error:
             raise VipwireError(error.message) from error
     tokens = (read_secret(each) for each in found if each.get("type") == KIND)
-    return table((each for each in tokens if each is not None), now())
+    return token_table((each for each in tokens if each is not None), now())
 
 
 async def list_certificates(access: Access) -> Iterator[str]:

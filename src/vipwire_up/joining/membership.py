@@ -31,7 +31,7 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
 from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls
 from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER
-from vipwire_up.joining.pinned import encoded, hash_of, hash_of_key, read_certificate
+from vipwire_up.joining.pinned import encode_certificate, hash_of, hash_of_key, read_certificate
 
 _PORT: Final = 6443
 _MOST_NAME: Final = 52
@@ -117,8 +117,8 @@ class Folder:
 
     def keep(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
         """Write a signed certificate and its authority. Raise OSError."""
-        update_private(self.authority, encoded(authority).encode())
-        update_private(part.certificate, encoded(certificate).encode())
+        update_private(self.authority, encode_certificate(authority).encode())
+        update_private(part.certificate, encode_certificate(certificate).encode())
 
     def certificates(self) -> list[str]:
         found = (each.certificate for each in self.parts)
@@ -169,11 +169,11 @@ class Folder:
 
 def access_by_token(server: str, token: str, authority: x509.Certificate) -> Access:
     """Return access with a bootstrap token, which is sent only after TLS has verified the server."""
-    tls = Tls(encoded(authority), authority_field="--ca-hash")
+    tls = Tls(encode_certificate(authority), authority_field="--ca-hash")
     return Access(server, Fixed(Credential(f"Bearer {token}")), tls)
 
 
-def unverified(server: str) -> Access:
+def unverified_access(server: str) -> Access:
     """Return anonymous access without TLS verification: the caller compares the answer with a hash."""
     return Access(server, Fixed(), Tls(None, verify=False))
 
@@ -208,6 +208,6 @@ def check_node(name: str) -> str:
     return name
 
 
-def merged(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+def merge_servers(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     """Return the found servers, then the known ones, each once."""
     return tuple(dict.fromkeys((*found, *known)))

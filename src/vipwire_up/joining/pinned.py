@@ -29,7 +29,7 @@ class CredentialsUntrustedError(VipwireError):
 
 def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
     """Parse an authority's certificate: one, self-signed, with the pinned hash. Raise CredentialsUntrustedError."""
-    with _explained(server, "the certificate of its authority"):
+    with _explain_errors(server, "the certificate of its authority"):
         found = read_certificate(text)
         actual = hash_of(found)
         found.verify_directly_issued_by(found)
@@ -42,9 +42,9 @@ def certificate_of(
     text: Any, request: x509.CertificateSigningRequest, authority: x509.Certificate, server: str
 ) -> x509.Certificate:
     """Parse the certificate for a request's key and name, signed by `authority`. Raise CredentialsUntrustedError."""
-    with _explained(server, "the certificate for this machine"):
+    with _explain_errors(server, "the certificate for this machine"):
         found = read_certificate(text)
-        if _public(found.public_key()) != _public(request.public_key()):
+        if _public_bytes(found.public_key()) != _public_bytes(request.public_key()):
             raise ValueError("the certificate is for another key")
         if _names(found.subject) != _names(request.subject):
             raise ValueError("the certificate is for another name")
@@ -54,9 +54,9 @@ def certificate_of(
 
 def key_of(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCurvePrivateKey:
     """Parse the private key of an authority. Raise CredentialsUntrustedError."""
-    with _explained(server, "the key of its authority"):
+    with _explain_errors(server, "the key of its authority"):
         found = serialization.load_pem_private_key(_text(text).encode(), None)
-        if not isinstance(found, ec.EllipticCurvePrivateKey) or _public(found.public_key()) != _public(
+        if not isinstance(found, ec.EllipticCurvePrivateKey) or _public_bytes(found.public_key()) != _public_bytes(
             authority.public_key()
         ):
             raise ValueError("the key differs")
@@ -66,12 +66,12 @@ def key_of(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCu
 def read_certificate(text: Any) -> x509.Certificate:
     """Parse a text that is one certificate in PEM form and nothing else. Raise ValueError."""
     found = x509.load_pem_x509_certificate(_text(text).encode())
-    if "".join(encoded(found).split()) != "".join(_text(text).split()):
+    if "".join(encode_certificate(found).split()) != "".join(_text(text).split()):
         raise ValueError("not exactly one certificate in PEM form")
     return found
 
 
-def encoded(certificate: x509.Certificate) -> str:
+def encode_certificate(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(_PEM).decode()
 
 
@@ -81,10 +81,10 @@ def hash_of(certificate: x509.Certificate) -> str:
 
 
 def hash_of_key(key: CertificatePublicKeyTypes) -> str:
-    return f"sha256:{hashlib.sha256(_public(key)).hexdigest()}"
+    return f"sha256:{hashlib.sha256(_public_bytes(key)).hexdigest()}"
 
 
-def _public(key: CertificatePublicKeyTypes) -> bytes:
+def _public_bytes(key: CertificatePublicKeyTypes) -> bytes:
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _explained(server: str, part: str) -> Iterator[None]:
+def _explain_errors(server: str, part: str) -> Iterator[None]:
     try:
         yield
     except _REFUSED as error:

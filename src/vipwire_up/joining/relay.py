@@ -62,11 +62,11 @@ class Relay:
             for server in servers:
                 dialled.append(tasks.create_task(_dial(server)))
                 await asyncio.wait(dialled, timeout=BESIDE, return_when=asyncio.FIRST_COMPLETED)
-                if _first(dialled):
+                if _first_connected(dialled):
                     break
-            while not _first(dialled) and (left := [each for each in dialled if not each.done()]):
+            while not _first_connected(dialled) and (left := [each for each in dialled if not each.done()]):
                 await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            found = _first(dialled)
+            found = _first_connected(dialled)
             for each in dialled:
                 each.cancel()
         if found is None:
@@ -93,7 +93,7 @@ def _reason(error: object) -> str:
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "does not answer"
 
 
-def _first(
+def _first_connected(
     dialled: Sequence["asyncio.Task[_Dialled]"],
 ) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter] | None:
     done = (each.result() for each in dialled if each.done())

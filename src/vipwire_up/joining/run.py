@@ -36,7 +36,7 @@ from vipwire_up.bgp.run import BgpSpeaker
 from vipwire_up.bgp.settings import BgpSettings
 from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.joining.join import MANAGER, Renewal
-from vipwire_up.joining.membership import Folder, Member, merged
+from vipwire_up.joining.membership import Folder, Member, merge_servers
 from vipwire_up.joining.relay import Relay
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
 from vipwire_up.nodes.name_claim import NameClaim, identity_here
@@ -181,7 +181,7 @@ class _Machine:
                     found = await objects.read(ENDPOINTS, "default", "kubernetes")
                 except (ApiError, UnreachableError):
                     found = None
-                servers = merged(self._member.servers, servers_in(found or {}))
+                servers = merge_servers(self._member.servers, servers_in(found or {}))
                 if set(servers) != set(self._member.servers):
                     log.info("received the list of API servers", servers=",".join(servers))
                     self._member = Member(self._member.node, servers)

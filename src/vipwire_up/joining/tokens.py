@@ -107,7 +107,7 @@ def groups_of(token: Token) -> tuple[str, ...]:
     return (GROUP, *(group for group in token.groups if group.startswith(f"{GROUP}:")))
 
 
-def table(found: Iterable[Token], now: datetime) -> Iterator[str]:
+def token_table(found: Iterable[Token], now: datetime) -> Iterator[str]:
     """Yield a header and a line for each token, without the secrets."""
     yield f"{'ID':8}{'EXPIRES':22}{'FOR':10}DESCRIPTION"
     for token in sorted(found, key=lambda each: each.id):

@@ -93,7 +93,7 @@ class Heartbeat:
             value = new_node(name, self._addresses, now)
             value["metadata"]["annotations"] = dict(self._annotations)
             return await self._objects.create(NODES, "", value)
-        await self._objects.edit(NODES, "", name, self._annotated)
+        await self._objects.edit(NODES, "", name, self._annotate)
         return await self._objects.edit(
             NODES, "", name, lambda value: served_node(value, self._addresses, now), subresource="status"
         )
@@ -102,7 +102,7 @@ class Heartbeat:
         annotated = self._annotations.items() <= (node["metadata"].get("annotations") or {}).items()
         return annotated and at(node, "status", "addresses") == self._addresses
 
-    def _annotated(self, node: Object) -> Object:
+    def _annotate(self, node: Object) -> Object:
         meta = node["metadata"]
         return node | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | dict(self._annotations)}}
 

@@ -77,7 +77,7 @@ def is_lost(node: Object) -> bool:
     return ready.get("status") == "Unknown" and ready.get("reason") == LOST
 
 
-def lost(node: Object, now: str, seconds: float) -> Object:
+def mark_lost(node: Object, now: str, seconds: float) -> Object:
     """Set condition Ready to Unknown on a Node that has been silent for `seconds`."""
     message = f"no renewal of its Lease for {seconds:g} s"
     told = {"type": "Ready", "status": "Unknown", "reason": LOST, "message": message}
@@ -94,7 +94,7 @@ def _with_ready(node: Object, ready: Object) -> Object:
     return node | {"status": status | {"conditions": [*others, heard | ready]}}
 
 
-def _served(now: str) -> Object:
+def _served_condition(now: str) -> Object:
     ready = {"type": "Ready", "status": "True", "reason": SERVED, "message": "vipwire serves this machine"}
     return ready | {"lastHeartbeatTime": now, "lastTransitionTime": now}
 
@@ -120,11 +120,13 @@ def undeclared_node(name: str) -> Object:
 
 
 def new_node(name: str, addresses: list[Object], now: str) -> Object:
-    return undeclared_node(name) | {"status": _facts() | {"addresses": addresses, "conditions": [_served(now)]}}
+    return undeclared_node(name) | {
+        "status": _facts() | {"addresses": addresses, "conditions": [_served_condition(now)]}
+    }
 
 
 def served_node(value: Object, addresses: list[Object], now: str) -> Object:
     """Update this machine's facts; and condition Ready, unless another client has set one."""
     value = value | {"status": (value.get("status") or {}) | _facts() | {"addresses": addresses}}
     ours = ready_condition(value).get("reason") in (None, "", SERVED, LOST)
-    return _with_ready(value, _served(now)) if ours else value
+    return _with_ready(value, _served_condition(now)) if ours else value

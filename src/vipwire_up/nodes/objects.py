@@ -111,20 +111,22 @@ class RemoteObjects:
         return await self.read(resource, namespace, name)
 
     async def list(self, resource: Resource, namespace: str = "") -> list[Object]:
-        return [_whole(resource, each) for each in await self._client.list(_path(resource, namespace))]
+        return [_add_type(resource, each) for each in await self._client.list(_path(resource, namespace))]
 
     async def create(self, resource: Resource, namespace: str, value: Object) -> Object:
-        return await self._client.create(_path(resource, namespace), _whole(resource, value))
+        return await self._client.create(_path(resource, namespace), _add_type(resource, value))
 
     async def replace(self, resource: Resource, namespace: str, value: Object, *, subresource: str = "") -> Object:
         path = _path(resource, namespace, value["metadata"]["name"], subresource)
-        return await self._client.replace(path, _whole(resource, value))
+        return await self._client.replace(path, _add_type(resource, value))
 
     async def edit(
         self, resource: Resource, namespace: str, name: str, edit: Edit, *, subresource: str = ""
     ) -> Object:
         path = _path(resource, namespace, name)
-        return await self._client.update(path, lambda value: _whole(resource, edit(value)), subresource=subresource)
+        return await self._client.update(
+            path, lambda value: _add_type(resource, edit(value)), subresource=subresource
+        )
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> None:
         await self._client.delete(_path(resource, namespace, name))
@@ -138,5 +140,5 @@ def _path(resource: Resource, namespace: str, name: str = "", subresource: str =
     return path_of(resource.base, resource.plural, namespace if resource.namespaced else "", name, subresource)
 
 
-def _whole(resource: Resource, value: Object) -> Object:
+def _add_type(resource: Resource, value: Object) -> Object:
     return {"apiVersion": resource.api_version, "kind": resource.kind} | value

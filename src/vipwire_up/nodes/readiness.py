@@ -24,7 +24,7 @@ from vipwire_up.api.objects.errors import is_no_space
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.nodes.heartbeat import SECONDS
-from vipwire_up.nodes.node import NODE_LEASES, is_ours, is_ready, lost
+from vipwire_up.nodes.node import NODE_LEASES, is_ours, is_ready, mark_lost
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store.store import Store
 from vipwire_up.store_watch.events import warn
@@ -100,7 +100,7 @@ class NodeReadiness:
         now = format_time(registry.clock())
         try:
             done = await registry.change(
-                NODES, "", name, lambda value: lost(value, now, seconds), _OPTIONS, subresource="status"
+                NODES, "", name, lambda value: mark_lost(value, now, seconds), _OPTIONS, subresource="status"
             )
         except ApiError as error:
             if error.code == 404:

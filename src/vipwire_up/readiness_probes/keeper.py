@@ -76,12 +76,12 @@ def _wait(child: int) -> int:
     while True:
         if signal.sigwait(_HEARD) == signal.SIGTERM:
             return -signal.SIGTERM
-        for pid, status in _reaped():
+        for pid, status in _reap():
             if pid == child:
                 return os.waitstatus_to_exitcode(status)
 
 
-def _reaped() -> Iterator[tuple[int, int]]:
+def _reap() -> Iterator[tuple[int, int]]:
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             yield found

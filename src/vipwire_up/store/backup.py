@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.file_io.files import check_owner, create_file, sync
-from vipwire_up.store.database import COMPACT, FILE_NAME, RESTORE, check, explained, lock
+from vipwire_up.store.database import COMPACT, FILE_NAME, RESTORE, check, explain_errors, lock
 from vipwire_up.store.record import StoreError
 
 SKIPPED: Final = 1_000_000
@@ -58,11 +58,11 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
         check_owner(target.parent, "the folder of the backup")
         create_file(unfinished, b"")
         with (
-            explained(source, remedy),
+            explain_errors(source, remedy),
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin,
         ):
             check(origin, source, remedy)
-            with explained(unfinished), closing(sqlite3.connect(unfinished)) as copy:
+            with explain_errors(unfinished), closing(sqlite3.connect(unfinished)) as copy:
                 origin.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
                 check(copy, unfinished)
@@ -88,7 +88,7 @@ def _newest(path: Path) -> int:
 
 def _forget(path: Path, revision: int) -> None:
     """Delete the history of a store that is not in use, and continue after a revision."""
-    with explained(path), closing(sqlite3.connect(path)) as connection, connection:
+    with explain_errors(path), closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(COMPACT, {"floor": revision})
         connection.execute("UPDATE floor SET revision = ?", (revision,))
     sync(path)

@@ -67,7 +67,7 @@ class Database:
         self.path = folder / FILE_NAME
         with contextlib.ExitStack() as on_error:
             self._lock = on_error.enter_context(lock(folder))
-            with explained(self.path):
+            with explain_errors(self.path):
                 _make_or_refuse(self.path)
                 self._connection = _open(self.path)
                 on_error.callback(self._connection.close)
@@ -79,7 +79,7 @@ class Database:
             on_error.pop_all()
 
     def load(self) -> Contents:
-        with explained(self.path):
+        with explain_errors(self.path):
             query = self._connection.execute
             rows = query("SELECT * FROM changes ORDER BY revision").fetchall()
             (floor,) = query("SELECT revision FROM floor").fetchone()
@@ -119,7 +119,7 @@ class Database:
 
     def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
         """Commit all changes, or none when it raises. `beyond` allows them to exceed the size limit."""
-        with explained(self.path):
+        with explain_errors(self.path):
             self._allow(_MOST_PAGES if beyond else self._room())
             self._append(changes)
 
@@ -136,7 +136,7 @@ class Database:
 
     def compact(self, floor: int) -> None:
         """Delete states older than `floor` that are not current."""
-        with explained(self.path), _transaction(self._connection):
+        with explain_errors(self.path), _transaction(self._connection):
             self._connection.execute(COMPACT, {"floor": floor})
             self._connection.execute("UPDATE floor SET revision = max(revision, ?)", (floor,))
 
@@ -172,7 +172,7 @@ class lock:  # noqa: N801  # a context manager, written like a function
 
 
 @contextlib.contextmanager
-def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
+def explain_errors(path: Path, remedy: str = RESTORE) -> Iterator[None]:
     """Translate SQLite's errors to StoreError with the file and the remedy; `remedy` is for a damaged file."""
     try:
         yield
@@ -217,13 +217,13 @@ def _open(path: Path) -> sqlite3.Connection:
     can be read. No other process can read it meanwhile, so backups fail.
     """
     try:
-        return _prepared(_connect(path), path)
+        return _prepare(_connect(path), path)
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
             raise
     connection = _connect(path)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    return _prepared(connection, path)
+    return _prepare(connection, path)
 
 
 def _make_or_refuse(path: Path) -> None:
@@ -268,7 +268,7 @@ def leftovers(path: Path) -> Iterator[Path]:
         yield path.with_name("pki")
 
 
-def _prepared(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+def _prepare(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     with contextlib.ExitStack() as on_error:
         on_error.callback(connection.close)
         check(connection, path)

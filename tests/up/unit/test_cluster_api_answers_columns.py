@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vipwire_up.api.bodies.protobuf import numbered
+from vipwire_up.api.bodies.protobuf import fields_by_number
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.objects.columns import duration
 from vipwire_up.api.objects.resource import Resource
@@ -122,7 +122,7 @@ def test_no_two_fields_have_the_same_number_in_protobuf(resource: Resource) -> N
     for kind in _objects(resource.type, set()):
         fields = [field for field in kind.fields.values() if field.number]
         assert len({field.number for field in fields}) == len(fields), kind.name
-        assert numbered(kind) or not fields, "custom resources have no numbers"
+        assert fields_by_number(kind) or not fields, "custom resources have no numbers"
 
 
 def _objects(kind: Type, seen: set[Type]) -> set[Type]:

@@ -24,7 +24,7 @@ from vipwire.http_server.exchange import Exchange, Reply
 from vipwire.http_server.room import Room
 from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.serving.accept import bound, opening
+from vipwire_up.api.serving.accept import bind_all, choose_opening
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 
@@ -223,8 +223,8 @@ def fail(said: bytes) -> Callable[[int], socket.socket]:
 @contextlib.asynccontextmanager
 async def over_tls() -> AsyncIterator[int]:
     serving = Serving(Empty(), Room(Bounds()))
-    (listening,) = await bound("127.0.0.1", 0)
-    serving.listen(listening, opening(authority().server_context()))
+    (listening,) = await bind_all("127.0.0.1", 0)
+    serving.listen(listening, choose_opening(authority().server_context()))
     yield serving.ports[0]
     await serving.close()
 

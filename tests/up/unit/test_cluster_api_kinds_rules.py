@@ -28,7 +28,7 @@ from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
 from vipwire_up.api.objects.object import decoded
-from vipwire_up.api.objects.quantity import read_quantity, written
+from vipwire_up.api.objects.quantity import read_quantity, write_quantity
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches.json_patch import merge_patch
 from vipwire_up.controllers.hooks import Ranges, hooks
@@ -196,9 +196,9 @@ SUFFIXES = st.sampled_from(["", "m", "u", "n", "k", "M", "G", "Ki", "Mi", "Gi", 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.builds("{}{}".format, NUMBERS, SUFFIXES))
 def test_an_amount_is_written_once_and_means_the_same_to_a_thousandth(text: str) -> None:
-    before, stored = read_quantity(text), written(text)
+    before, stored = read_quantity(text), write_quantity(text)
     after = read_quantity(stored)
-    assert written(stored) == stored
+    assert write_quantity(stored) == stored
     assert before is not None
     assert after is not None
     assert 0 <= after - before < 1
@@ -224,4 +224,4 @@ def test_an_amount_is_written_once_and_means_the_same_to_a_thousandth(text: str)
     ],
 )
 def test_amounts_are_written_in_their_shortest_form(sent: str, stored: str) -> None:
-    assert written(sent) == stored
+    assert write_quantity(sent) == stored

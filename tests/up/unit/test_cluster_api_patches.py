@@ -16,8 +16,8 @@ from vipwire_up.api.patches.apply import (
     apply,
     note_update,
     read_ownership,
-    renewed,
-    undisputed,
+    undisputed_fields,
+    update_last_applied,
     write_ownership,
 )
 from vipwire_up.api.patches.field_paths import from_fields, members, spell, to_fields
@@ -215,7 +215,7 @@ def test_kubectl_goes_over_to_server_side_apply_without_a_conflict_with_itself()
     kubectl, other = Writer("kubectl", "Apply"), Writer("other", "Apply")
 
     def put(writer: Writer, spec: dict[str, str]) -> Any:
-        free = undisputed(live, SERVICES, writer)
+        free = undisputed_fields(live, SERVICES, writer)
         value = wanted | {"spec": spec}
         return apply(live, value, SERVICES.type, writer, owned, force=free, now="t3")
 
@@ -230,16 +230,16 @@ def test_kubectl_goes_over_to_server_side_apply_without_a_conflict_with_itself()
         with pytest.raises(ApiError) as refused:
             put(writer, spec)
         assert why in refused.value.message
-    text = renewed(merged, wanted, kubectl)["metadata"]["annotations"][LAST]
+    text = update_last_applied(merged, wanted, kubectl)["metadata"]["annotations"][LAST]
     meta = '"metadata":{"annotations":{},"name":"web"}'
     assert text == f'{{{meta},"spec":{{"sessionAffinity":"ClientIP","type":"ClusterIP"}}}}\n'
-    assert renewed(merged, wanted, other) == merged
+    assert update_last_applied(merged, wanted, other) == merged
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"spec": 7}', '{"spec": {"ports": {"a": "b"}}}', "[" * 9999])
 def test_what_was_applied_last_may_be_anything(text: str) -> None:
     live, _ = applied_by_kubectl(text)
-    assert undisputed(live, SERVICES, Writer("kubectl", "Apply")) == frozenset()
+    assert undisputed_fields(live, SERVICES, Writer("kubectl", "Apply")) == frozenset()
 
 
 def test_ownership_survives_being_written() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import Here, cluster, in_cluster
 
-from vipwire_up.api.objects.quantity import MOST, read_quantity, written
+from vipwire_up.api.objects.quantity import MOST, read_quantity, write_quantity
 
 pytestmark = pytest.mark.attack
 
@@ -99,7 +99,7 @@ async def test_a_grace_period_of_any_length_ends_at_a_time(here: Here, seconds: 
     ],
 )
 async def test_amounts_without_end_are_capped(tmp_path: Path, sent: str, stored: str) -> None:
-    assert written(stored) == stored
+    assert write_quantity(stored) == stored
     async with cluster(tmp_path) as here:
         made = await here.post(PODS, pod({"resources": {"limits": {"cpu": sent}}}))
         assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": stored}

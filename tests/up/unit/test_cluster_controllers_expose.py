@@ -14,7 +14,7 @@ from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import load_access
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.garbage_collector import GarbageCollector
-from vipwire_up.expose import Target, Wanted, expose, objects, reached, reached_at, read_targets
+from vipwire_up.expose import Target, Wanted, expose, find_access, objects, reached_at, read_targets
 
 pytestmark = pytest.mark.slow
 
@@ -136,20 +136,20 @@ def test_the_api_server_is_the_one_that_was_said_or_kubectls_or_our_own(
     monkeypatch.setenv("VIPWIRE_DATA_DIR", str(tmp_path / "own"))
     monkeypatch.setenv("KUBECONFIG", str(named))
     notes: list[str] = []
-    assert reached(own, notes.append).server == "http://192.0.2.1"
-    assert reached(None, notes.append).server == "http://192.0.2.2"
+    assert find_access(own, notes.append).server == "http://192.0.2.1"
+    assert find_access(None, notes.append).server == "http://192.0.2.2"
     monkeypatch.delenv("KUBECONFIG")
-    assert reached(None, notes.append).server == "http://192.0.2.3"
+    assert find_access(None, notes.append).server == "http://192.0.2.3"
     assert notes == [
         f"note: asking http://192.0.2.2, which {named} names ($KUBECONFIG)",
         f"note: asking http://192.0.2.3, which {at_home} names (as kubectl does)",
     ]
     at_home.unlink()
-    assert reached(None, notes.append).server == "http://192.0.2.1"
+    assert find_access(None, notes.append).server == "http://192.0.2.1"
     assert notes[2:] == [f"note: asking http://192.0.2.1, which {own} names (of this machine)"]
     own.unlink()
     with pytest.raises(ConfigError, match=r"no API server: .*no ~/\.kube/config, .*\(is `vipwire up` running"):
-        reached(None, notes.append)
+        find_access(None, notes.append)
 
 
 def test_a_data_directory_that_is_said_counts_before_kubectls(

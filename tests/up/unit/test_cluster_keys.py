@@ -18,7 +18,7 @@ from vipwire.errors import ConfigError
 from vipwire.http_server.exchange import Exchange, Reply
 from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.serving.accept import bound, opening
+from vipwire_up.api.serving.accept import bind_all, choose_opening
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.revocation import Revoked, parse_revoked
 
@@ -65,8 +65,8 @@ async def serving(folder: Path, clock: Callable[[], datetime]) -> AsyncIterator[
     keys = Keys(folder, ["127.0.0.1"], clock)
 
     named = Serving(Naming(keys))
-    (listener,) = await bound("127.0.0.1", 0)
-    named.listen(listener, opening(keys.tls))
+    (listener,) = await bind_all("127.0.0.1", 0)
+    named.listen(listener, choose_opening(keys.tls))
     served = Served(keys, named.ports[0])
     keys.write_kubeconfigs(served.url)
     try:

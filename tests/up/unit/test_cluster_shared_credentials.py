@@ -7,7 +7,7 @@ import pytest
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.identity import Access, Withdrawn
 from vipwire_up.credentials.machine_records import IssuedCertificate, MachineRecord, machine_secret, read_machine
-from vipwire_up.credentials.records import ServerRecord, encoded, read_server, server_secret
+from vipwire_up.credentials.records import ServerRecord, encode_texts, read_server, server_secret
 from vipwire_up.credentials.revocation import Revoked
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ def test_a_machines_record_is_read_as_it_was_written_without_what_is_over() -> N
 
 @pytest.mark.parametrize("text", ["none", "xyz 2030-01-01T00:00:00Z", "12 yesterday", "12 2030-01-01T00:00:00", ","])
 def test_what_is_odd_in_a_record_is_left_out(text: str) -> None:
-    data = encoded(dict.fromkeys(("given", "refused", "tokens", "withdrawn", "revoked"), f"{text}\n"))
+    data = encode_texts(dict.fromkeys(("given", "refused", "tokens", "withdrawn", "revoked"), f"{text}\n"))
     for prefix, kind in (("machine", "vipwire.io/machine"), ("server", "vipwire.io/server")):
         secret = {"metadata": {"name": f"vipwire-{prefix}-n2"}, "type": kind, "data": data}
         assert read_machine(secret) in (None, MachineRecord("n2"))

@@ -7,7 +7,15 @@ from tests.fakes.names import endpoint, external, headless, piece, service
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.watched_objects import event
-from vipwire_up.dns.messages.names import dashed, is_below, parents, parse_name, reverse_name, text_of, undashed
+from vipwire_up.dns.messages.names import (
+    is_below,
+    parents,
+    parse_dashed,
+    parse_name,
+    reverse_name,
+    text_of,
+    write_dashed,
+)
 from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire_up.dns.records import AAAA, CNAME, PTR, SRV, A
 from vipwire_up.dns.zone import Zone
@@ -72,7 +80,7 @@ def test_an_address_with_dashes_is_read_back(data: bytes) -> None:
     address = Address(data)
     if data[:12] == bytes(10) + b"\xff\xff":  # an IPv4 address in IPv6's form is the IPv4 address
         address = Address(data[12:])
-    assert undashed(dashed(Address(data)).encode()) == address
+    assert parse_dashed(write_dashed(Address(data)).encode()) == address
     assert len(list(parents(reverse_name(address)))) == (5 if len(address) == 4 else 33)
 
 

@@ -19,7 +19,7 @@ from tests.up.unit.test_dns_upstream import SOA, forwarder, question, resolve, z
 
 from vipwire.model.net import Address
 from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, SERVFAIL, Reply, record, render
-from vipwire_up.dns.messages.names import dashed, undashed
+from vipwire_up.dns.messages.names import parse_dashed, write_dashed
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import read_answer
 from vipwire_up.dns.zone import Zone
@@ -85,8 +85,8 @@ def test_records_of_several_types_keep_their_places() -> None:
     ],
 )
 def test_labels_of_addresses_are_valid_and_read_again(address: bytes, label: str) -> None:
-    assert dashed(Address(address)) == label
-    assert undashed(label.encode()) == address
+    assert write_dashed(Address(address)) == label
+    assert parse_dashed(label.encode()) == address
 
 
 @pytest.mark.parametrize("name", ["1.1.96.10.in-addr.arpa", f"{'0.' * 32}ip6.arpa", "gone.shop.svc.cluster.local"])

@@ -10,7 +10,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
 from vipwire.model.problem import Problem
 from vipwire.watched_objects import event
-from vipwire_up.dns.messages.names import name_of, parents, parse_name, reverse_name, text_of, undashed
+from vipwire_up.dns.messages.names import name_of, parents, parse_dashed, parse_name, reverse_name, text_of
 from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire_up.dns.records import SOA, SRV, A
 from vipwire_up.dns.zone import Zone
@@ -209,4 +209,4 @@ def test_a_zone_ends_at_a_label() -> None:
     ],
 )
 def test_a_pods_address_in_its_name(label: str, address: str | None) -> None:
-    assert undashed(label.encode()) == (None if address is None else parse_address(address))
+    assert parse_dashed(label.encode()) == (None if address is None else parse_address(address))

@@ -72,12 +72,12 @@ def resource_list(members: Sequence[Resource]) -> dict[str, Any]:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
-def aggregated(names: Iterable[str], version_name: str) -> dict[str, Any]:
+def build_aggregated(names: Iterable[str], version_name: str) -> dict[str, Any]:
     """Build aggregated discovery (KEP-3352)."""
     items = []
     for group in names:
         versions = [
-            {"version": version, "resources": [_described(each) for each in members], "freshness": "Current"}
+            {"version": version, "resources": [_describe_resource(each) for each in members], "freshness": "Current"}
             for version, members in groups()[group].items()
         ]
         meta = {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None}
@@ -108,7 +108,7 @@ def subresources(resource: Resource) -> list[tuple[str, list[str]]]:
     return found + ([("status", _STATUS_VERBS)] if resource.has_status else [])
 
 
-def _described(resource: Resource) -> dict[str, Any]:
+def _describe_resource(resource: Resource) -> dict[str, Any]:
     kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     described = {
         "resource": resource.plural,

@@ -63,7 +63,9 @@ def choose_form(accept: str, query: Parameters) -> Representation:
 def show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
     if form.view is RepresentationKind.TABLE:
         return encode(
-            _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})
+            _build_table(
+                resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)}
+            )
         )
     return _object(record, resource, form)
 
@@ -84,7 +86,7 @@ def shower(resource: Resource, form: Representation, clock: Callable[[], datetim
         if form.view is not RepresentationKind.TABLE:
             return show(record, resource, form, clock())
         row = _row(record, resource, form, clock())
-        table = _table(resource, form, [row], {"resourceVersion": str(record.revision)})
+        table = _build_table(resource, form, [row], {"resourceVersion": str(record.revision)})
         if not first:
             table["columnDefinitions"] = None
         first = False
@@ -98,7 +100,7 @@ def show_list(
 ) -> Iterator[bytes]:
     """Encode a list of objects in a form, piece by piece; `meta` is the list's own metadata."""
     if form.view is RepresentationKind.TABLE:
-        head = _table(resource, form, [], meta)
+        head = _build_table(resource, form, [], meta)
         del head["rows"]
         name = "rows"
 
@@ -140,7 +142,7 @@ def bookmark(resource: Resource, form: Representation, revision: int, *, initial
     if form.view is RepresentationKind.TABLE:
         marked = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
         rows = [{"cells": [""] * len(_columns(resource)), "object": marked}]
-        return encode(_table(resource, form, rows, {"resourceVersion": str(revision)}))
+        return encode(_build_table(resource, form, rows, {"resourceVersion": str(revision)}))
     if form.view is RepresentationKind.META:
         return encode({"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta})
     return encode({"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
@@ -150,7 +152,9 @@ def _columns(resource: Resource) -> tuple[Any, ...]:
     return resource.columns or (NAME, AGE)
 
 
-def _table(resource: Resource, form: Representation, rows: list[Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+def _build_table(
+    resource: Resource, form: Representation, rows: list[Any], meta: Mapping[str, Any]
+) -> dict[str, Any]:
     columns = [
         {
             "name": column.name,

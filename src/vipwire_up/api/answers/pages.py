@@ -65,24 +65,24 @@ def read_page(path: str, accept: str, host: str) -> Page:
         return Page(encode(discovery.version()))
     if path.startswith("/openapi/v3"):
         return _openapi_v3(path)
-    return _plain(path)
+    return _plain_page(path)
 
 
 def _root(path: str, accept: str, host: str) -> Page:
     for choice in accept.split(","):
         if f"g={_AGGREGATED}" in choice and "application/json" in choice:
             version = "v2" if "v=v2;" in f"{choice.replace(' ', '')};" else "v2beta1"
-            return _aggregated(path, version)
+            return _aggregated_page(path, version)
         if choice.strip().partition(";")[0] in (_JSON, "*/*", ""):
             break
     return Page(encode(discovery.api_versions(host) if path == "/api" else discovery.api_groups()))
 
 
 @cache
-def _aggregated(path: str, version: str) -> Page:
+def _aggregated_page(path: str, version: str) -> Page:
     names = [group for group in discovery.groups() if bool(group) == (path == "/apis")]
     media = f"{_JSON};g={_AGGREGATED};v={version};as=APIGroupDiscoveryList"
-    return Page(encode(discovery.aggregated(names, version)), media)
+    return Page(encode(discovery.build_aggregated(names, version)), media)
 
 
 def _openapi_v2(path: str, accept: str) -> Page:
@@ -107,7 +107,7 @@ def _openapi_v3(path: str) -> Page:
     return Page(openapi.document_v3(base))
 
 
-def _plain(path: str) -> Page:
+def _plain_page(path: str) -> Page:
     known: dict[str, Any] = {
         "/": {"paths": sorted([*_ROOTS, *_group_paths()])},
         CUSTOM_KINDS: {"kind": "CustomResourceDefinitionList", "apiVersion": "apiextensions.k8s.io/v1", "items": []}

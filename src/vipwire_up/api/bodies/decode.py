@@ -29,7 +29,7 @@ from vipwire_up.api.objects.errors import (
     too_many,
     unsupported,
 )
-from vipwire_up.api.objects.quantity import PATTERN, read_quantity, written
+from vipwire_up.api.objects.quantity import PATTERN, read_quantity, write_quantity
 from vipwire_up.api.objects.schema import Field, Shape, Type
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9}\d*)?(Z|[+-]\d\d:\d\d)")
@@ -85,14 +85,14 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
                 continue
             if known.is_bounded and part != before.get(name):
                 _check_field(result[name], known, findings, f"{prefix}{name}")
-    for name, known in _filled(kind):
+    for name, known in _required_fields(kind):
         if name not in result:
             _fill(result, known, findings, f"{prefix}{name}", needed=old is None or name in before)
     return result
 
 
 @cache
-def _filled(kind: Type) -> tuple[tuple[str, Field], ...]:
+def _required_fields(kind: Type) -> tuple[tuple[str, Field], ...]:
     """Return the fields that an object cannot lack."""
     return tuple(each for each in kind.fields.items() if each[1].default is not None or each[1].required)
 
@@ -120,7 +120,7 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
         findings.causes.append(few if len(value) < low else too_many(path, len(value), high))
     if known.type.shape is Shape.LIST:
         if known.is_custom and (known.keys or known.is_set):
-            findings.causes.extend(_repeated(value, known, path))
+            findings.causes.extend(_find_repeated(value, known, path))
         for index, part in enumerate(value):
             _check_value(part, known, findings, f"{path}[{index}]")
     elif known.type.shape is Shape.MAP:
@@ -130,7 +130,7 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
         _check_value(value, known, findings, path)
 
 
-def _repeated(value: list[Any], known: Field, path: str) -> Iterator[Cause]:
+def _find_repeated(value: list[Any], known: Field, path: str) -> Iterator[Cause]:
     """Find elements whose key another element has."""
     seen: set[str] = set()
     for index, part in enumerate(value):
@@ -176,13 +176,13 @@ def _decode_scalar(value: Any, name: str, path: str, old: Any) -> Any:
     if value == old:
         return value
     _check_text(value, name, path)
-    return written(value) if name == "quantity" else value
+    return write_quantity(value) if name == "quantity" else value
 
 
 def _decode_number(value: float, name: str, path: str) -> int | str:
     if name == "quantity":
         _check_text(str(value), name, path)
-        return written(str(value))
+        return write_quantity(str(value))
     limit = _NUMBERS["int32"]
     if value != int(value) or not -limit <= value < limit:
         raise _mismatch(value, path, "int32")

@@ -111,18 +111,20 @@ class Parsed:
 
 async def read_json(body: bytes, *, strictly: bool = False) -> Parsed:
     """Parse JSON; `strictly` looks for duplicate fields. Raise ApiError 400 or 413."""
-    return await _apart(lambda: _json(body, strictly=strictly), len(body) > AT_ONCE_BYTES)
+    return await _read_in_thread(lambda: _json(body, strictly=strictly), len(body) > AT_ONCE_BYTES)
 
 
 async def read_yaml(body: bytes, *, strictly: bool = False) -> Parsed:
     if body.lstrip()[:1] == b"{":
         return await read_json(body, strictly=strictly)
-    return await _apart(lambda: _yaml(body, strictly=strictly), len(body) > _YAML_AT_ONCE_BYTES)
+    return await _read_in_thread(lambda: _yaml(body, strictly=strictly), len(body) > _YAML_AT_ONCE_BYTES)
 
 
 async def read_protobuf(body: bytes, types: Mapping[str, Type]) -> Parsed:
     """Parse a protobuf object of one of the types, by their kinds."""
-    return await _apart(lambda: Parsed(check_size(protobuf.decode_body(body, types))), len(body) > AT_ONCE_BYTES)
+    return await _read_in_thread(
+        lambda: Parsed(check_size(protobuf.decode_body(body, types))), len(body) > AT_ONCE_BYTES
+    )
 
 
 def _json(body: bytes, *, strictly: bool) -> Parsed:
@@ -135,7 +137,7 @@ def _yaml(body: bytes, *, strictly: bool) -> Parsed:
     return Parsed(value, tuple(repeated) if strictly else ())
 
 
-async def _apart(read: Callable[[], Parsed], apart: bool) -> Parsed:  # noqa: FBT001  # one call, of this module
+async def _read_in_thread(read: Callable[[], Parsed], apart: bool) -> Parsed:  # noqa: FBT001  # one call, of this module
     if not apart:
         return read()
     return await asyncio.get_running_loop().run_in_executor(_THREAD, read)

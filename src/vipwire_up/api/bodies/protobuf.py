@@ -39,12 +39,12 @@ class _MalformedProtobufError(Exception):
 def decode_body(body: bytes, types: Mapping[str, Type]) -> Any:
     """Decode an object of one of the types, by their kinds. Raise ApiError 400."""
     try:
-        return _open(body, types)
+        return _unpack_envelope(body, types)
     except (_MalformedProtobufError, UnicodeDecodeError, IndexError, OverflowError) as error:
         raise bad_request(f"the body of the request cannot be read as protobuf: {error}") from None
 
 
-def _open(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
+def _unpack_envelope(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
     if not body.startswith(_MAGIC):
         raise _MalformedProtobufError("does not begin with k8s and a zero")
     outer = dict(_fields(body[len(_MAGIC) :]))
@@ -56,7 +56,7 @@ def _open(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
 
 
 @cache
-def numbered(kind: Type) -> dict[int, Field | dict[int, Field]]:
+def fields_by_number(kind: Type) -> dict[int, Field | dict[int, Field]]:
     """Return the fields of a type by number; numbers with a dot form a nested table."""
     found: dict[int, Any] = {}
     for field in kind.fields.values():
@@ -75,7 +75,7 @@ def _message(body: bytes, kind: Type, depth: int) -> dict[str, Any]:
     if depth > _MOST_DEEP:
         raise _MalformedProtobufError("nested too deeply")
     result: dict[str, Any] = {}
-    numbers = numbered(kind)
+    numbers = fields_by_number(kind)
     for number, part in _fields(body):
         known = numbers.get(number)
         if isinstance(known, dict):
@@ -110,7 +110,7 @@ def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa
         case "bool":
             return bool(_number(part))
         case "int32" | "int64":
-            return _signed(_number(part))
+            return _to_signed(_number(part))
         case "bytes":
             return base64.b64encode(_bytes(part)).decode()
         case "time" | "microtime":
@@ -119,7 +119,7 @@ def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa
             return _bytes(dict(_fields(_bytes(part))).get(1, b"")).decode()
         case "intstr":
             found = dict(_fields(_bytes(part)))
-            return _bytes(found.get(3, b"")).decode() if found.get(1) else _signed(_number(found.get(2, 0)))
+            return _bytes(found.get(3, b"")).decode() if found.get(1) else _to_signed(_number(found.get(2, 0)))
     return _bytes(part).decode()
 
 
@@ -137,7 +137,7 @@ def _opaque(body: bytes, name: str) -> Any:
 
 def _time(body: bytes, *, micro: bool) -> str | None:
     found = dict(_fields(body))
-    seconds, nanos = _signed(_number(found.get(1, 0))), _number(found.get(2, 0))
+    seconds, nanos = _to_signed(_number(found.get(1, 0))), _number(found.get(2, 0))
     if not found:
         return None
     try:
@@ -193,5 +193,5 @@ def _number(part: int | bytes) -> int:
     return part
 
 
-def _signed(number: int) -> int:
+def _to_signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number

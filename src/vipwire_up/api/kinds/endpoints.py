@@ -70,7 +70,7 @@ def _check_slice(new: Object, old: Object | None) -> Iterator[Cause]:
             yield duplicate(f"ports[{index}].name", name)
         elif name and (problem := names.label(name)):
             yield invalid(f"ports[{index}].name", name, problem)
-        yield from names.check(port.get("appProtocol"), names.qualified, f"ports[{index}].appProtocol")
+        yield from names.check(port.get("appProtocol"), names.check_qualified_name, f"ports[{index}].appProtocol")
         seen.add(name)
 
 

@@ -13,7 +13,7 @@ from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.service import SERVICE_TYPES
 from vipwire_up.api.objects.columns import age, path_cell, text_fields
 from vipwire_up.api.objects.errors import Cause, invalid, required
-from vipwire_up.api.objects.names import qualified
+from vipwire_up.api.objects.names import check_qualified_name
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
@@ -115,7 +115,7 @@ def _check_words(new: Object) -> Iterator[Cause]:
     component = new.get("reportingComponent") or ""
     if not component:
         yield required("reportingComponent")
-    if problem := qualified(component):
+    if problem := check_qualified_name(component):
         yield invalid("reportingComponent", component, problem)
     for name in ("reportingInstance", "action", "reason"):
         if not new.get(name):

@@ -53,17 +53,17 @@ def check_gateway(new: Object, _old: Object | None) -> Iterator[Cause]:
     yield from _check_listeners(at(new, "spec", "listeners") or ())
     for field in ("labels", "annotations"):
         for key in at(new, "spec", "infrastructure", field) or ():
-            if problem := names.qualified(key):
+            if problem := names.check_qualified_name(key):
                 yield invalid(f"spec.infrastructure.{field}", key, problem)
     asked = at(new, "spec", "addresses") or ()
-    for kind, values in _grouped(asked, ("type",), lambda each: each.get("value")).items():
+    for kind, values in _group(asked, ("type",), lambda each: each.get("value")).items():
         if len(found := [each for each in values if each]) > len(set(found)):
             yield invalid("spec.addresses", None, f"{kind[0]} values must be unique")
     yield from _check_addresses(asked, "spec.addresses")
     yield from _check_addresses(at(new, "status", "addresses") or (), "status.addresses")
 
 
-def _grouped(values: Iterable[Object], keys: tuple[str, ...], part: Any) -> Mapping[tuple[Any, ...], list[Any]]:
+def _group(values: Iterable[Object], keys: tuple[str, ...], part: Any) -> Mapping[tuple[Any, ...], list[Any]]:
     """Return a part of each value, by the value's fields; an empty field counts as a missing one."""
     groups = defaultdict(list)
     for each in values:
@@ -152,7 +152,7 @@ def _check_places(
     """Check references to one object: all of them, or none, name a part of the object, and each another one."""
     named, plural = " or ".join(parts), path.rpartition(".")[2]
     end = f"when {plural} includes 2 or more references to the same {of}"
-    for found in _grouped(references, keys, lambda each: tuple(each.get(part) or "" for part in parts)).values():
+    for found in _group(references, keys, lambda each: tuple(each.get(part) or "" for part in parts)).values():
         if len(set(found)) < len(found):
             yield invalid(path, None, f"{named} must be unique {end}")
         if len({tuple(map(bool, each)) for each in found}) > 1:

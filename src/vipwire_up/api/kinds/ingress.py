@@ -202,7 +202,7 @@ def _check_reference(reference: Object, path: str) -> Iterator[Cause]:
     for name in ("kind", "name"):
         if not reference.get(name):
             yield required(f"{path}.{name}")
-        elif problem := names.anything(reference[name]):
+        elif problem := names.check_path_segment(reference[name]):
             yield invalid(f"{path}.{name}", reference[name], problem)
 
 

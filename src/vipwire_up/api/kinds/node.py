@@ -139,7 +139,7 @@ def _check_taints(taints: list[Object]) -> Iterator[Cause]:
     seen = set[tuple[Any, Any]]()
     for index, taint in enumerate(taints):
         path, key, value = f"metadata.taints[{index}]", taint.get("key") or "", taint.get("value") or ""
-        if problem := names.qualified(key):
+        if problem := names.check_qualified_name(key):
             yield invalid(f"{path}.key", key, problem)
         if problem := names.label_value(value):
             yield invalid(f"{path}.value", value, problem)

@@ -151,7 +151,7 @@ def _status(value: Object, _now: datetime) -> str:
     return str(at(value, "status", "reason") or at(value, "status", "phase") or "Unknown")
 
 
-def _ready(value: Object, _now: datetime) -> str:
+def _ready_column(value: Object, _now: datetime) -> str:
     statuses = at(value, "status", "containerStatuses")
     total = len(at(value, "spec", "containers") or ())
     if statuses is None:  # only a readiness condition says whether the Pod is ready
@@ -227,7 +227,7 @@ PODS: Final = Resource(
     },
     columns=(
         NAME,
-        Column("Ready", _ready),
+        Column("Ready", _ready_column),
         Column("Status", _status),
         Column("Restarts", _restarts),
         AGE,

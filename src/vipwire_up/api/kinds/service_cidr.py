@@ -83,7 +83,7 @@ def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
         value = parent.get(name)
         if not value and name != "namespace":
             yield required(f"{path}.{name}")
-        elif value and (problem := names.anything(value)):
+        elif value and (problem := names.check_path_segment(value)):
             yield invalid(f"{path}.{name}", value, problem)
 
 

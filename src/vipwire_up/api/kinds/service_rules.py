@@ -93,7 +93,7 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
             seen.add(name)
         yield from check_port(port.get("targetPort") or 0, f"{path}.targetPort")
         protocol = port.get("appProtocol")
-        if protocol is not None and (problem := names.qualified(protocol)):
+        if protocol is not None and (problem := names.check_qualified_name(protocol)):
             yield invalid(f"{path}.appProtocol", protocol, problem)
         if port.get("nodePort") and spec.get("type") == "ClusterIP":
             yield forbidden(f"{path}.nodePort", "may not be used when `type` is 'ClusterIP'")
@@ -228,11 +228,11 @@ def _check_kept_addresses(spec: Object, old: Object) -> Iterator[Cause]:
     if spec.get("clusterIP") == NONE == old.get("clusterIP"):
         return
     policy = spec.get("ipFamilyPolicy")
-    yield from _check_kept(spec, old, "clusterIPs", "clusterIP", policy)
-    yield from _check_kept(spec, old, "ipFamilies", "ipFamily", policy)
+    yield from _check_unchanged(spec, old, "clusterIPs", "clusterIP", policy)
+    yield from _check_unchanged(spec, old, "ipFamilies", "ipFamily", policy)
 
 
-def _check_kept(spec: Object, old: Object, name: str, word: str, policy: Any) -> Iterator[Cause]:
+def _check_unchanged(spec: Object, old: Object, name: str, word: str, policy: Any) -> Iterator[Cause]:
     before, now = old.get(name) or [], spec.get(name) or []
     path = f"spec.{name}"
     if len(before) == len(now):
@@ -264,7 +264,7 @@ def fill_status(new: Object, old: Object | None) -> None:
 def _check_load_balancer(new: Object, old: Object | None) -> Iterator[Cause]:
     spec, entries = new["spec"], at(new, "status", "loadBalancer", "ingress") or []
     wanted = spec.get("loadBalancerClass")
-    if _is_balanced(new) and wanted is not None and (problem := names.qualified(wanted)):
+    if _is_balanced(new) and wanted is not None and (problem := names.check_qualified_name(wanted)):
         yield invalid("spec.loadBalancerClass", wanted, problem)
     if old is not None and _is_balanced(new) and _is_balanced(old):
         before = old["spec"].get("loadBalancerClass")

@@ -77,13 +77,13 @@ def port_name(value: str) -> str:
     )
 
 
-def anything(value: str) -> str:
+def check_path_segment(value: str) -> str:
     """Names that only have to be valid path segments."""
     bad = value in (".", "..") or "/" in value or "%" in value
     return "may not be '.' or '..', or contain '/' or '%'" if bad else ""
 
 
-def qualified(value: str) -> str:
+def check_qualified_name(value: str) -> str:
     """Keys of labels and annotations: a name, with a prefix or without."""
     prefix, slash, name = value.partition("/")
     if not slash:
@@ -130,7 +130,7 @@ def check(value: str | None, rule: NameRule, path: str) -> Iterator[Cause]:
 
 def check_labels(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
     for key, value in labels.items():
-        if problem := qualified(key):
+        if problem := check_qualified_name(key):
             yield invalid(path, key, problem)
         if problem := label_value(value):
             yield invalid(path, value, problem)
@@ -138,7 +138,7 @@ def check_labels(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
 
 def check_annotations(annotations: Mapping[str, str], path: str) -> Iterator[Cause]:
     for key in annotations:
-        if problem := qualified(key.lower()):
+        if problem := check_qualified_name(key.lower()):
             yield invalid(path, key, problem)
     if sum(len(key) + len(value.encode()) for key, value in annotations.items()) > _ANNOTATIONS_BYTES:
         yield too_long(path, _ANNOTATIONS_BYTES)

@@ -46,7 +46,7 @@ class Parameters:
         negative = text.startswith("-")
         found = _decimal(text[1:] if text[:1] in ("-", "+") else text, _LIMIT - (not negative))
         if found is None:
-            raise _unreadable(name, text, "must be a decimal number of 64 bits")
+            raise _unreadable_error(name, text, "must be a decimal number of 64 bits")
         return -found if negative else found
 
     def revision(self, name: str) -> int:
@@ -54,7 +54,7 @@ class Parameters:
         text = self.text(name)
         found = _decimal(text or "0", _LIMIT - 1)
         if found is None:
-            raise _unreadable(name, text, "must be a decimal number, not negative")
+            raise _unreadable_error(name, text, "must be a decimal number, not negative")
         return found
 
     def duration(self, name: str) -> float | None:
@@ -64,11 +64,11 @@ class Parameters:
         try:
             return parse_duration(self.text(name))
         except ValueError as error:
-            raise _unreadable(name, self.text(name), str(error)) from None
+            raise _unreadable_error(name, self.text(name), str(error)) from None
 
     def choice(self, name: str, allowed: Iterable[str], options: str) -> str:
         """Return one of the allowed values; "" if absent or empty. `options` is the kind that has the field."""
-        return _checked(name, self.text(name), ("", *allowed), options)
+        return _check_value(name, self.text(name), ("", *allowed), options)
 
     def dry_run(self, options: str) -> bool:
         return is_dry_run(self._values.get("dryRun", ()), options)
@@ -76,10 +76,10 @@ class Parameters:
 
 def is_dry_run(values: Iterable[str], options: str) -> bool:
     """Report whether a request changes nothing. Raise ApiError 422 for another value than All."""
-    return bool([_checked("dryRun", value, ("All",), options) for value in values])
+    return bool([_check_value("dryRun", value, ("All",), options) for value in values])
 
 
-def _checked(name: str, value: str, allowed: Iterable[str], options: str) -> str:
+def _check_value(name: str, value: str, allowed: Iterable[str], options: str) -> str:
     if value not in allowed:
         cause = unsupported(name, value, filter(None, allowed))
         raise not_valid(options, "meta.k8s.io", "", (cause,))
@@ -93,5 +93,5 @@ def _decimal(text: str, most: int) -> int | None:
     return int(digits)
 
 
-def _unreadable(name: str, value: str, what: str) -> ApiError:
+def _unreadable_error(name: str, value: str, what: str) -> ApiError:
     return bad_request(f"{name}: Invalid value: {json.dumps(value[:64])}: {what}")

@@ -44,20 +44,20 @@ def read_quantity(text: str) -> Fraction | None:
     else:
         power = _POWERS[suffix] if suffix in _POWERS else _exponent(suffix[1:])
         number *= Fraction(10) ** power
-    return _capped(number)
+    return _cap(number)
 
 
 def _exponent(text: str) -> int:
     return max(-_HIGHEST, min(_HIGHEST, int(text)))
 
 
-def _capped(number: Fraction) -> Fraction:
+def _cap(number: Fraction) -> Fraction:
     whole = abs(number) * _NANO
     rounded = Fraction(-(-whole.numerator // whole.denominator), _NANO)
     return min(rounded, Fraction(MOST)) * (-1 if number < 0 else 1)
 
 
-def written(text: str) -> str:
+def write_quantity(text: str) -> str:
     """Return an amount as it is stored: in thousandths, rounded up, in the shortest form of its kind of suffix.
 
     As Kubernetes does (CanonicalizeBytes, and SetDefaults_ResourceList): 0.5 is 500m, 1000m is 1, 2048Mi is 2Gi.
@@ -112,7 +112,7 @@ def _is_extended(name: str) -> bool:
 
 
 def _check_name(name: str, path: str) -> Iterator[Cause]:
-    if problem := names.qualified(name):
+    if problem := names.check_qualified_name(name):
         yield invalid(path, name, problem)
     elif "/" not in name and name not in _OF_CONTAINERS and not name.startswith("hugepages-"):
         if name not in _WHOLE and name != "storage":

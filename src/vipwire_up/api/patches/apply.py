@@ -254,7 +254,7 @@ _MOST: Final = 256 << 10
 """Bytes of all annotations of an object."""
 
 
-def undisputed(live: Object, resource: Resource, writer: Writer) -> Paths:
+def undisputed_fields(live: Object, resource: Resource, writer: Writer) -> Paths:
     """Return the fields that kubectl's apply may take over: those that client-side apply set before.
 
     To the server, client-side apply is an update by another manager, so a later `--server-side` with another manifest
@@ -274,7 +274,7 @@ def undisputed(live: Object, resource: Resource, writer: Writer) -> Paths:
     )
 
 
-def renewed(merged: Object, wanted: Object, writer: Writer) -> Object:
+def update_last_applied(merged: Object, wanted: Object, writer: Writer) -> Object:
     """Update the last-applied annotation, if it exists, to the applied configuration."""
     if not _annotation(merged, writer):
         return merged

@@ -37,16 +37,16 @@ def json_patch(value: Any, operations: Any) -> Any:
     if len(operations) > _MOST_OPERATIONS:
         message = f"the allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
         raise ApiError(413, "RequestEntityTooLarge", message)
-    patching = _Patching(copied(value))
+    patching = _Patching(copy_value(value))
     for operation in operations:
         patching.operate(operation)
     return patching.document
 
 
-def copied(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: copied(part) if type(part) in _NESTED else part for key, part in value.items()}
-    return [copied(part) for part in value] if isinstance(value, list) else value
+        return {key: copy_value(part) if type(part) in _NESTED else part for key, part in value.items()}
+    return [copy_value(part) for part in value] if isinstance(value, list) else value
 
 
 class _Patching:
@@ -89,7 +89,7 @@ class _Patching:
         if self._copied > _MOST_COPIED:
             why = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_MOST_COPIED}"
             raise _unfit(f"Unable to complete the copy, {why}")
-        return copied(found)
+        return copy_value(found)
 
 
 def _pointer(text: Any) -> list[str]:
@@ -110,7 +110,7 @@ def _find(document: Any, path: list[str], *, absent: Any = _MISSING) -> Any:
         if found is _MISSING:
             if absent is not _MISSING:
                 return absent
-            raise _missing(path)
+            raise _missing_error(path)
         document = found
     return document
 
@@ -128,10 +128,10 @@ def _put(document: Any, path: list[str], value: Any, *, insert: bool) -> Any:
     elif isinstance(parent, list):
         index = len(parent) if last == "-" else _index(last)
         if not 0 <= index <= len(parent):
-            raise _missing(path)
+            raise _missing_error(path)
         parent[index : index + (not insert)] = [value]
     else:
-        raise _missing(path)
+        raise _missing_error(path)
     return document
 
 
@@ -144,7 +144,7 @@ def _remove(document: Any, path: list[str]) -> Any:
     return document
 
 
-def _missing(path: list[str]) -> ApiError:
+def _missing_error(path: list[str]) -> ApiError:
     return _unfit(f"path /{'/'.join(path)} does not exist")
 
 

@@ -66,7 +66,7 @@ def _patch_part(value: Any, patch: Any, known: Field, order: Any) -> Any:
     if known.merge_key == "-":
         there = set(map(_identity, current))
         joined = [*current, *(part for part in patch if _identity(part) not in there)]
-        return _ordered(joined, order, lambda part: part)
+        return _sort_by_order(joined, order, lambda part: part)
     return _merge_list(current, patch, known, order)
 
 
@@ -91,7 +91,7 @@ def _merge_list(current: list[Any], patch: list[Any], known: Field, order: Any) 
         else:
             result[index] = {name: entry for name, entry in part.items() if not name.startswith("$")}
             places.setdefault(_identity(part[key]), []).append(index)
-    return _ordered(list(result.values()), order, lambda part: part.get(key), wanted=lambda part: part.get(key))
+    return _sort_by_order(list(result.values()), order, lambda part: part.get(key), wanted=lambda part: part.get(key))
 
 
 def _identity(value: Any) -> Hashable:
@@ -99,7 +99,7 @@ def _identity(value: Any) -> Hashable:
     return encode(value) if isinstance(value, dict | list) else value
 
 
-def _ordered(values: list[Any], order: Any, key: Any, wanted: Any = lambda part: part) -> list[Any]:
+def _sort_by_order(values: list[Any], order: Any, key: Any, wanted: Any = lambda part: part) -> list[Any]:
     """Sort the elements that the order names; the rest keep their place relative to their neighbours."""
     if not isinstance(order, list):
         return values
@@ -125,10 +125,10 @@ def _order_rest(result: dict[str, Any], patch: dict[str, Any], kind: Type) -> No
         if key.startswith(_ORDER) and name not in patch and isinstance(result.get(name), list):
             merge_key = _field(kind, name).merge_key
             if merge_key == "-":
-                result[name] = _ordered(result[name], order, lambda part: part)
+                result[name] = _sort_by_order(result[name], order, lambda part: part)
             elif merge_key:
                 by_key = _by(merge_key)
-                result[name] = _ordered(result[name], order, by_key, wanted=by_key)
+                result[name] = _sort_by_order(result[name], order, by_key, wanted=by_key)
 
 
 def _by(key: str) -> Any:

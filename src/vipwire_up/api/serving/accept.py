@@ -20,7 +20,7 @@ _BUFFER: Final = memoryview(bytearray(32 << 10))  # two TLS records; all connect
 _HANDSHAKE: Final = b"\x16"  # the first byte of a TLS connection (RFC 8446, 5.1)
 
 
-async def bound(host: str, port: int) -> list[socket.socket]:
+async def bind_all(host: str, port: int) -> list[socket.socket]:
     """Bind sockets to all addresses of a host, all with the same port; 0 for any. Raise OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -36,7 +36,7 @@ async def bound(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def opening(tls: ssl.SSLContext | None) -> Opening:
+def choose_opening(tls: ssl.SSLContext | None) -> Opening:
     """Return the function that begins a connection, with TLS if there is a context."""
     return open_plain if tls is None else TlsOpening(tls)
 

@@ -103,7 +103,7 @@ def may(user: User, verb: str, what: str) -> bool:
     return Role.NODE in roles and verb in _NODE_RIGHTS.get(what, frozenset())
 
 
-def only_named(user: User, what: str) -> bool:
+def reads_only_named(user: User, what: str) -> bool:
     """Report whether a user who may read a kind may read only named objects: Secrets, for the role ingress."""
     return what == "secrets" and Role.ADMIN not in _roles(user.groups)
 

@@ -89,7 +89,7 @@ class InFlight:
         who = (sort, user.name, host if sort is Sort.WATCH else "")
         most, most_of_one = self._most(sort)
         if not _exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):
-            raise too_many()
+            raise too_many_requests()
         self._all[sort] += 1
         self._of[who] += 1
         try:
@@ -107,7 +107,7 @@ class InFlight:
         too_much = self._bytes and self._bytes + size > most
         too_much_of_one = self._bytes_of[user.name] and self._bytes_of[user.name] + size > most * self._bounds.of_one
         if (too_much or too_much_of_one) and not _exempt(user):
-            raise too_many()
+            raise too_many_requests()
         self._bytes += size
         self._bytes_of[user.name] += size
         try:
@@ -133,6 +133,6 @@ def _exempt(user: User) -> bool:
     return Role.ADMIN.value in user.groups
 
 
-def too_many() -> ApiError:
+def too_many_requests() -> ApiError:
     message = "Too many requests, please try again later."
     return ApiError(429, "TooManyRequests", message, {"retryAfterSeconds": 1})

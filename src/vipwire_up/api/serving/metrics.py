@@ -59,7 +59,7 @@ class ApiMetrics:
             stored.labels(resource.id).set_function(lambda name=resource.id: store.count(name))  # type: ignore[misc]
 
     @contextlib.contextmanager
-    def measured(self, route: Route, *, dry_run: bool) -> Iterator[Outcome]:
+    def measure(self, route: Route, *, dry_run: bool) -> Iterator[Outcome]:
         """Count a request; the block sets the outcome or raises ApiError."""
         outcome, begun = Outcome(), time.perf_counter()
         try:

@@ -85,7 +85,7 @@ class Addresses:
         record = self._store.head(_key(address)) if address != NONE else None
         return at(decoded(record), "spec", "parentRef") if record else None
 
-    def _taken(self, network: Network, number: int) -> bool:
+    def _is_taken(self, network: Network, number: int) -> bool:
         kind = ipaddress.IPv4Address if network.version == 4 else ipaddress.IPv6Address
         return self._store.head(Key(IP_ADDRESSES.id, "", str(kind(number)))) is not None
 
@@ -93,7 +93,7 @@ class Addresses:
         for network in self.networks():
             if f"IPv{network.version}" != family:
                 continue
-            number = address_range(network).choose(partial(self._taken, network), self._draw)
+            number = address_range(network).choose(partial(self._is_taken, network), self._draw)
             if number is not None:
                 kind = ipaddress.IPv4Address if network.version == 4 else ipaddress.IPv6Address
                 return str(kind(number))

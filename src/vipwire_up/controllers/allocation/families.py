@@ -29,10 +29,10 @@ def fill_families(spec: Object, available: Sequence[str], old: Object) -> tuple[
         return ()
     if not spec.get("ipFamilyPolicy"):
         spec["ipFamilyPolicy"] = old.get("ipFamilyPolicy") or (REQUIRE if _is_open(spec) else SINGLE)
-    causes = [*_release_second_family(spec, old), *_too_many(spec), *_not_here(spec, available)]
+    causes = [*_release_second_family(spec, old), *_find_too_many(spec), *_find_unconfigured(spec, available)]
     if not causes:
-        spec["ipFamilies"] = _named(spec)
-        causes += [] if _is_open(spec) else _unavailable(spec, available)
+        spec["ipFamilies"] = _named_families(spec)
+        causes += [] if _is_open(spec) else _find_unavailable(spec, available)
     if not causes:
         spec["ipFamilies"] = _families(spec, available)
     return tuple(causes)
@@ -60,13 +60,13 @@ def _release_second_family(spec: Object, old: Object) -> Iterator[Cause]:
             spec[name] = now[:1]
 
 
-def _too_many(spec: Object) -> Iterator[Cause]:
+def _find_too_many(spec: Object) -> Iterator[Cause]:
     for name, what in (("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")):
         if spec["ipFamilyPolicy"] == SINGLE and len(spec.get(name) or ()) == 2:
             yield invalid(_POLICY, SINGLE, _NEEDS_DUAL.format(what))
 
 
-def _not_here(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
+def _find_unconfigured(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
     """Find addresses of a family that the cluster does not have, unless ipFamilies names it."""
     addresses, named = spec.get("clusterIPs") or [], len(spec.get("ipFamilies") or ())
     for index, address in enumerate(addresses):
@@ -75,7 +75,7 @@ def _not_here(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
             yield invalid(f"spec.clusterIPs[{index}]", addresses, f"{family} is not configured on this cluster")
 
 
-def _unavailable(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
+def _find_unavailable(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
     if spec["ipFamilyPolicy"] == REQUIRE and len(available) < 2:
         yield invalid(_POLICY, REQUIRE, _NOT_DUAL)
     for index, family in enumerate(spec["ipFamilies"]):
@@ -83,7 +83,7 @@ def _unavailable(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
             yield invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
 
 
-def _named(spec: Object) -> list[str]:
+def _named_families(spec: Object) -> list[str]:
     """Return the families of a Service: those in ipFamilies, then those of its addresses."""
     families = list(spec.get("ipFamilies") or ())
     addresses = (spec.get("clusterIPs") or [])[len(families) :]

@@ -102,7 +102,7 @@ class NodePorts:
         for port in ports:
             same = before.setdefault(port.get("port"), [])
             if not port.get("nodePort") and allocates(spec):
-                port["nodePort"] = _shared(same, port, chosen) or self._draw_port("a nodePort", owner, new)
+                port["nodePort"] = _shared_port(same, port, chosen) or self._draw_port("a nodePort", owner, new)
                 chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
             if port.get("nodePort") and len(same) < _PROTOCOLS:
                 same.append(port["nodePort"])
@@ -140,7 +140,7 @@ class NodePorts:
         return port
 
 
-def _shared(same: Iterable[int], port: Object, chosen: dict[int, set[str]]) -> int:
+def _shared_port(same: Iterable[int], port: Object, chosen: dict[int, set[str]]) -> int:
     """Return the node port of the same port of another protocol: DNS has one number for TCP and UDP."""
     return next((number for number in same if port.get("protocol", "TCP") not in chosen[number]), 0)
 

@@ -52,7 +52,9 @@ def arrange(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str])
         create += [(group, listed) for _, listed in part.create]
         update += part.update
         delete += part.delete
-        create += [(group, [])] if not endpoints and not part.create and not _left(existing, group, part) else []
+        create += (
+            [(group, [])] if not endpoints and not part.create and not _has_slices_left(existing, group, part) else []
+        )
     return Arrangement(tuple(create), tuple(update), tuple(delete))
 
 
@@ -67,7 +69,7 @@ def check_slice(value: Object) -> None:
         _identity(endpoint)
 
 
-def _left(existing: Sequence[Slice], group: Group, part: Arrangement) -> bool:
+def _has_slices_left(existing: Sequence[Slice], group: Group, part: Arrangement) -> bool:
     return any(each.group == group and each.name not in part.delete for each in existing)
 
 

@@ -57,7 +57,7 @@ def from_pods(
             continue
         ports = ports_key(_ports(service["spec"], pod))
         for family in at(service, "spec", "ipFamilies") or ["IPv4"]:
-            address = next((ip for ip in _reachable(pod) if family_of(ip) == family), None)
+            address = next((ip for ip in _reachable_addresses(pod) if family_of(ip) == family), None)
             if address:
                 found.setdefault(Group(family, ports), []).append(_endpoint(service, pod, address, zones, lost))
     return found
@@ -72,12 +72,12 @@ def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
             for address in subset.get(part) or ():
                 family = "" if endpoint_problem(address.get("ip", "")) else family_of(address["ip"])
                 if family:
-                    found.setdefault(Group(family, ports), []).append(_mirrored(address, zones, ready=ready))
+                    found.setdefault(Group(family, ports), []).append(_mirror(address, zones, ready=ready))
     return {group: list(_once(listed)) for group, listed in found.items()}
 
 
 def is_endpoint(pod: Object) -> bool:
-    return bool(_reachable(pod)) and at(pod, "status", "phase") not in _ENDED
+    return bool(_reachable_addresses(pod)) and at(pod, "status", "phase") not in _ENDED
 
 
 def is_ready(pod: Object) -> bool:
@@ -91,7 +91,7 @@ def pod_addresses(pod: Object) -> list[str]:
     return [address for address in listed or [first] if address]
 
 
-def _reachable(pod: Object) -> list[str]:
+def _reachable_addresses(pod: Object) -> list[str]:
     return [address for address in pod_addresses(pod) if not endpoint_problem(address)]
 
 
@@ -151,7 +151,7 @@ def _hints(distribution: str | None, endpoint: Object) -> Object:
     return hints
 
 
-def _mirrored(address: Object, zones: Mapping[str, str], *, ready: bool) -> Object:
+def _mirror(address: Object, zones: Mapping[str, str], *, ready: bool) -> Object:
     endpoint: Object = {"addresses": [address["ip"]], "conditions": {"ready": ready}}
     for name in ("hostname", "targetRef"):
         if address.get(name):

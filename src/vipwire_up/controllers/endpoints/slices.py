@@ -52,10 +52,10 @@ def steps(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: dateti
         if name in plan.delete:
             continue
         if name in update:
-            replace.append(_changed(value, labels, update[name], now))
+            replace.append(_change_slice(value, labels, update[name], now))
         elif (value["metadata"].get("labels") or {}) != labels:
             replace.append(value | {"metadata": value["metadata"] | {"labels": labels}})
-    create = tuple(_new(owner, labels, group, listed, now) for group, listed in plan.create)
+    create = tuple(_build_slice(owner, labels, group, listed, now) for group, listed in plan.create)
     return Steps(create, tuple(replace), plan.delete)
 
 
@@ -71,7 +71,9 @@ def _labels(value: Object) -> Mapping[str, str]:
     return labels
 
 
-def _new(owner: Owner, labels: dict[str, str], group: Group, endpoints: list[Object], now: datetime) -> Object:
+def _build_slice(
+    owner: Owner, labels: dict[str, str], group: Group, endpoints: list[Object], now: datetime
+) -> Object:
     meta = owner.object["metadata"]
     reference = {
         "apiVersion": "v1",
@@ -97,7 +99,7 @@ def _new(owner: Owner, labels: dict[str, str], group: Group, endpoints: list[Obj
     }
 
 
-def _changed(value: Object, labels: dict[str, str], endpoints: list[Object], now: datetime) -> Object:
+def _change_slice(value: Object, labels: dict[str, str], endpoints: list[Object], now: datetime) -> Object:
     annotations = (value["metadata"].get("annotations") or {}) | {TRIGGERED: _precise(now)}
     meta = value["metadata"] | {"labels": labels, "annotations": annotations}
     return value | {"metadata": meta, "endpoints": endpoints}

@@ -57,7 +57,7 @@ def reverse_name(address: Address) -> bytes:
     return name_of(reversed(address.hex()), REVERSE_6)
 
 
-def dashed(address: Address) -> str:
+def write_dashed(address: Address) -> str:
     """Return the label of an endpoint without a hostname, as CoreDNS does: 10-0-0-1, fd00--1.
 
     A label neither begins nor ends with a hyphen (RFC 1123 2.1): `fd00:1::` is fd00-1--0.
@@ -66,7 +66,7 @@ def dashed(address: Address) -> str:
     return ("0" if label.startswith("-") else "") + label + ("0" if label.endswith("-") else "")
 
 
-def undashed(label: bytes) -> Address | None:
+def parse_dashed(label: bytes) -> Address | None:
     """Parse such a label; None if invalid."""
     text = label.decode("ascii", errors="replace")
     for between in (".", ":"):

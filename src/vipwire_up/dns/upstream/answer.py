@@ -82,7 +82,7 @@ class Answer:
         """Build a reply with the remaining TTLs."""
         age = max(0, int(now - self.stored))
         parts = [
-            tuple(_aged(record, place, age) for record, place in zip(records, places, strict=True))
+            tuple(_subtract_age(record, place, age) for record, place in zip(records, places, strict=True))
             for records, places in zip(self.sections, self.places, strict=True)
         ]
         reply = Reply.of(self.rcode, parts[0], parts[1], parts[2], authoritative=False)
@@ -142,7 +142,7 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
         rcode, is_cut = message.rcode, is_truncated(data)
         if rcode > 15 or (rcode not in (NOERROR, NXDOMAIN) and message.answer):
             rcode = SERVFAIL
-        kept = _belonging(message, query)
+        kept = _select_records(message, query)
         if rcode not in (NOERROR, NXDOMAIN):
             kept.answer, kept.authority, kept.additional = [], [], []
         wire = kept.to_wire(max_size=65535)
@@ -164,7 +164,7 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
         raise DecodeError(f"a malformed answer from upstream: {error or type(error).__name__}") from error
 
 
-def _belonging(message: Received, query: Query) -> dns.message.QueryMessage:
+def _select_records(message: Received, query: Query) -> dns.message.QueryMessage:
     """Build a message of the records that belong to a question."""
     name, _ = dns.name.from_wire(query.name, 0)
     kind = dns.rdatatype.RdataType.make(query.type)
@@ -253,7 +253,7 @@ def _lifetime(message: dns.message.Message, rcode: int, kind: int) -> float:
     return min(least, minimum, LONGEST_DENIAL)
 
 
-def _aged(record: bytes, place: int, age: int) -> bytes:
+def _subtract_age(record: bytes, place: int, age: int) -> bytes:
     ttl = int.from_bytes(record[place : place + 4])
     return record[:place] + max(0, ttl - age).to_bytes(4) + record[place + 4 :]
 

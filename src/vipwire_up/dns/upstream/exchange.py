@@ -68,7 +68,7 @@ class Attempt(NamedTuple):
     seconds: float
 
 
-def _ignored(_asked: Attempt) -> None:
+def _ignore_attempt(_asked: Attempt) -> None:
     """Ignore an attempt."""
 
 
@@ -87,7 +87,7 @@ class Forwarder:
         deadline: float = DEADLINE,
         mixed: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        witness: Callable[[Attempt], None] = _ignored,
+        witness: Callable[[Attempt], None] = _ignore_attempt,
     ) -> None:
         self.cache = cache
         self.servers, self.patience, self._deadline = tuple(servers), patience, deadline
@@ -216,12 +216,12 @@ def question(query: Query, number: int, *, mixed: bool = False, edns: bool = Tru
     do = DO if query.edns is not None and query.edns.do else 0
     header = HEADER.pack(number, RD | (query.flags & CD), 1, 0, 0, int(edns))
     asked = query.question[:-4].lower()
-    name = _mixed(asked) if mixed else asked
+    name = _mix_case(asked) if mixed else asked
     opt = struct.pack("!BHHBBHH", 0, OPT, OURS, 0, 0, do, 0) if edns else b""
     return header + name + query.question[-4:] + opt
 
 
-def _mixed(name: bytes) -> bytes:
+def _mix_case(name: bytes) -> bytes:
     """Put random letters into upper case. Lengths of labels are below 64, and so never letters."""
     chance = secrets.randbits(8 * len(name)).to_bytes(len(name))
     return bytes(byte - 32 if 97 <= byte <= 122 and bit & 1 else byte for byte, bit in zip(name, chance, strict=True))

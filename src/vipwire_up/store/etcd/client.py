@@ -158,7 +158,7 @@ class Client:
             except ForeignMemberError as error:
                 text = str(error)
             except grpc.aio.AioRpcError as error:
-                verdict = self._judged(error, repeated=repeated)
+                verdict = self._judge(error, repeated=repeated)
                 repeated |= verdict is ErrorMeaning.UNCERTAIN
                 text = str(error.details())
             else:
@@ -262,7 +262,7 @@ class Client:
             if before[server]:
                 log.info("a member of etcd answers again", server=server.target)
 
-    def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
+    def _judge(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
         """Judge an error; raise it if all members would send it. `repeated`: an earlier try may have succeeded."""
         text = str(error.details())
         verdict = judge(error.code().name, text)
@@ -323,7 +323,7 @@ class Client:
             raise
         except grpc.aio.AioRpcError as error:
             self.elsewhere(server)
-            self._judged(error)
+            self._judge(error)
             raise StoreUnavailableError(f"etcd at {server.target}: {error.details()}") from error
         except asyncio.InvalidStateError as error:  # gRPC raises this after the end of the call
             self.elsewhere(server)
@@ -363,11 +363,11 @@ class Client:
             return held[1]
         if held is not None:
             self._stale.append(held[1])  # a watch may still use it
-        channel = self._opened(server)
+        channel = self._open_channel(server)
         self._channels[server] = (stamp, channel)
         return channel
 
-    def _opened(self, server: EtcdServer) -> grpc.aio.Channel:
+    def _open_channel(self, server: EtcdServer) -> grpc.aio.Channel:
         if not server.secure:
             return grpc.aio.insecure_channel(server.target, options=_OPTIONS)
         settings = self._settings

@@ -32,17 +32,17 @@ def choose_cluster(
     """
     counts = Counter((each.cluster, each.cluster == known and each.revision < seen) for each in answers)
     if not counts or (known, False) in counts:
-        return known, max(seen, _reached(answers, servers, known))
+        return known, max(seen, _reached_revision(answers, servers, known))
     (found, _), number = counts.most_common(1)[0]
     most = 2 * number > servers
     if not known:
         chosen = found if most or len(counts) == 1 else 0
-        return chosen, _reached(answers, servers, chosen)
+        return chosen, _reached_revision(answers, servers, chosen)
     ours = owner is None or all(each.owner == owner for each in answers if each.cluster == found)
-    return (found, _reached(answers, servers, found)) if most and ours else (known, seen)
+    return (found, _reached_revision(answers, servers, found)) if most and ours else (known, seen)
 
 
-def _reached(answers: Collection[MemberAnswer], servers: int, cluster: int) -> int:
+def _reached_revision(answers: Collection[MemberAnswer], servers: int, cluster: int) -> int:
     """Return the newest revision that most of the servers have reached as members of a cluster; else 0."""
     found = sorted((each.revision for each in answers if each.cluster == cluster), reverse=True)
     return found[servers // 2] if len(found) > servers // 2 else 0

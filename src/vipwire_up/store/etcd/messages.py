@@ -47,7 +47,7 @@ _TYPES: Final = {
 }
 
 
-def _built() -> dict[str, Any]:
+def _build_messages() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="vipwire/etcd.proto", package=_PACKAGE, syntax="proto2")
     for line in _MESSAGES.strip().splitlines():
         name, *fields = line.split()
@@ -69,7 +69,7 @@ def _built() -> dict[str, Any]:
     }
 
 
-MESSAGES: Final = _built()
+MESSAGES: Final = _build_messages()
 """The classes, built at run time: mypy does not know their fields."""
 EQUAL: Final = 0
 MOD_REVISION: Final = 2

@@ -160,7 +160,7 @@ class EtcdStore(Visible):
         if self.revision >= revision:
             return
         try:
-            async with asyncio.timeout(_START_SECONDS), contextlib.aclosing(self._watched()) as answers:
+            async with asyncio.timeout(_START_SECONDS), contextlib.aclosing(self._watch()) as answers:
                 async for answer in answers:
                     self._take(answer)
                     if self.revision >= revision:
@@ -170,7 +170,7 @@ class EtcdStore(Visible):
         except TimeoutError:
             raise StoreUnavailableError("etcd: the watch has missed changes") from None
 
-    def _watched(self) -> AsyncGenerator[Any, None]:
+    def _watch(self) -> AsyncGenerator[Any, None]:
         return self._client.watch(*self._layout.everything, self.revision + 1)
 
     def head(self, key: Key) -> Record | None:
@@ -322,7 +322,7 @@ class EtcdStore(Visible):
     async def _read(self) -> StoreError | CompactedError | None:
         """Publish the watch's changes until it breaks; return why."""
         try:
-            async with contextlib.aclosing(self._watched()) as answers:
+            async with contextlib.aclosing(self._watch()) as answers:
                 async for answer in answers:
                     self._broken = ""
                     self._take(answer)

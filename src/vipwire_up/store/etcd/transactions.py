@@ -96,19 +96,19 @@ class Transactions:
         """
         mark = secrets.token_hex(8).encode()
         try:
-            answer = await self._sent(steps, values, mark)
+            answer = await self._send_until_answered(steps, values, mark)
         except LeaseGoneError:
             self._leases.clear()
-            answer = await self._sent(steps, values, mark)
+            answer = await self._send_until_answered(steps, values, mark)
         except StoreFullError:
             if not all(isinstance(step, Check) or step.deletes for step in steps):
                 raise
-            answer = await self._sent(steps, values, b"")  # deletions free space
+            answer = await self._send_until_answered(steps, values, b"")  # deletions free space
         if answer.message.succeeded:
             return int(answer.message.header.revision)
         return self._judge(answer, steps, values, mark)
 
-    async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> EtcdReply:
+    async def _send_until_answered(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> EtcdReply:
         """Repeat a transaction until it is answered. Before a creation is repeated, earlier tries must fail."""
         if all(step.expected for step in steps):
             return await self._client.call("KV/Txn", await self._request(steps, values, mark))
@@ -127,7 +127,7 @@ class Transactions:
                 continue
             except StoreUnavailableError as error:
                 raise (UnknownOutcomeError(str(error)) if uncertain else error) from error
-            found = _found(answer.message)[-2] if not answer.message.succeeded else ()
+            found = _read_keys(answer.message)[-2] if not answer.message.succeeded else ()
             if answer.message.succeeded or (found and found[0].mod_revision == guard):
                 return EtcdReply(answer.message, uncertain > 0)
             self._guard = found[0].mod_revision if found else 0  # another process has written it
@@ -140,10 +140,12 @@ class Transactions:
                 if not found or found[0].mod_revision <= uncertain:
                     put = _Op(request_put=MESSAGES["PutRequest"](key=self._layout.tries))
                     shown = _Op(request_range=_Range(key=self._layout.cluster))
-                    request = MESSAGES["TxnRequest"](compare=self._ours(), success=[put], failure=[shown])
+                    request = MESSAGES["TxnRequest"](
+                        compare=self._own_prefix_comparisons(), success=[put], failure=[shown]
+                    )
                     answer = (await self._client.call("KV/Txn", request, patience=patience)).message
                     if not answer.succeeded:
-                        self._check_owner(_found(answer)[-1])
+                        self._check_owner(_read_keys(answer)[-1])
                     found = await self._read_guard(patience)
                 self._guard = int(found[0].mod_revision)
             return self._guard
@@ -155,12 +157,12 @@ class Transactions:
 
     def _judge(self, answer: EtcdReply, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
         """Return the revision of a transaction that an earlier try has made, else raise."""
-        *there, changed, _, cluster = _found(answer.message)
+        *there, changed, _, cluster = _read_keys(answer.message)
         if not answer.repeated:
             self._check_owner(cluster)
         if changed and changed[0].value == mark:
             return int(changed[0].mod_revision)
-        if answer.repeated and (revision := _made(answer.message, steps, values, there)):
+        if answer.repeated and (revision := _committed_revision(answer.message, steps, values, there)):
             return revision
         if answer.repeated:
             raise UnknownOutcomeError("etcd: the connection broke, and the object has changed since")
@@ -178,7 +180,7 @@ class Transactions:
             MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=revision)
             for place, revision in (*expected, *([(self._layout.tries, guard)] if guard else ()))
         ]
-        compare += self._ours()
+        compare += self._own_prefix_comparisons()
         success, left = [], iter(values)
         for place, step in zip(places, steps, strict=True):
             if isinstance(step, Write):
@@ -189,7 +191,7 @@ class Transactions:
         shown = [_Op(request_range=_Range(key=place)) for place in (*places, *notes)]
         return MESSAGES["TxnRequest"](compare=compare, success=success, failure=shown)
 
-    def _ours(self) -> list[Any]:
+    def _own_prefix_comparisons(self) -> list[Any]:
         """Return the comparisons that restrict a transaction to this cluster's prefix."""
         if not self.owner:
             return []
@@ -231,11 +233,11 @@ class Transactions:
         compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=known)
         shown = [_Op(request_range=_Range(key=each)) for each in (key, self._layout.cluster)]
         request = MESSAGES["TxnRequest"](
-            compare=[compare, *self._ours()], success=[_Op(request_put=note)], failure=shown
+            compare=[compare, *self._own_prefix_comparisons()], success=[_Op(request_put=note)], failure=shown
         )
         answer = (await self._client.call("KV/Txn", request)).message
         if not answer.succeeded:
-            found, cluster = _found(answer)
+            found, cluster = _read_keys(answer)
             self._check_owner(cluster)
             return False, found[0].mod_revision if found else 0
         await self._client.call("KV/Compact", MESSAGES["CompactionRequest"](revision=revision))
@@ -278,12 +280,12 @@ class Transactions:
         return bytes(found[0].value) if found else b""
 
 
-def _found(message: Any) -> list[Any]:
+def _read_keys(message: Any) -> list[Any]:
     """Return the keys that a failed transaction read, in their order."""
     return [each.response_range.kvs for each in message.responses]
 
 
-def _made(answer: Any, steps: Sequence[Step], values: Sequence[bytes], there: Sequence[Any]) -> int:
+def _committed_revision(answer: Any, steps: Sequence[Step], values: Sequence[bytes], there: Sequence[Any]) -> int:
     """Return a revision at which all writes of a transaction are in place, else 0.
 
     Other processes may have written other keys since. A key to be deleted that is missing counts as deleted.
