@@ -15,6 +15,7 @@ LATE = {
     "vipwire/config/flags.py": (1, "shlex (0.8), hardly ever used"),
     "vipwire/kube/access/kubeconfig.py": (2, "YAML (20), which a Pod with a service account never reads"),
     "vipwire/kube/client.py": (1, "email.utils (6), for a server that answers with a date only"),
+    "vipwire/linux/netlink/nftables/generations.py": (1, "the listener (3), after the first sync"),
     "vipwire/linux/netlink/socket.py": (2, "ctypes (4), after the first sync"),
     "vipwire/model/spread.py": (1, "hashlib (2.4), for Maglev only"),
     "vipwire/model/text.py": (1, "difflib (1.5), for a mistake only"),

@@ -70,8 +70,9 @@ class Masquerading(Section, frozen=True):
     """The fields that the sections `iptables` and `nftables` share; a flag sets both."""
 
     sync_period: float = setting(
-        "iptables-sync-period", "How often vipwire compares the kernel with the plan, in every mode other than ipvs. "
-        "Must be greater than 0.", 30.0, check=ABOVE_0, applied=_LIVE)
+        "iptables-sync-period", "How often vipwire compares the kernel with the plan, in every mode other than ipvs; "
+        "in nftables mode the longest pause between repairs. Must be greater than 0.",
+        30.0, check=ABOVE_0, applied=_LIVE)
     min_sync_period: float = setting(
         "iptables-min-sync-period", "Shortest time between two syncs, in every mode other than ipvs. "
         "0 applies every change at once, which is the default of nftables mode.", 0.0, check=AT_LEAST_0,

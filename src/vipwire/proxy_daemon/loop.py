@@ -23,7 +23,7 @@ from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.process_lifecycle.worker import Worker
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics, of_family
-from vipwire.proxy_daemon.sync.after_sync import EjectionReporter, HealthPorts, StaleFlowDeleter
+from vipwire.proxy_daemon.sync.after_sync import EjectionReporter, ForeignChanges, HealthPorts, StaleFlowDeleter
 from vipwire.proxy_daemon.sync.engine import Engine, Outcome
 from vipwire.proxy_daemon.sync.report import Reporter
 from vipwire.proxy_daemon.view import History
@@ -81,6 +81,7 @@ class SyncLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._timed = False
         self._lines = {line.family: line for line in parts.engine.lines}
+        self._foreign = ForeignChanges(lambda suspect: self._soon(partial(self._check_soon, suspect)))
         self._expose()
 
     def _expose(self) -> None:
@@ -131,6 +132,7 @@ class SyncLoop:
             if self._timer is not None:
                 self._timer.cancel()
             parts.ejections.close()
+            self._foreign.close()
             self._worker.close()
 
     async def look_around(self) -> None:
@@ -174,6 +176,10 @@ class SyncLoop:
             action()
         else:
             self._waiting.append(action)
+
+    def _check_soon(self, suspect: str) -> None:
+        if self._parts.engine.alarm(suspect, time.monotonic()):
+            self._wake.set()
 
     def _move(self) -> None:
         self._moved = True
@@ -222,6 +228,10 @@ class SyncLoop:
             parts.flows.delete_stale(line, outcome)
             parts.reporter.report_sync(line, outcome, now)
             parts.history.record_sync(line, outcome, now)
+            if outcome.first:
+                self._foreign.listen(line)
+        if outcomes:
+            self._foreign.hear()
         behind = False
         for line in self._lines.values():
             pending = line.reconciler.pending

@@ -76,6 +76,31 @@ class Enlarging(Protocol[K, V]):
         ...
 
 
+class ChangeListener(Protocol):
+    """Hears of other programs' changes. When `fileno()` is readable, call `heard`."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether the kernel still tells of changes."""
+
+    def fileno(self) -> int: ...
+
+    def heard(self) -> tuple[str, int] | None:
+        """Return the program and the process of the last change; None without a change, 0 for unknown."""
+
+
+@runtime_checkable
+class Listening(Protocol):
+    """A mode whose kernel tells of other programs' changes. Optional."""
+
+    @property
+    def hears_all(self) -> bool:
+        """Whether the kernel tells of every change, so that regular checks are not needed."""
+
+    def listen(self) -> ChangeListener | None:
+        """Begin to listen; families may share a listener. None if the kernel does not tell. Raise OSError."""
+
+
 @runtime_checkable
 class Prompt(Protocol):
     """A mode that commits a few objects with one fast system call."""

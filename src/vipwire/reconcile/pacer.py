@@ -1,10 +1,14 @@
-"""Decides when to sync: at once, at a limited rate, again after a failure, and regularly to check.
+"""Decides when to sync: at once, at a limited rate, again after a failure, and to check the kernel.
 
 The minimum period runs from the end of one sync to the start of the next, as in kube-proxy's runner. All times are
 seconds of the caller's monotonic clock.
 """
 
+from typing import Final
+
 from msgspec import Struct, field
+
+_FIRST_PAUSE: Final = 0.1
 
 
 class Pacer(Struct):
@@ -13,7 +17,10 @@ class Pacer(Struct):
     `minimum` is the least time between syncs, 0 for none. `period` is the time between checks of the kernel. After a
     failure the next try follows after 0.1 s, doubling up to `period`. Slow checks that observe all objects become
     rarer, so that observing takes at most a twentieth of the time; the mode's own cheap test whether to observe is
-    not limited.
+    not limited. `told`: the kernel tells of every change, so checks follow alarms only.
+
+    The first alarm makes a check due at once, each further one after twice the pause, from 0.1 s up to `period`,
+    until none came for a period.
     """
 
     minimum: float
@@ -23,6 +30,10 @@ class Pacer(Struct):
     _retry_at: float | None = None
     _blocked: bool = False
     _failures: int = field(default=0)
+    told: bool = False
+    _pause: float = 0.0
+    _alarmed_at: float = float("-inf")
+    _alarmed: bool = False
 
     def due(self, now: float, *, pending: bool) -> float:
         """Return the seconds until the next sync or check; 0: now."""
@@ -38,12 +49,29 @@ class Pacer(Struct):
         self.minimum, self.period = minimum, period
         self._check_at = min(self._check_at, now + period)
 
+    def alarm(self, now: float) -> bool:
+        """Make a check due, because another program may have changed the kernel; report whether none was."""
+        if self._alarmed:
+            return False
+        if now - self._alarmed_at >= self.period:
+            self._pause = 0.0
+        self._alarmed = True
+        self._check_at = min(self._check_at, max(now, self._alarmed_at + self._pause))
+        return True
+
+    def rely(self, now: float) -> None:
+        """Check once now; from then on the kernel tells."""
+        self.told, self._check_at = True, now
+
     def check_due(self, now: float) -> bool:
         return not self._blocked and now >= self._check_at
 
     def record_check(self, now: float, took: float) -> None:
         """Record a check that ended now and took `took` seconds."""
-        self._check_at = now + max(self.period, 20 * took)
+        self._check_at = float("inf") if self.told else now + max(self.period, 20 * took)
+        if self._alarmed:
+            self._alarmed, self._alarmed_at = False, now
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE, 20 * took), self.period)
 
     def record_success(self, now: float) -> None:
         """Record a complete sync."""

@@ -31,7 +31,7 @@ TABLE_HARM = Harm(
     obstacle=(("nft", "-i"), "add table ip vipwire { flags owner; }\n"),
 )
 
-NFTABLES = (Mode("nftables", TABLE_HARM, one_family=True),)
+NFTABLES = (Mode("nftables", TABLE_HARM, alarmed=False, one_family=True),)
 
 # After the handshake a connection bypasses the rules. Few kernels of test machines have flowtables.
 OFFLOADING = (
@@ -39,6 +39,7 @@ OFFLOADING = (
         "nftables",
         TABLE_HARM,
         variant="offload",
+        alarmed=False,
         flags=("--offload-packet-threshold=1",),
         excludes=frozenset({"--count-traffic"}),
     ),

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.daemon import Scene, prepare, reached, scene, service_of, slice_for, stage
+from tests.fakes.daemon import Scene, leads_to, prepare, reached, scene, service_of, slice_for, stage
 from tests.fakes.own_network import run
 from tests.proxy.kernel.nft_transactions import commit, nft
 
@@ -19,6 +20,7 @@ from vipwire.model.net import Family
 
 pytestmark = pytest.mark.kernel
 REPAIRED = "repaired changes of other programs in the kernel"
+RESTLESS = "another program changes vipwire's rules again and again; the next repairs take up to a sync period"
 FAILED = "sync failed; the old rules stay"
 NETLINK_NETFILTER = 12
 OWNER = 2  # NFT_TABLE_F_OWNER: only the socket that made the table may change it, and with the socket it goes
@@ -89,12 +91,13 @@ async def test_an_element_that_somebody_put_in_our_way_is_replaced() -> None:
 
 async def test_a_chain_that_cannot_go_because_of_a_foreign_rule_goes_with_the_rule() -> None:
     async with playing() as it:
-        nft("add chain ip vipwire foreign")
-        nft("add rule ip vipwire foreign jump service-pick-1")
+        nft("add chain ip vipwire foreign; add rule ip vipwire foreign jump service-pick-1")
         it.server.store.put("endpointslices", slice_for("web", "10.244.0.3", "10.244.0.4"))
         it.server.store.put("endpointslices", slice_for("other", "10.244.0.5", "10.244.0.6"))
         record = await it.daemon.heard(REPAIRED)
         assert "foreign" in record["examples"]
+        await leads_to("10.96.0.1", "10.244.0.4")
+        await leads_to("10.96.0.2", "10.244.0.6")
         assert {await reached("10.96.0.1") for _ in range(20)} == {"10.244.0.3", "10.244.0.4"}
         assert {await reached("10.96.0.2") for _ in range(20)} == {"10.244.0.5", "10.244.0.6"}
         assert "foreign" not in nft("list table ip vipwire")
@@ -124,3 +127,45 @@ async def test_a_proxy_that_cannot_sync_for_long_is_unhealthy_until_it_can() -> 
         await it.daemon.heard(REPAIRED)
         assert (await it.page("/healthz"))[0] == 200
         assert (await it.page("/livez"))[0] == 200
+
+
+async def flushed(it: Scene) -> None:
+    """Flush all rules and wait for the repair: from then on the proxy listens."""
+    nft("flush ruleset")
+    await it.daemon.until(lambda: len(it.daemon.said("synced", observed=0)) == 4)
+
+
+async def test_a_flush_is_repaired_long_before_the_next_check_with_the_name_of_its_program() -> None:
+    async with playing("--iptables-sync-period=1h") as it:
+        await flushed(it)
+        for family in ("IPv4", "IPv6"):
+            record = await it.daemon.again(lambda: nft("flush ruleset"), REPAIRED, ip_family=family)
+            assert re.fullmatch(r"nft \(pid \d+\)", record["by"])
+        await leads_to("10.96.0.1", "10.244.0.1")
+        messages = [event["message"] for event in await it.posted("KernelStateRepaired", count=2)]
+        assert any("nft (pid " in message for message in messages)
+
+
+async def test_commits_elsewhere_and_our_own_are_no_reason_to_read_the_rules() -> None:
+    async with playing("--iptables-sync-period=1h", "--iptables-min-sync-period=0s") as it:
+        await flushed(it)
+        before = len(it.daemon.records)
+        for number in range(5):
+            nft(f"add table ip theirs{number}")
+            it.server.store.put("endpointslices", slice_for("web", f"10.244.0.{number + 3}"))
+            await leads_to("10.96.0.1", f"10.244.0.{number + 3}")
+        assert not [record for record in it.daemon.records[before:] if "observed" in record]
+
+
+async def test_a_program_that_flushes_all_the_time_is_told_once_and_does_not_keep_the_proxy_busy() -> None:
+    async with playing("--iptables-sync-period=10s", "--iptables-min-sync-period=0s") as it:
+        flushes = 0
+        async with asyncio.timeout(60):
+            while not it.daemon.said(RESTLESS, ip_family="IPv4"):
+                nft("flush ruleset")
+                flushes += 1
+                await asyncio.sleep(0.05)
+        # After each repair the pause doubles from 0.1 s.
+        assert len(it.daemon.said(REPAIRED, ip_family="IPv4")) < flushes / 2
+        assert len(it.daemon.said(RESTLESS, ip_family="IPv4")) == 1
+        await leads_to("10.96.0.1", "10.244.0.1")

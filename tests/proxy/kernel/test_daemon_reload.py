@@ -149,14 +149,6 @@ async def is_reached(address: str) -> bool:
     return await reached(address, 30080) == "10.244.0.1"
 
 
-async def test_the_kernel_is_checked_as_often_as_the_file_says(tmp_path: Path) -> None:
-    async with playing(tmp_path, CALM) as it:
-        run("nft delete table ip vipwire")
-        await it.counts("clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 100ms}\n", "nftables.syncPeriod")
-        await it.daemon.heard("repaired changes of other programs in the kernel", ip_family="IPv4")
-        assert await reached(WEB) == "10.244.0.1"
-
-
 async def test_servers_move_and_the_pages_tell_the_new_configuration(tmp_path: Path) -> None:
     async with playing(tmp_path, CALM) as it:
         assert (await page("/debug/stacks", 10249))[0] == 404

@@ -125,3 +125,45 @@ def test_nothing_is_due_at_once_again_after_any_action(minimum: float) -> None:
     assert made.due(now, pending=False) > 0
     made.record_success(now)
     assert made.due(now, pending=False) > 0
+
+
+def alarmed(made: Pacer, now: float, took: float = 0.001) -> float:
+    """Raise an alarm, check when the pacer asks for it, and return the wait."""
+    made.alarm(now)
+    wait = made.due(now, pending=False)
+    made.record_check(now + wait, took)
+    return wait
+
+
+def test_the_kernel_is_checked_at_once_after_an_alarm_and_ever_more_rarely_after_many() -> None:
+    made, now, waits = pacer(period=2.0), 100.0, []
+    for _ in range(8):
+        waits.append(round(alarmed(made, now), 3))
+        now += waits[-1]
+    assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert alarmed(made, now + 1.9) == pytest.approx(0.1)
+    assert alarmed(made, now + 10.0) == 0.0
+
+
+def test_checks_by_alarms_take_a_twentieth_of_the_time_unless_that_exceeds_the_period() -> None:
+    made = pacer()
+    assert [alarmed(made, now, took=0.5) for now in (100.0, 100.0)] == [0.0, 10.0]
+    assert alarmed(made, 110.0, took=60.0) == 20.0
+    assert alarmed(made, 131.0) == 29.0
+
+
+def test_many_alarms_before_a_check_are_one() -> None:
+    made = pacer()
+    assert [made.alarm(10.0), made.alarm(10.0), made.alarm(10.1)] == [True, False, False]
+    made.record_check(11.0, 0.0)
+    assert made.due(11.0, pending=False) == 30.0
+
+
+def test_who_relies_on_the_kernel_checks_once_and_then_only_after_alarms() -> None:
+    made = pacer()
+    made.rely(5.0)
+    assert made.due(5.0, pending=False) == 0.0
+    made.record_check(5.0, 0.0)
+    assert made.due(5.0, pending=False) == float("inf")
+    assert alarmed(made, 1000.0) == 0.0
+    assert made.due(1000.0, pending=False) == float("inf")

@@ -30,6 +30,7 @@ NETLINK_GENERIC = 16
 
 _SOL_NETLINK = 270
 _NETLINK_ADD_MEMBERSHIP = 1
+_NETLINK_DROP_MEMBERSHIP = 2
 _NETLINK_CAP_ACK = 10
 _NETLINK_EXT_ACK = 11
 _NETLINK_GET_STRICT_CHK = 12
@@ -84,6 +85,12 @@ class NetlinkSocket:
         """Return the descriptor for an event loop; readable when a message has arrived."""
         return self._socket.fileno()
 
+    @property
+    def port(self) -> int:
+        """The port ID, which the kernel chose; messages about this socket's requests carry it."""
+        address: tuple[int, int] = self._socket.getsockname()
+        return address[0]
+
     def join(self, group: int) -> None:
         """Join a multicast group; `pending` yields its notifications.
 
@@ -92,6 +99,10 @@ class NetlinkSocket:
         """
         self._listens, self._quiet = True, False
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+
+    def leave(self, group: int) -> None:
+        """Leave a multicast group; notifications that have arrived stay readable."""
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_DROP_MEMBERSHIP, group)
 
     def filter(self, program: bytes) -> None:
         """Queue only messages that this socket filter passes; replaces the previous filter (socket(7))."""
@@ -125,12 +136,16 @@ class NetlinkSocket:
 
         Callers with many small datagrams pass their largest size: Python allocates that many bytes for each receive.
         """
+        for datagram in self.arrived(size):
+            yield from messages(datagram)
+
+    def arrived(self, size: int) -> Iterator[bytes]:
+        """Yield every datagram that has already arrived, without waiting; `size` as in `pending`."""
         while True:
             try:
-                data = self._socket.recv(size, socket.MSG_DONTWAIT)
+                yield self._socket.recv(size, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            yield from messages(data)
 
     def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
         """Collect every acknowledgement of the last send; the kernel queued them before `send` returned.

@@ -14,6 +14,7 @@ over a microsecond, six a connection.
 """
 
 import struct
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -56,6 +57,10 @@ DISCARD: Final = Instruction(_RETURN, _DISCARD)
 
 def load_byte(at: int) -> Instruction:
     return Instruction(_LOAD_BYTE, at)
+
+
+def load_word(at: int) -> Instruction:
+    return Instruction(_LOAD_WORD, at)
 
 
 def load_half(at: int) -> Instruction:
@@ -139,10 +144,16 @@ def _pack(at: int, step: Instruction, places: dict[str, int]) -> bytes:
 
 MOST_ADDRESSES: Final = 1024
 
-_TYPE, _FLAGS, _FAMILY, _ATTRIBUTES = 4, 6, 16, 20  # nlmsghdr has 16 bytes, nfgenmsg 4
+_TYPE, _FLAGS, _PORT, _FAMILY, _ATTRIBUTES = 4, 6, 12, 16, 20  # nlmsghdr has 16 bytes, nfgenmsg 4
 _ORIGINAL, _REPLY, _STATUS, _PROTOCOL_STATE = 1, 2, 3, 4
 _AF_INET = 2
 _SYN_SENT = 1  # enum tcp_conntrack
+
+
+def except_from(ports: Iterable[int]) -> bytes:
+    """Pass all messages but those that requests from netlink sockets with these port IDs cause."""
+    ours = (if_equal(int.from_bytes(port.to_bytes(4, sys.byteorder)), "discard") for port in ports)
+    return assemble([load_word(_PORT), *ours, PASS, Label("discard"), DISCARD])
 
 
 def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Protocol]) -> bytes:

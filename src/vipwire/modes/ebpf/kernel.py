@@ -29,7 +29,7 @@ from vipwire.modes.ebpf.tables import SlotsFullError, Tables, takes_nothing
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.backend import Enlarging, Rendered
+from vipwire.reconcile.backend import ChangeListener, Enlarging, Listening, Rendered
 from vipwire.reconcile.counts import AdoptsSettings, Counts
 from vipwire.reconcile.delta import Delta, patch
 
@@ -116,6 +116,8 @@ class ProgramSetup:
 class EbpfBackend:
     """The rules, maps and programs of one family. `hooks` are the hooks that it manages."""
 
+    hears_all = False
+
     def __init__(
         self, family: Family, rules: Mode, pinned: NodePins, wanted: ProgramSetup, hooks: tuple[str, ...]
     ) -> None:
@@ -158,6 +160,10 @@ class EbpfBackend:
             return True
         self.tables.counted.forget(self._seen)
         return self._look() != self._seen
+
+    def listen(self) -> ChangeListener | None:
+        """Hear of other programs' changes of the rules; see `Listening`. Maps and programs need regular checks."""
+        return self.rules.listen() if isinstance(self.rules, Listening) else None
 
     def observe(self) -> dict[Any, Any]:
         self._look_for_pods()

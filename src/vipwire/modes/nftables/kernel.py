@@ -60,6 +60,7 @@ from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
 if TYPE_CHECKING:
+    from vipwire.linux.netlink.nftables.listener import CommitListener
     from vipwire.modes.nftables.flowtable import FlowtableDevices
 
 T = TypeVar("T", decode.ListedChain, decode.ListedNftRule, decode.SetDeclaration, flowtables.Flowtable)
@@ -79,6 +80,7 @@ class NftablesBackend:
     """
 
     prompt = True
+    hears_all = True
 
     def __init__(
         self,
@@ -128,6 +130,10 @@ class NftablesBackend:
         """Report whether another program has committed since vipwire's last commit or observation."""
         return self._generations.look() != self._foreign
 
+    def listen(self) -> "CommitListener":
+        """Hear of other programs' commits to the table; see `Listening`."""
+        return self._generations.listen([TABLE], self._socket.port)
+
     def read_ahead(self) -> None:
         """List the large sets, if the table exists; see `ReadsAhead`."""
         before = self._generations.look()
@@ -161,7 +167,7 @@ class NftablesBackend:
         """Send one transaction; return its size in bytes."""
         made = self._sizes.made(delta)
         planned = steps(self.family, delta, recreate=self._recreate, sizes=made)
-        size = self._send(planned, lambda: text.script(self.family, delta))
+        size = self._send(planned, lambda: text.script(self.family, delta), len(delta))
         self._recreate = False
         self._sizes.note_sizes(made)
         self._sizes.note_elements(delta)
@@ -189,12 +195,19 @@ class NftablesBackend:
                 chains[key[1].decode()] = chain
         larger = [replace(spec, size=sizes[spec.name]) for spec in sets]
         planned = replacing_sets(self.family, larger, elements, chains)
-        size = self._send(planned, lambda: [step.words for step in planned])
+        size = self._send(planned, lambda: [step.words for step in planned], len(elements))
         self._sizes.note_sizes(sizes)
         return size
 
-    def _send(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]]) -> int:
-        """Send one transaction; return its size in bytes. Raise CommitError, with `script`, if the kernel refuses."""
+    def _send(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]], count: int) -> int:
+        """Send one transaction of `count` objects; return its size in bytes.
+
+        Raise CommitError, with `script`, if the kernel refuses.
+        """
+        with self._generations.committing(count):
+            return self._send_expecting(planned, script)
+
+    def _send_expecting(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]]) -> int:
         operations = [step.operation for step in planned]
         expected = self._generations.expected
         first, size, refused = self._transact(operations, expected)

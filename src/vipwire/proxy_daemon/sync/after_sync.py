@@ -1,10 +1,15 @@
-"""The work after a sync: delete stale flows, open and close health check node ports, follow ejections."""
+"""The work after a sync: delete stale flows, open and close health check node ports, follow ejections.
 
+Also listens to changes of other programs.
+"""
+
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Self
 
 from vipwire.linux.host.addresses import AddressWatch
+from vipwire.logging import log
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import format_address
 from vipwire.model.problem import Problem
@@ -16,6 +21,7 @@ from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck, Servic
 from vipwire.proxy_daemon.start.record import EjectedEndpoint
 from vipwire.proxy_daemon.sync.engine import Engine, Line, Outcome
 from vipwire.proxy_daemon.sync.report import Reporter
+from vipwire.reconcile.backend import ChangeListener, Listening
 
 if TYPE_CHECKING:
     from vipwire.proxy_daemon.sync.flow_keeper import FlowKeeper
@@ -38,6 +44,56 @@ class StaleFlowDeleter:
     def close(self) -> None:
         if self._keeper is not None:
             self._keeper.close()
+
+
+class ForeignChanges:
+    """Hears of other programs' changes of the kernel; all families share the listener.
+
+    `alarm` gets the name of the program, "" for unknown.
+    """
+
+    def __init__(self, alarm: Callable[[str], None]) -> None:
+        self._alarm = alarm
+        self._listener: ChangeListener | None = None
+        self._lines: list[Line] = []
+
+    def listen(self, line: Line) -> None:
+        """Listen after a family's first sync. The family keeps its regular checks unless the kernel tells all."""
+        if not isinstance(line.backend, Listening):
+            return
+        try:
+            listener = line.backend.listen()
+        except OSError as error:
+            log.detail(2, "cannot hear of other programs' changes; checking every sync period", error=error)
+            return
+        if listener is None:
+            return
+        if line.backend.hears_all:
+            line.pacer.rely(time.monotonic())
+            self._lines.append(line)
+        if self._listener is None:
+            self._listener = listener
+            asyncio.get_running_loop().add_reader(listener.fileno(), self.hear)
+
+    def hear(self) -> None:
+        """Raise an alarm if another program has made a change."""
+        if self._listener is None:
+            return
+        heard = self._listener.heard()
+        if not self._listener.listening:
+            log.info("another program made a very large change; checking the kernel every sync period from now on")
+            self.close()
+        if heard is not None:
+            program, process = heard
+            self._alarm(f"{program} (pid {process})" if process else "")
+
+    def close(self) -> None:
+        """Stop listening; regular checks follow."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            self._listener = None
+        for line in self._lines:
+            line.pacer.told = False
 
 
 class HealthPorts:

@@ -41,7 +41,8 @@ MakeNodePlan = Callable[[Family, Store], NodePlan]
 class Outcome(Struct):
     """The result of one sync of one family; `seconds` is its duration. With an `error` the old rules stay.
 
-    `full`: the sync read the kernel; `first`: the first successful one. `unasked` are changes without an event.
+    `full`: the sync read the kernel; `first`: the first successful one. `unasked` are changes without an event. `by`
+    is the program that has changed the kernel, if the kernel told.
     """
 
     family: Family
@@ -51,6 +52,7 @@ class Outcome(Struct):
     error: CommitError | None = None
     first: bool = False
     unasked: set[ObjectName] = field(default_factory=set)
+    by: str = ""
 
     @property
     def full(self) -> bool:
@@ -69,6 +71,7 @@ class Line:
         self.synced = False
         self._changes: dict[ObjectName, PlanChange] = {}
         self._unasked: set[ObjectName] = set()
+        self._suspect = ""
         self.outlying: set[ObjectName] = set()
         """Services with an endpoint that was ejected since their last planning."""
 
@@ -149,6 +152,11 @@ class Line:
             with contextlib.suppress(OSError, VipwireError):
                 self.backend.read_ahead()
 
+    def alarm(self, suspect: str, now: float) -> bool:
+        """Check the kernel soon: `suspect` may have changed it. Report whether no check was due."""
+        self._suspect = suspect
+        return self.pacer.alarm(now)
+
     def may_have_drifted(self) -> bool:
         """Ask the mode whether others may have changed the kernel; if so or unknown, the next sync reads it."""
         try:
@@ -186,6 +194,7 @@ class Line:
             self.pacer.record_success(now + outcome.seconds)
         if outcome.full:
             self.pacer.record_check(now + outcome.seconds, outcome.seconds)
+            outcome.by, self._suspect = self._suspect, ""
         if outcome.error is None:
             outcome.first, self.synced = not self.synced, True
             outcome.changes, self._changes = self._changes, {}
@@ -229,6 +238,11 @@ class Engine:
 
     def node_moved(self) -> None:
         self._node_stale = True
+
+    def alarm(self, suspect: str, now: float) -> bool:
+        """Check the kernel soon; report whether no check was due."""
+        self._calm_until = float("-inf")
+        return True in [line.alarm(suspect, now) for line in self.lines if line.synced]
 
     @property
     def watch_version(self) -> int:
@@ -278,7 +292,7 @@ class Engine:
                 times.append(wait)
         wait = min(times)
         self._calm_until = now + wait if calm else float("-inf")
-        return wait
+        return None if wait == float("inf") else wait
 
     def brief(self, now: float) -> bool:
         """Report whether only few Services changed and nothing else is due; then the loop calls `sync_few`."""

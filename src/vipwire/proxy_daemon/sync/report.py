@@ -19,6 +19,8 @@ from vipwire.watched_objects.event import Kind
 
 _NO_PROBLEMS: Final[AbstractSet[Problem]] = frozenset()
 _EXAMPLES = 5
+_RESTLESS: Final = 4
+"""So many repairs, each less than two sync periods after the one before, are reported as a fight."""
 _LONGEST = 20_000
 _API_VERSIONS = {
     Kind.SERVICE.value: "v1",
@@ -51,6 +53,7 @@ class Reporter:
         self._isolated: dict[Family, frozenset[ObjectName]] = {}
         self._errors: dict[Family, str] = {}
         self._told: set[Problem] = set()
+        self._repaired: dict[Family, tuple[float, int]] = {}
         self._node_exists = True
         for kind in Kind:  # counted on reading, so that one event does not cost a count of all objects
             metrics.object_problems.labels(kind=kind.value).set_function(partial(self._count_known, kind.value))
@@ -101,10 +104,10 @@ class Reporter:
         if log.enabled(2):
             _log_changes(line.family, outcome)
         if outcome.report.repaired:
-            self._repairs(line, outcome.report.repaired, now)
+            self._repairs(line, outcome.report.repaired, outcome.by, now)
         _log_sync(line.family, outcome)
 
-    def _repairs(self, line: Line, repaired: Sequence[Any], now: float) -> None:
+    def _repairs(self, line: Line, repaired: Sequence[Any], by: str, now: float) -> None:
         family = line.family.value
         examples = ", ".join(line.backend.describe(key) for key in repaired[:_EXAMPLES])
         self._metrics.kernel_drift_repairs_total.labels(ip_family=family).inc()
@@ -113,11 +116,27 @@ class Reporter:
             ip_family=family,
             objects=len(repaired),
             examples=examples,
+            **({"by": by} if by else {}),
         )
         more = ", …" if len(repaired) > _EXAMPLES else ""
-        self._note("repaired", f"{len(repaired)} objects: {examples}{more}", now, family=family)
-        message = f"{family}: other programs had changed {len(repaired)} objects: {examples}"
+        author = f", changed by {by}" if by else ""
+        self._note("repaired", f"{len(repaired)} objects: {examples}{more}{author}", now, family=family)
+        message = f"{family}: {by or 'other programs'} had changed {len(repaired)} objects: {examples}"
         self.node_event("KernelStateRepaired", message, EventType.WARNING)
+        self._count_repair(line, by, now)
+
+    def _count_repair(self, line: Line, by: str, now: float) -> None:
+        """Log once that a program changes the kernel again and again."""
+        last, row = self._repaired.get(line.family, (0.0, 0))
+        row = row + 1 if now - last < 2 * line.pacer.period else 1
+        self._repaired[line.family] = now, row
+        if row == _RESTLESS:
+            log.warning(
+                "another program changes vipwire's rules again and again; the next repairs take up to a sync period",
+                ip_family=line.family.value,
+                sync_period=f"{line.pacer.period:g}s",
+                **({"by": by} if by else {}),
+            )
 
     def _report_failure(self, line: Line, outcome: Outcome, now: float) -> None:
         text = str(outcome.error)

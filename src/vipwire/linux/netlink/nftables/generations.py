@@ -1,18 +1,25 @@
-"""Detects by one small request whether another program may have changed the rules of nf_tables.
+"""Detects other programs' commits to the rules of nf_tables, by one small request.
 
 The kernel counts every commit in the network namespace, of both families together, so a process that writes rules of
 both families shares one Generations. A transaction may name the number that it expects: the kernel refuses the
-transaction if another program has committed since.
+transaction if another program has committed since. `listen` makes the kernel tell of each commit.
 """
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
+if TYPE_CHECKING:
+    from vipwire.linux.netlink.nftables.listener import CommitListener
+
 _HIGHEST: Final = (1 << 32) - 1
 """The number after which the kernel continues with 1."""
+_MANY: Final = 1000
+"""A commit of so many elements pauses the listener, for which the kernel would hold 8 kB for each element."""
 
 
 class Generations:
@@ -22,6 +29,34 @@ class Generations:
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
         self._generation = -1
         self._foreign = 0
+        self._listener: CommitListener | None = None
+
+    def listen(self, tables: Iterable[str], writer: int) -> "CommitListener":
+        """Hear of other programs' commits to these tables, but not of those from the socket with port ID `writer`.
+
+        All callers share one listener, for the tables of the first.
+        """
+        if self._listener is None:
+            from vipwire.linux.netlink.nftables.listener import CommitListener  # noqa: PLC0415  # synced before
+
+            self._listener = CommitListener(tables)
+        self._listener.ignore(writer)
+        return self._listener
+
+    @contextmanager
+    def committing(self, elements: int) -> Iterator[None]:
+        """Pause the listener during vipwire's own large commit."""
+        if self._listener is None or elements < _MANY:
+            yield
+            return
+        self._listener.pause()
+        before = self.look()
+        try:
+            yield
+        finally:
+            self._listener.resume()
+            if self.look() != before:
+                self._listener.miss()
 
     def look(self) -> int:
         """Return a number that changes with each commit of another program."""
@@ -53,3 +88,5 @@ class Generations:
 
     def close(self) -> None:
         self._socket.close()
+        if self._listener is not None:
+            self._listener.close()
