@@ -24,10 +24,9 @@ from scripts.environment import ROOT, wheel_options
 from scripts.interpreters import SUITES, own_architecture, run
 from scripts.machines import Ethernet, Host, Machine, until
 
-UBUNTU: Final = (
-    "noble",
-    "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg] http://archive.ubuntu.com/ubuntu noble main",
-)
+UBUNTU_KEYS: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+"""Debian has no package of it."""
+UBUNTU: Final = ("noble", f"deb [signed-by={UBUNTU_KEYS}] http://archive.ubuntu.com/ubuntu noble main")
 _INCLUDED: Final = "systemd,systemd-sysv,dbus,iproute2,curl,ca-certificates,procps,nftables,haproxy"
 WAYS: Final = {"deb": (*SUITES,), "pip": ("bookworm",), "tree": (*SUITES, UBUNTU[0])}
 _CACHED: Final = "apt-get install --download-only --yes python3 libstdc++6 python3-venv"
@@ -256,7 +255,7 @@ def make_root(suite: str, to: Path) -> None:
     options = ["--quiet", "--variant=minbase", f"--include={_INCLUDED}"]
     if suite in SUITES:
         options += ["--skip=cleanup/apt/cache,cleanup/apt/lists", f'--customize-hook=chroot "$1" {_CACHED}']
-    run("mmdebstrap", *options, *(UBUNTU if suite == UBUNTU[0] else (suite,)), to)
+    run("mmdebstrap", *options, suite, to, *([UBUNTU[1]] if suite == UBUNTU[0] else ()))
 
 
 def complete(root: Path, dist: Path, before: Path | None) -> None:
@@ -313,7 +312,9 @@ def main() -> None:
     parser.add_argument("--way", action="append", choices=[*WAYS])
     parser.add_argument("--roots", type=Path, help="a folder that keeps the roots for the next time")
     given = parser.parse_args()
-    suites, ways = given.suite or [*SUITES, UBUNTU[0]], given.way or [*WAYS]
+    if not given.suite and not UBUNTU_KEYS.exists():
+        say(f"Ubuntu is left out: {UBUNTU_KEYS} is missing")
+    suites, ways = given.suite or [*SUITES, *([UBUNTU[0]] if UBUNTU_KEYS.exists() else ())], given.way or [*WAYS]
     trials = [(suite, way) for suite in suites for way in ways if suite in WAYS[way]]
     for pattern in {file_of(*trial) for trial in trials}:
         for folder in (given.dist, *([given.before] if given.before else ())):
