@@ -45,7 +45,7 @@ def show_page(lab: Lab, node: str, port: int) -> None:
 
 async def _pass_on(namespace: Path, port: int) -> None:
     try:
-        server = await asyncio.start_server(partial(_connected, namespace), _HERE, port)
+        server = await asyncio.start_server(partial(_connect, namespace), _HERE, port)
     except OSError as error:
         raise LabError(f"cannot listen at {_HERE}:{port}: {error.strerror}; choose another --port") from error
     say(f"Serving at http://{_HERE}:{server.sockets[0].getsockname()[1]}/")
@@ -53,7 +53,7 @@ async def _pass_on(namespace: Path, port: int) -> None:
         await server.serve_forever()
 
 
-async def _connected(namespace: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _connect(namespace: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with closing(writer):
         with netns.inside(namespace):
             inner = socket.socket()

@@ -33,7 +33,7 @@ from vipwire.inspect.command.options import (
     WATCH,
     CompareCommand,
     LookCommand,
-    scoped,
+    scope_services,
 )
 from vipwire.inspect.earlier.look import earlier_chains, earlier_for
 from vipwire.inspect.explain.document import explain_document, explain_view
@@ -55,7 +55,7 @@ from vipwire.plan.resolve import Packet
 from vipwire.terminal.output import FAILED, complain, warn
 
 
-def _looked(config: Config) -> Situation:
+def _look(config: Config) -> Situation:
     with opened(config) as kernel:
         return take(config, read_objects(config), kernel)
 
@@ -86,7 +86,7 @@ class OutputOptions:
         """
         try:
             if not self.watch:
-                self.print(document(_looked(self.config)), view)
+                self.print(document(_look(self.config)), view)
                 return
             with opened(self.config) as kernel:
                 _print_changes(self, lambda store: document(take(self.config, store, kernel)), view)
@@ -119,7 +119,7 @@ def _service_command(
             watch: bool,
             **own: Any,
         ) -> None:
-            services = scoped(service, namespace, everywhere=everywhere)
+            services = scope_services(service, namespace, everywhere=everywhere)
             body(OutputOptions(config, services, output, interval, watch, details=bool(service)), **own)
 
         about = click.argument("service", default="", metavar="[SERVICE]")
@@ -225,7 +225,7 @@ def diff(scope: OutputOptions, family: str | None) -> None:
     if scope.watch or scope.output in ("json", "yaml", "name"):
         scope.show(document, _script_view)
     else:
-        _print_script(visible_document(document(_looked(scope.config))))
+        _print_script(visible_document(document(_look(scope.config))))
     sys.exit(difference.diff_exit(made) if made else 0)
 
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from vipwire.inspect.command.show import coloured, endpoint_text, plural, service_text
+from vipwire.inspect.command.show import colour_word, endpoint_text, plural, service_text
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import Document, service_document, share_text
@@ -126,7 +126,7 @@ def _headline(frontend: Document) -> Text:
 
 def _action_words(action: Document) -> Text:
     if action["action"] != "forward":
-        return coloured(f"{action['action']}: {action['reason']}", action["action"])
+        return colour_word(f"{action['action']}: {action['reason']}", action["action"])
     ends = action["endpoints"]
     each = ""
     if len(ends) > 1:

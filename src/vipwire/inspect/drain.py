@@ -20,7 +20,7 @@ from vipwire.file_io.files import check_owner
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import NAMED_OUTPUT, LookCommand
 from vipwire.inspect.explain.packet import find_services, meant
-from vipwire.inspect.node.flows import Frontends, tracked
+from vipwire.inspect.node.flows import Frontends, list_tracked
 from vipwire.inspect.node.situation import Situation, now_drained, opened, planned, take
 from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
@@ -107,7 +107,7 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
     before = planned(config, store)
     wanted = read_drain(before, wish.endpoint, wish.service)
     names = require_concerned(before, wanted)
-    lost = newly_unserved(before, planned(config, store, now_drained(config) | {wanted}))
+    lost = find_newly_unserved(before, planned(config, store, now_drained(config) | {wanted}))
     if lost and not wish.force:
         raise ConfigError("\n".join([*lost, "no endpoint was drained; to drain it nevertheless, use --force"]))
     now = time.time()
@@ -135,7 +135,7 @@ def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
         raise ConfigError(f"{wanted} is not drained; {f'drained: {drained}' if drained else 'no endpoint is'}")
     _change(config, lambda orders: [order for order in orders if order.drain not in fitting])
     document = _wait_for_kernel(config, store, wanted)
-    services = [str(name) for name in concerned(planned(config, store), wanted)]
+    services = [str(name) for name in find_concerned(planned(config, store), wanted)]
     _say(document | {"services": services, "drained": False, "until": None}, wish.output)
     return int(document["kernel"] is False)
 
@@ -172,7 +172,7 @@ def _wait_for_kernel(config: Config, store: Store, wanted: Drain) -> Document:
     with opened(config) as kernel:
         while True:
             situation = take(config, store, kernel)
-            follows = in_kernel(situation, {name.service for name in concerned(situation, wanted)})
+            follows = in_kernel(situation, {name.service for name in find_concerned(situation, wanted)})
             if follows is not False or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
@@ -221,7 +221,7 @@ def _list(config: Config, store: Store, output: str) -> None:
             "service": None if order.drain.service is None else str(order.drain.service),
             "since": show.shown_time(order.since),
             "until": show.shown_time(order.until),
-            "services": [str(name) for name in concerned(situation, order.drain)],
+            "services": [str(name) for name in find_concerned(situation, order.drain)],
             "connections": _count(situation, order.drain),
         }
         for order in _orders(config)
@@ -276,7 +276,7 @@ def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, AddressPo
                             yield service.port_name(port), (each.address, theirs.port)
 
 
-def concerned(situation: Situation, drain: Drain) -> tuple[ServicePortName, ...]:
+def find_concerned(situation: Situation, drain: Drain) -> tuple[ServicePortName, ...]:
     """Return the Service ports that have the endpoint, sorted."""
     found = {name for name, place in endpoints(situation) if drain.covers(name.service, *place)}
     return tuple(sorted(found, key=str))
@@ -284,33 +284,33 @@ def concerned(situation: Situation, drain: Drain) -> tuple[ServicePortName, ...]
 
 def require_concerned(situation: Situation, drain: Drain) -> tuple[ServicePortName, ...]:
     """Return the Service ports that have the endpoint. Raise ConfigError with similar ones if there is none."""
-    found = concerned(situation, drain)
+    found = find_concerned(situation, drain)
     if found:
         return found
     there = {place for name, place in endpoints(situation) if drain.service in (None, name.service)}
     of = f" of {drain.service}" if drain.service else ""
-    raise ConfigError(f"there is no endpoint {drain._replace(service=None)}{of}{_similar(drain, there)}")
+    raise ConfigError(f"there is no endpoint {drain._replace(service=None)}{of}{_find_similar(drain, there)}")
 
 
-def _similar(drain: Drain, there: Iterable[AddressPort]) -> str:
+def _find_similar(drain: Drain, there: Iterable[AddressPort]) -> str:
     texts = sorted(format_address(a) if drain.port is None else format_endpoint(a, port) for a, port in there)
     wanted = str(drain._replace(service=None))
     nearest = sorted(set(texts), key=lambda text: -difflib.SequenceMatcher(None, wanted, text).ratio())
     return meant(wanted, nearest) if len(nearest) <= 6 else f"; near it: {', '.join(nearest[:3])}"
 
 
-def newly_unserved(before: Situation, after: Situation) -> tuple[str, ...]:
+def find_newly_unserved(before: Situation, after: Situation) -> tuple[str, ...]:
     """Return the frontends that lose their last endpoint by a change of drains."""
     found: dict[str, None] = {}
     for old, new in zip(before.sides, after.sides, strict=True):
         for key, frontend in old.plan.frontends.items():
             then = new.plan.frontends[key]
             if isinstance(frontend.action, Forward) and not isinstance(then.action, Forward):
-                found[_lost(then, str(key))] = None
+                found[_describe_lost(then, str(key))] = None
     return tuple(found)
 
 
-def _lost(frontend: Frontend, key: str) -> str:
+def _describe_lost(frontend: Frontend, key: str) -> str:
     reason = "" if isinstance(frontend.action, Forward) else frontend.action.reason.value
     return f"{frontend.port_name} {reason.replace('has no', 'would have no')} left for {key}"
 
@@ -325,7 +325,7 @@ class DrainedConnections(NamedTuple):
 def connections(situation: Situation, drain: Drain) -> DrainedConnections:
     """Count the connections through this node to a drained endpoint. Raise UnsupportedError without rights."""
     frontends = Frontends.of(situation)
-    flows = [flow for flow in tracked() if _goes_there(situation, frontends, flow, drain)]
+    flows = [flow for flow in list_tracked() if _goes_there(situation, frontends, flow, drain)]
     closing = sum(flow.protocol == Protocol.TCP.value and flow.timeout <= _CLOSING_SECONDS for flow in flows)
     return DrainedConnections(len(flows) - closing, closing)
 
@@ -360,7 +360,7 @@ def drain_view(document: Document) -> RenderableType:
     until = f" until {document['until']}" if document["until"] else ""
     kernel = {True: "as planned", False: "not as planned", None: "unknown"}[document["kernel"]]
     text = Text(f"{document['endpoint']} is {what} on {document['node']}{until}: {names}\nkernel: ")
-    text.append_text(show.coloured(kernel))
+    text.append_text(show.colour_word(kernel))
     if document["drained"] and document["connections"] is not None:
         text.append("\n").append_text(connections_view(document))
     return text

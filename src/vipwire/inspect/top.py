@@ -18,9 +18,9 @@ from rich.text import Text
 
 from vipwire.config.configuration import Config
 from vipwire.inspect.command import show
-from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
+from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scope_services
 from vipwire.inspect.command.show import size_text, table
-from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends, tracked
+from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends, list_tracked
 from vipwire.inspect.node.followed import Followed
 from vipwire.inspect.node.silence import silent_lines
 from vipwire.inspect.node.situation import opened
@@ -222,7 +222,7 @@ def top(
     does: bytes, in nftables mode, with --count-traffic. If the API server or the proxy falls silent, the first lines
     say so, and since when.
     """
-    interval, wanted = max(interval, 0.1), scoped("", namespace, everywhere=everywhere)
+    interval, wanted = max(interval, 0.1), scope_services("", namespace, everywhere=everywhere)
     with (
         FlowEvents() as events,
         opened(config) as kernel,
@@ -237,7 +237,7 @@ def top(
                     rates.take(heard)
                 rates.recognise(objects.frontends)
                 rates.count(time.time(), read_counts(objects.situation, kernel.modes))
-                document = rates.document(time.time(), tracked()) | {"silent": objects.silent()}
+                document = rates.document(time.time(), list_tracked()) | {"silent": objects.silent()}
                 document["rows"] = [row for row in document["rows"] if row["service"].startswith(wanted)]
                 if output in ("json", "yaml", "name"):
                     show.print_item(document, output)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from vipwire.config.configuration import Config
 from vipwire.inspect.command import show
-from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
+from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scope_services
 from vipwire.inspect.command.show import table
 from vipwire.inspect.explain.packet import check_destination, read_destination
 from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends
@@ -145,7 +145,7 @@ def trace(
     connection tracking. With -o json or yaml each event is one document (JSON: one line); with -o name each new
     connection is a line with its endpoint.
     """
-    wanted = scoped("", namespace, everywhere=everywhere)
+    wanted = scope_services("", namespace, everywhere=everywhere)
     if destination:
         check_destination(destination)
     with FlowEvents() as events, Followed(config) as objects:

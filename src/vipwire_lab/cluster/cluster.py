@@ -225,9 +225,9 @@ class Lab:
         for host in self.topology.names():
             netns.create(state.namespace_of(self.name, host))
             with self.inside(host):
-                _set(links.sysctls(router=host in routers))
+                _apply_settings(links.sysctls(router=host in routers))
         for wire in plan.wires:
-            with _opened(self.netns(wire.host)) as far_end, self.inside(wire.router):
+            with _open_path(self.netns(wire.host)) as far_end, self.inside(wire.router):
                 rtnetlink.apply([wire.request(far_end)])
         for host, requests in plan.requests.items():
             with self.inside(host):
@@ -247,7 +247,7 @@ def take_down_stale() -> list[str]:
     return stale
 
 
-def _set(settings: dict[str, str]) -> None:
+def _apply_settings(settings: dict[str, str]) -> None:
     for name, value in settings.items():
         # Older kernels lack some of these, and have icmp_msgs_per_sec for the whole machine only, which stays.
         with contextlib.suppress(FileNotFoundError):
@@ -255,7 +255,7 @@ def _set(settings: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_path(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor

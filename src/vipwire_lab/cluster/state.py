@@ -114,7 +114,9 @@ def load(name: str) -> Topology:
     except FileNotFoundError:
         content = None
     if content is None:
-        raise LabError(as_called(f"no lab named {name} is up{_others()}: `vipwire lab up --name {name}` builds it"))
+        raise LabError(
+            as_called(f"no lab named {name} is up{_name_others()}: `vipwire lab up --name {name}` builds it")
+        )
     try:
         return msgspec.json.decode(content, type=Topology)
     except msgspec.MsgspecError as error:
@@ -130,7 +132,7 @@ def labs() -> tuple[str, ...]:
     return tuple(sorted(path.name for path in up))
 
 
-def _others() -> str:
+def _name_others() -> str:
     names = labs()
     more = len(names) - _SHOWN
     rest = f" and {more} {'others' if more > 1 else 'other'}" if more > 0 else ""
@@ -166,7 +168,7 @@ def is_abandoned(directory: Path) -> bool:
 
 def sweep(directory: Path) -> None:
     """Remove a lab's directory if nothing else of the lab exists and permissions allow it."""
-    with _locked(directory.parent) as allowed:
+    with _lock(directory.parent) as allowed:
         if allowed and not is_up(directory):
             remove(directory)
 
@@ -206,7 +208,7 @@ def orphans() -> list[str]:
 
 
 @contextlib.contextmanager
-def _locked(parent: Path) -> Iterator[bool]:
+def _lock(parent: Path) -> Iterator[bool]:
     """Lock the parent folder for sweeping; yields False without permission."""
     if not os.access(parent, os.W_OK):
         yield False

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vipwire.terminal.columns import Column, Grid, Prose
 from vipwire_lab.cluster.outcome import ProbeResult
-from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, staged
+from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, run_staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage, Sync
 from vipwire_lab.namespaces.errors import LabError
@@ -45,8 +45,8 @@ def compare(modes: Sequence[str], begun: Callable[[str], None], *, here: bool = 
 def measure(mode: str, *, here: bool = False) -> Document:
     """Measure a mode on this kernel, else in a guest; otherwise say why not."""
     try:
-        with staged(mode) as (stage, syncs):
-            return _measured(mode, stage, syncs)
+        with run_staged(mode) as (stage, syncs):
+            return _measure(mode, stage, syncs)
     except LabError as error:
         reason = reason_of(error)
     if here or (why := guest_obstacle()):
@@ -59,7 +59,7 @@ def measure(mode: str, *, here: bool = False) -> Document:
     return document
 
 
-def _measured(mode: str, stage: Stage, syncs: Sequence[Sync]) -> Document:
+def _measure(mode: str, stage: Stage, syncs: Sequence[Sync]) -> Document:
     return {
         "mode": mode,
         "kernel": kernel_name(),
@@ -69,7 +69,7 @@ def _measured(mode: str, stage: Stage, syncs: Sequence[Sync]) -> Document:
             for who, host, address, port, what in PATHS
         ],
         "connection": _connection(stage),
-        "explained": _explained(stage),
+        "explained": _explain(stage),
         "change": _change(stage),
     }
 
@@ -115,7 +115,7 @@ def _change(stage: Stage) -> Document:
     }
 
 
-def _explained(stage: Stage) -> Document:
+def _explain(stage: Stage) -> Document:
     command = [sys.executable, "-m", "vipwire", "explain", "--from=203.0.113.2", f"{objects.WEB}:80", "-o", "json"]
     done = stage.lab.run(NODE, command, check=False)
     try:

@@ -19,7 +19,7 @@ _GUEST_SECONDS: Final = 240.0
 
 
 @contextlib.contextmanager
-def staged(mode: str) -> Iterator[tuple[Stage, list[Sync]]]:
+def run_staged(mode: str) -> Iterator[tuple[Stage, list[Sync]]]:
     """Run a mode on its own stage; yield the stage and its first sync. Raise LabError if the mode cannot run."""
     stage = Stage(f"mode-{os.getpid()}")
     stage.build()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, staged
+from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, run_staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage
 from vipwire_lab.namespaces.errors import LabError
@@ -83,9 +83,9 @@ def tour(modes: Sequence[str], say: Callable[[str], None], pause: Callable[[], N
 
 def _screen(mode: str, where: str, *, here: bool) -> Iterator[str]:
     try:
-        with staged(mode) as (stage, syncs):
+        with run_staged(mode) as (stage, syncs):
             written = sum(each.written for each in syncs)
-            yield from _shown(mode, where, stage, written)
+            yield from _show_sight(mode, where, stage, written)
             return
     except LabError as error:
         reason = reason_of(error)
@@ -99,22 +99,22 @@ def _screen(mode: str, where: str, *, here: bool) -> Iterator[str]:
         yield f"── {where}  {mode} mode ── does not run here: {reason}; in a guest: {reason_of(error)}"
 
 
-def _shown(mode: str, where: str, stage: Stage, written: int) -> Iterator[str]:
+def _show_sight(mode: str, where: str, stage: Stage, written: int) -> Iterator[str]:
     sight = SIGHTS.get(mode)
     yield f"── {where}  {mode} mode ── {kernel_name()}, {written} objects for 4 Services ──"
     if sight is not None:
-        yield from ("", *_folded(sight.about))
+        yield from ("", *_fold(sight.about))
     for host, whom in (("client", "a client outside"), ("pod-1a", "a Pod of node-1")):
         results = stage.lab.probe(host, objects.WEB, 80, count=20)
         pods = len({result.pod for result in results if result.answer})
         saw = ", ".join(sorted({result.saw for result in results if result.answer}))
         text = f"{whom} connects 20 times to {objects.WEB}:80: {pods} Pods answer, and see {saw}"
-        yield from _folded(text, "  ")
+        yield from _fold(text, "  ")
     if sight is None:
         return
     yield from ("", f"node-1# {' '.join(sight.command)}   (the lines of default/web)")
     yield from (f"  {line}" for line in _excerpt(stage, sight))
-    yield from ("", *_folded(f"Look at: {sight.look_at}"), "")
+    yield from ("", *_fold(f"Look at: {sight.look_at}"), "")
 
 
 def _excerpt(stage: Stage, sight: Sight) -> list[str]:
@@ -139,7 +139,7 @@ def _way(stage: Stage) -> Iterator[str]:
         yield f"{step['object']}: {step['text']}"
 
 
-def _folded(text: str, indent: str = "") -> Iterator[str]:
+def _fold(text: str, indent: str = "") -> Iterator[str]:
     """Fold prose to the terminal's width, never inside a word."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
     wrapper = textwrap.TextWrapper(width, initial_indent=indent, subsequent_indent=2 * indent)

@@ -80,9 +80,9 @@ class Asking:
         """Describe all checks. `refused` are Services that could not be made, and why."""
         found = self._causes()
         results = [_document(each, self._failing.get(each, ""), found.get(each, [])) for each in self._questions]
-        results += [_skipped(name, why) for name, why in refused.items()]
+        results += [_skip_document(name, why) for name, why in refused.items()]
         if not self._servers:
-            results.append(_skipped("headless", _NO_DNS))
+            results.append(_skip_document("headless", _NO_DNS))
         counts = {state: sum(each["state"] == state for each in results) for state in ("passed", "failed", "skipped")}
         return {**counts, "checks": results}
 
@@ -116,7 +116,7 @@ def _document(question: Question, why: str, cause: Sequence[str]) -> Document:
     else:
         at, what, expected = question.target, question.what, question.expected.value
         if question.skip:
-            return _skipped(question.service, question.skip) | {"what": what}
+            return _skip_document(question.service, question.skip) | {"what": what}
     assert at is not None  # noqa: S101  # else it is skipped
     return {
         "service": question.service,
@@ -131,6 +131,6 @@ def _document(question: Question, why: str, cause: Sequence[str]) -> Document:
     }
 
 
-def _skipped(service: str, why: str) -> Document:
+def _skip_document(service: str, why: str) -> Document:
     nothing = dict.fromkeys(("family", "protocol", "target", "expected"))
     return {"service": service, "what": "-", **nothing, "state": "skipped", "why": why, "cause": []}

@@ -24,7 +24,7 @@ _MOST: Final = 5
 def causes(situation: Situation, target: Target, *, refused: bool = False) -> list[str]:
     """Return why connections to an address fail; of an address that must refuse, why it answers."""
     try:
-        document = _explained(situation, target)
+        document = _explain(situation, target)
     except VipwireError as error:
         return [f"explain: {error}"]
     found = list(_by_rules(document, "rejected" if refused else "answered"))
@@ -34,7 +34,7 @@ def causes(situation: Situation, target: Target, *, refused: bool = False) -> li
     return [*found, f"see: vipwire explain {target}"]
 
 
-def _explained(situation: Situation, target: Target) -> dict[str, Any]:
+def _explain(situation: Situation, target: Target) -> dict[str, Any]:
     packet = read_packet(situation, "", str(target))
     earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
     found = explain(situation, packet, source_towards, obstacle_towards, earlier)

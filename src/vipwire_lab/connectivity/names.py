@@ -54,7 +54,7 @@ def judge_name(check: NameCheck) -> str:
     """Ask, and return what is wrong with the answer; "" if nothing is."""
     try:
         answer = _ask(check)
-        code, found = _read(answer, check.type)
+        code, found = _read_answer(answer, check.type)
     except OSError as error:
         return f"no answer: {error.strerror or 'timed out'}"
     except (struct.error, IndexError, ValueError):
@@ -86,7 +86,7 @@ def _question(name: str, kind: int) -> bytes:
     return _HEAD.pack(secrets.randbits(16), 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", kind, 1)
 
 
-def _read(answer: bytes, wanted: str) -> tuple[int, list[str]]:
+def _read_answer(answer: bytes, wanted: str) -> tuple[int, list[str]]:
     """Return the answer's code and its addresses of the wanted type."""
     _, flags, questions, answers, _, _ = _HEAD.unpack_from(answer)
     kind, size = _TYPES[wanted]

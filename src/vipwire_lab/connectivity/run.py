@@ -61,11 +61,11 @@ class Test:
         words = [each.name for each in protocols]
         with contextlib.ExitStack() as stack:
             if self.image:
-                stack.enter_context(self._removing())
+                stack.enter_context(self._remove_at_end())
                 echoes = asyncio.run(self._run_pods())
             else:
                 echoes = stack.enter_context(echo_processes(node, addresses, protocols))
-                stack.enter_context(self._removing())
+                stack.enter_context(self._remove_at_end())
             if not any(each.node == node for each in echoes):
                 why = f"no echo server runs on Node {node}"
                 self.skipped |= {name: why for name in KINDS if name.endswith("-local")}
@@ -139,7 +139,7 @@ class Test:
         return ObjectClient(self.access, _MANAGER, timeout=30.0)
 
     @contextlib.contextmanager
-    def _removing(self) -> Iterator[None]:
+    def _remove_at_end(self) -> Iterator[None]:
         """Remove all objects at the end. A second Ctrl-C does not interrupt that."""
 
         def interrupt(*_: object) -> None:

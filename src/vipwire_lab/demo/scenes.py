@@ -220,7 +220,7 @@ def endpoint_leaves(stage: Stage, narrator: Narrator) -> None:
         narrator.quote(as_lines(stage.change("web", objects.web(rest))))
         results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
         narrator.check_answers(results, rest, f"the other 4, never {going}")
-        narrator.check("the open connection stays open", holds=_alive(connection))
+        narrator.check("the open connection stays open", holds=_is_alive(connection))
     narrator.say("It is put back:")
     narrator.quote(as_lines(stage.change("web", objects.web())))
     results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
@@ -251,7 +251,7 @@ def proxy_restarts(stage: Stage, narrator: Narrator) -> None:
         with narrator.waiting("starting vipwire"):
             syncs = stage.start_proxy()
         stream.wait_for(20)
-        alive = _alive(connection)
+        alive = _is_alive(connection)
     narrator.quote(as_lines(syncs))
     narrator.check("the new process found no differences: 0 objects written", holds=_nothing_written(syncs))
     report = stream.report
@@ -281,7 +281,7 @@ def cleaned_up(stage: Stage, narrator: Narrator) -> None:
     narrator.check("a second cleanup finds nothing to remove", holds="removed" not in stage.cleanup())
 
 
-def _alive(connection: Connection) -> bool:
+def _is_alive(connection: Connection) -> bool:
     try:
         return connection.exchange(b"still there?\n") == b"still there?\n"
     except OSError:

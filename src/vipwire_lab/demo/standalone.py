@@ -125,14 +125,14 @@ def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
     narrator.quote(here.apply([objects.hello(), *map(objects.workload, objects.PODS)]))
     with narrator.waiting("waiting for the Pods' readiness probes"):
         here.kubectl("wait", "--for=condition=Ready", "pod", "--all", f"--timeout={_PATIENCE:.0f}s")
-    _balanced(stage, narrator, here)
-    _health_checked(stage, narrator, here)
-    _named(stage, narrator, here)
-    killed(stage, narrator, here)
-    _deleted(stage, narrator, here)
+    _show_balancing(stage, narrator, here)
+    _show_health_check(stage, narrator, here)
+    _show_dns(stage, narrator, here)
+    show_kill(stage, narrator, here)
+    _show_deletion(stage, narrator, here)
 
 
-def _balanced(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+def _show_balancing(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     _show(narrator, here, "get", "services")
     _show(narrator, here, "get", "endpointslices")
     address, outside = _addresses(here)
@@ -144,7 +144,7 @@ def _balanced(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     narrator.check_answers(results, objects.PODS, f"{outside}:80 from {CLIENT}: all 5 Pods")
 
 
-def _health_checked(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+def _show_health_check(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     narrator.chapter(
         "A workload breaks; vipwire removes its endpoint after failed readiness probes, and adds it again"
     )
@@ -166,7 +166,7 @@ def _health_checked(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     narrator.check_answers(results, objects.PODS, f"all 5 again: its probe has been answered {seconds:.1f} s later")
 
 
-def _named(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+def _show_dns(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     narrator.chapter("DNS, at the usual address for resolv.conf")
     dig = program("dig")
     if dig is None:
@@ -180,7 +180,7 @@ def _named(stage: Stage, narrator: Narrator, here: Standalone) -> None:
         narrator.check(f"{'the ClusterIP' if kind == 'A' else 'the named port'} of hello", holds=said == wanted)
 
 
-def _deleted(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+def _show_deletion(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     narrator.chapter("After the deletion, no Service has the addresses; vipwire up stops")
     address, outside = _addresses(here)
     _show(narrator, here, "delete", "service", "hello")
@@ -208,7 +208,7 @@ def _readiness_of(pod: str) -> tuple[str, ...]:
     return "get", "pod", pod, "-o", 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
 
 
-def killed(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+def show_kill(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     """Let a machine join, and kill the one that has an address."""
     narrator.chapter("A second machine joins, takes an address, and is killed")
     if not stage.lab.topology.lan:

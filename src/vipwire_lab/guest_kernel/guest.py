@@ -65,12 +65,12 @@ def inside() -> GuestKernel | None:
     return GuestKernel(os.environ[MARK]) if MARK in os.environ else None
 
 
-def found(program: str) -> str:
+def find_program(program: str) -> str:
     """Find a program of this machine on root's PATH."""
     return shutil.which(program, path=PATH) or program
 
 
-def missing(packages: dict[str, str]) -> str:
+def missing_packages(packages: dict[str, str]) -> str:
     """Return the packages of programs that this machine lacks; "" if it has all."""
     names = sorted({package for program, package in packages.items() if not shutil.which(program, path=PATH)})
     return f"the packages {' '.join(names)} are missing (apt-get install --no-install-recommends)" if names else ""

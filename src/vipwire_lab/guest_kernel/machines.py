@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from vipwire_lab.guest_kernel.guest import Guest, Words, found, missing
+from vipwire_lab.guest_kernel.guest import Guest, Words, find_program, missing_packages
 
 _KERNEL = "linux.uml"
 _UML_PACKAGES = {_KERNEL: "user-mode-linux", "insmod": "kmod", "ip": "iproute2", "setpriv": "util-linux"}
@@ -34,7 +34,7 @@ class UserMode:
     modules: Final = _MODULES
 
     def obstacle(self) -> str:
-        return missing(_UML_PACKAGES)
+        return missing_packages(_UML_PACKAGES)
 
     def mount(self, number: int, folder: Path) -> str:
         """Mount the folder by hostfs, which writes to the machine."""
@@ -44,7 +44,7 @@ class UserMode:
     def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
         del writable  # hostfs makes all writable
         return [
-            *(found("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc", found(_KERNEL)),
+            *(find_program("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc", find_program(_KERNEL)),
             *(f"mem={guest.memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw"),
             *(f"init={home / 'init'}", f"uml_dir={home}", "umid=guest"),
             *("con=null", "con0=null,fd:1", "ssl=null"),
@@ -108,7 +108,7 @@ class Emulated:
         return self._folder / "lib" / "modules"
 
     def obstacle(self) -> str:
-        if why := missing(_EMULATOR_PACKAGES):
+        if why := missing_packages(_EMULATOR_PACKAGES):
             return why
         there = self._image.exists() and self._busybox.exists()
         wanted = f"the packages linux-image-amd64 and busybox-static are not unpacked in {self._folder}"
@@ -126,7 +126,7 @@ class Emulated:
         shared += [(f"folder{number}", each, "") for number, each in enumerate(writable)]
         said = "console=ttyS0 loglevel=7 panic=-1 nokaslr mitigations=off sysrq_always_enabled"
         return [
-            *(found(_EMULATOR), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+            *(find_program(_EMULATOR), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
             *("-M", "q35", "-cpu", "max,la57=off", "-m", guest.memory, "-accel", "tcg"),
             *("-kernel", str(self._image), "-initrd", str(first), "-append", said),
             *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
@@ -153,7 +153,7 @@ class Emulated:
     def _first_files(self, home: Path) -> bytes:
         release = self._image.name.removeprefix("vmlinuz-")
         listing = subprocess.run(  # noqa: S603 - a program of this machine, and no shell
-            [found("modprobe"), "-a", "-d", self._folder, "-S", release, "--show-depends", *_FIRST],
+            [find_program("modprobe"), "-a", "-d", self._folder, "-S", release, "--show-depends", *_FIRST],
             check=True,
             capture_output=True,
             text=True,
@@ -198,10 +198,10 @@ def archive(folders: Iterable[str], programs: Iterable[tuple[str, bytes]]) -> by
 def _entry(inode: int, name: str, mode: int, data: bytes) -> bytes:
     fields: Sequence[int] = (inode, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)
     head = (_NEWC + "".join(f"{each:08X}" for each in fields) + name + "\0").encode()
-    return _filled(head) + _filled(data)
+    return _fill(head) + _fill(data)
 
 
-def _filled(data: bytes) -> bytes:
+def _fill(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 4)
 
 

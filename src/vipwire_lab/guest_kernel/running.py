@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from vipwire_lab.guest_kernel.guest import MARK, PATH, Guest, GuestKernel, found
+from vipwire_lab.guest_kernel.guest import MARK, PATH, Guest, GuestKernel, find_program
 from vipwire_lab.guest_kernel.machines import Emulated, Machine, UserMode
 from vipwire_lab.namespaces.errors import LabError
 
@@ -81,7 +81,11 @@ class _Boot:
         lines = [write for _, write in pipes]
         process = subprocess.Popen(  # noqa: S603 - a program of this machine, and no shell
             [
-                *(found("setpriv"), "--pdeathsig", "KILL"),  # it dies with this process, even if that is killed
+                *(
+                    find_program("setpriv"),
+                    "--pdeathsig",
+                    "KILL",
+                ),  # it dies with this process, even if that is killed
                 *self._machine.command(self._home, self._guest, self._writable, lines),
             ],
             stdin=subprocess.PIPE,

@@ -68,7 +68,7 @@ def plan(topology: Topology) -> Wiring:
     requests: dict[str, list[Request]] = {name: [rtnetlink.up(LOOPBACK)] for name in topology.names()}
     hosts = {host.name: host for host in topology.hosts()}
     for wire in wires:
-        addresses = _parsed(hosts[wire.host].addresses)
+        addresses = _parse_addresses(hosts[wire.host].addresses)
         requests[wire.host] += _host_end(addresses)
         requests[wire.router] += _router_end(wire.index, addresses, _source(hosts.get(wire.router)))
     for node in topology.nodes:
@@ -151,14 +151,14 @@ def _underlay(topology: Topology, index: dict[str, int]) -> list[Request]:
     return requests
 
 
-def _parsed(addresses: tuple[str, ...]) -> list[IPAddress]:
+def _parse_addresses(addresses: tuple[str, ...]) -> list[IPAddress]:
     return [ip_address(text) for text in addresses]
 
 
 def _source(host: Node | Pod | Client | None) -> dict[int, IPAddress]:
     if host is None:
         return {}
-    return {address.version: address for address in reversed(_parsed(host.addresses))}
+    return {address.version: address for address in reversed(_parse_addresses(host.addresses))}
 
 
 BRIDGE: Final = "lan"

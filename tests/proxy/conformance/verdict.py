@@ -11,7 +11,7 @@ from fractions import Fraction
 from tests.proxy.conformance.proxy import Answer as Page
 
 from vipwire.http_server.exchange import Reply
-from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, bypassed, seen_source
+from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, find_bypassed, seen_source
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.model.spread import Algorithm
 from vipwire.proxy_daemon.serve.service_health import WEIGHT_HEADER
@@ -83,7 +83,7 @@ def _differences(
     if end is End.UNKNOWN:
         yield f"it cannot tell: {words}"
         return
-    allowed = _ENDS[end] if not bypassed(explanation) else _ENDS[end] | {Outcome.TIMED_OUT}
+    allowed = _ENDS[end] if not find_bypassed(explanation) else _ENDS[end] | {Outcome.TIMED_OUT}
     for result in results:
         if result.outcome not in allowed:
             yield f"it says {end.value}, and the packet was {result}"

@@ -9,7 +9,7 @@ from tests.proxy.unit.inspected import HTTP, PODS, make_config
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
-from vipwire.inspect.drain import concerned, newly_unserved, read_drain, require_concerned
+from vipwire.inspect.drain import find_concerned, find_newly_unserved, read_drain, require_concerned
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.explain.packet import read_packet
@@ -79,9 +79,12 @@ def test_an_endpoint_that_is_not_there_says_what_is_near(situation: Situation) -
 
 
 def test_the_services_that_have_it_are_named(situation: Situation) -> None:
-    assert list(map(str, concerned(situation, read_drain(situation, ONE, "")))) == ["default/dns", "default/web:http"]
-    assert list(map(str, concerned(situation, read_drain(situation, ONE, "web")))) == ["default/web:http"]
-    assert concerned(situation, read_drain(situation, f"{ONE}:9", "")) == ()
+    assert list(map(str, find_concerned(situation, read_drain(situation, ONE, "")))) == [
+        "default/dns",
+        "default/web:http",
+    ]
+    assert list(map(str, find_concerned(situation, read_drain(situation, ONE, "web")))) == ["default/web:http"]
+    assert find_concerned(situation, read_drain(situation, f"{ONE}:9", "")) == ()
 
 
 def test_the_plan_leaves_it_out_and_status_says_why(made: Config, situation: Situation) -> None:
@@ -109,8 +112,10 @@ def test_an_explanation_names_it(made: Config, situation: Situation) -> None:
 
 def test_who_would_have_nobody_left_is_named_once_for_each_frontend(made: Config, situation: Situation) -> None:
     after = planned(made, situation.store, frozenset({read_drain(situation, ONE, "")}))
-    assert newly_unserved(situation, after) == ("default/dns would have no endpoints left for 10.96.0.11:53/tcp",)
-    assert newly_unserved(after, after) == ()
+    assert find_newly_unserved(situation, after) == (
+        "default/dns would have no endpoints left for 10.96.0.11:53/tcp",
+    )
+    assert find_newly_unserved(after, after) == ()
 
 
 def run(made: Config, *arguments: str) -> tuple[int, str]:

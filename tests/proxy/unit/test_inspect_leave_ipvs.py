@@ -8,7 +8,7 @@ from tests.fakes.values import cidr, ip, ips, port, service
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
-from vipwire.inspect.check.ipvs_facts import owned
+from vipwire.inspect.check.ipvs_facts import owned_frontends
 from vipwire.inspect.check.leave_ipvs import (
     SCHEDULERS,
     Consequence,
@@ -215,6 +215,6 @@ def test_ipsets_say_which_virtual_servers_are_services() -> None:
         SetEntry("KUBE-NODE-PORT-SCTP-HASH", IpsetEntry(ip("192.168.0.2"), 132, 30082)),
         SetEntry("KUBE-LOOP-BACK", IpsetEntry(ip("10.1.0.1"), 6, 8080)),
     ]
-    places, ports = owned(Family.IPV4, entries)
+    places, ports = owned_frontends(Family.IPV4, entries)
     assert places == {(ip("10.96.0.1"), 6, 80)}
     assert ports == {(17, 30081), (132, 30082)}

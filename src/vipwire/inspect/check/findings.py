@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.inspect.check.facts import Facts, ForeignTable
-from vipwire.inspect.command.show import coloured, plural, remedied, table
+from vipwire.inspect.command.show import add_remedy, colour_word, plural, table
 from vipwire.inspect.earlier.effects import RuleEffect
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.modes.registry import every_spec, spec_of
@@ -100,7 +100,7 @@ def _tools(facts: Facts, mode: str) -> Iterator[Finding]:
 _PURPOSES: Final = {"conntrack": "shows connection tracking"}
 
 
-def _sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
     del mode
     for path, what in (("net/ipv4/ip_forward", "IPv4"), ("net/ipv6/conf/all/forwarding", "IPv6")):
         value = facts.sysctls.get(path)
@@ -205,7 +205,7 @@ def _losses(facts: Facts) -> Iterator[Finding]:
             yield Finding("conntrack", name, Level.WARNING, f"{count} connections {meaning} since boot", remedy)
 
 
-def _others(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_others(facts: Facts, mode: str) -> Iterator[Finding]:
     if facts.tables is None:
         yield Finding("others", "nftables", Level.WARNING, "vipwire cannot read other programs' tables", _RIGHTS)
     tables = facts.tables or ()
@@ -253,18 +253,18 @@ def _proxys_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Fin
     kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
     ours = own_chains(mode, kube)
     if ours:
-        said = _listed(where, [chain for chain in kube if chain in ours])
+        said = _list_chains(where, [chain for chain in kube if chain in ours])
         yield _ok("others", "iptables", f"{said}; vipwire's {mode} mode has these names, too")
     if foreign := [chain for chain in kube if chain not in ours]:
         remedy = (
             "stop kube-proxy on this node, then `kube-proxy --cleanup`; the chains of kubelet and the "
             "network plugin stay"
         )
-        said = f"{_listed(where, foreign)}: they translate the same VIPs"
+        said = f"{_list_chains(where, foreign)}: they translate the same VIPs"
         yield Finding("others", "kube-proxy", Level.BAD, said, remedy)
 
 
-def _listed(where: str, chains: Sequence[str]) -> str:
+def _list_chains(where: str, chains: Sequence[str]) -> str:
     return f"{len(chains)} chains of a service proxy in {where}: {', '.join(chains[:3])}{', …' * (len(chains) > 3)}"
 
 
@@ -295,10 +295,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     _modes,
     _tools,
     _proxy,
-    _sysctls,
+    _check_sysctls,
     _remarks,
     _conntrack,
-    _others,
+    _check_others,
     _earlier,
 )
 
@@ -320,7 +320,7 @@ def check_document(findings: list[Finding], mode: str) -> Document:
 def check_view(document: Document, *, wide: bool) -> RenderableType:
     """Lay out findings: problems with their remedies; `wide` shows the others, too."""
     rows = [
-        [each["area"], each["what"], coloured(each["level"]), remedied(each["said"], each["remedy"])]
+        [each["area"], each["what"], colour_word(each["level"]), add_remedy(each["said"], each["remedy"])]
         for each in document["findings"]
         if wide or each["level"] != "ok" or each["area"] in ("kernel", "mode", "proxy", "conntrack")
     ]

@@ -104,7 +104,7 @@ def _sets(family: Family) -> tuple[dict[ObjectKey, Object], str]:
 
 def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[IpvsServer]:
     listed = {key: how for key, (how, _) in ipvs.services().items()}
-    places, ports = owned(family, found)
+    places, ports = owned_frontends(family, found)
     marks = {mark for key, mark in found.items() if isinstance(key, SetEntry) and mark}
     connections, draining = dict.fromkeys(listed, 0), dict.fromkeys(listed, 0)
     for row in ipvs.rows(listed):
@@ -116,7 +116,7 @@ def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object
         yield IpvsServer(key, how, ours, at_port, connections[key], draining[key])
 
 
-def owned(
+def owned_frontends(
     family: Family, found: Iterable[ObjectKey]
 ) -> tuple[frozenset[tuple[Address, int, int]], frozenset[tuple[int, int]]]:
     """Return Services' frontends from ipsets: (address, protocol, port), and node ports (protocol, port)."""
@@ -169,10 +169,10 @@ def config_map(config: Config) -> Configured | None:
     """Read kubeadm's ConfigMap from the API server; None if objects come from manifests. Raise ConfigError."""
     if config.manifests:
         return None
-    return Configured(_CONFIG_MAP_NAME, from_config_map(asyncio.run(_asked(config)), _CONFIG_MAP_NAME))
+    return Configured(_CONFIG_MAP_NAME, from_config_map(asyncio.run(_ask_config_map(config)), _CONFIG_MAP_NAME))
 
 
-async def _asked(config: Config) -> object:
+async def _ask_config_map(config: Config) -> object:
     access = api_access(config)
     try:
         async with ObjectClient(access, f"vipwire/{__version__} (linux)", timeout=_PATIENCE) as client:

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.config.configuration import Config
-from vipwire.inspect.command.show import coloured, listed, plural, remedied, table
+from vipwire.inspect.command.show import add_remedy, colour_word, listed, plural, table
 from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.ipvs import Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
@@ -235,19 +235,19 @@ def judge_leaving(leaving: Leaving) -> list[Consequence]:
     return found
 
 
-def _few(items: Sequence[str]) -> str:
+def _shorten_list(items: Sequence[str]) -> str:
     return listed(items, _SHOWN)
 
 
-def _ordered(found: Iterable[Address]) -> list[Address]:
+def _sort_addresses(found: Iterable[Address]) -> list[Address]:
     return sorted(found, key=lambda address: (len(address), address))
 
 
 def _addresses(found: Iterable[Address]) -> str:
-    return _few([format_address(each) for each in _ordered(found)])
+    return _shorten_list([format_address(each) for each in _sort_addresses(found)])
 
 
-def _answering(number: int, noun: str, names: str = "") -> str:
+def _count_answering(number: int, noun: str, names: str = "") -> str:
     return f"{plural(number, noun)}{names} answer{'s' * (number == 1)}" if number else ""
 
 
@@ -266,9 +266,9 @@ def _kernel_words(kernel: IpvsState) -> dict[str, str]:
         f"{plural(kernel.chains, 'chain')} KUBE-…",
     )
     return {
-        "cluster_ips": _answering(len(cluster_ips), "ClusterIP"),
+        "cluster_ips": _count_answering(len(cluster_ips), "ClusterIP"),
         "cluster_ips_listed": _addresses(cluster_ips),
-        "external": _answering(len(external), "external address"),
+        "external": _count_answering(len(external), "external address"),
         "external_listed": _addresses(external),
         "on_link": _addresses(on_link),
         "strict_arp": "strictARP" if strict else "",
@@ -288,19 +288,19 @@ def _server_words(leaving: Leaving) -> dict[str, str]:
         _, service = leaving.name(each)
         if service is None or _ALGORITHM not in dict(service.annotations):
             scheduled[each.how.scheduler].append(each)
-    schedulers = {name: _few(leaving.names(servers)) for name, servers in sorted(scheduled.items())}
+    schedulers = {name: _shorten_list(leaving.names(servers)) for name, servers in sorted(scheduled.items())}
     others = [f"{name} for {ports}" for name, ports in schedulers.items() if name not in SCHEDULERS]
     sticky = [each for each in ours if each.how.persistence]
     return {
         **schedulers,
-        "other_schedulers": _few(others),
-        "sticky": _few(leaving.names(sticky)),
+        "other_schedulers": _shorten_list(others),
+        "sticky": _shorten_list(leaving.names(sticky)),
         "until_gone": "and until their last connection closes, at each address separately",
-        "sticky_seconds": _few([f"{each} s" for each in sorted({each.how.persistence for each in sticky})]),
+        "sticky_seconds": _shorten_list([f"{each} s" for each in sorted({each.how.persistence for each in sticky})]),
         "connections": str(sum(each.connections for each in ours) or ""),
-        "busy": _few(leaving.names(each for each in ours if each.connections)),
+        "busy": _shorten_list(leaving.names(each for each in ours if each.connections)),
         "draining": str(sum(each.draining for each in ours) or ""),
-        "sctp": _few(leaving.names(each for each in ours if each.key.protocol == Protocol.SCTP)),
+        "sctp": _shorten_list(leaving.names(each for each in ours if each.key.protocol == Protocol.SCTP)),
     }
 
 
@@ -311,10 +311,10 @@ def _proxy_words(leaving: Leaving) -> dict[str, str]:
     inside = [each for each in others if any(each.key.address in prefix for prefix in prefixes)]
     words = {"mode": leaving.target.name, "section": leaving.target.settings.masquerading}
     for word, where, servers in (
-        ("excluded", f"in excludeCIDRs {_few(excluded)}", inside),
+        ("excluded", f"in excludeCIDRs {_shorten_list(excluded)}", inside),
         ("foreign", "in no ipset of kube-proxy", [each for each in others if each not in inside]),
     ):
-        named = f"{plural(len(servers), 'virtual server')} {where}: {_few(leaving.names(servers))}"
+        named = f"{plural(len(servers), 'virtual server')} {where}: {_shorten_list(leaving.names(servers))}"
         words[word] = named if servers else ""
     if proxy is None:
         return words
@@ -337,10 +337,12 @@ def _node_port_words(leaving: Leaving) -> dict[str, str]:
     names = leaving.names(servers)
     return {
         "node_addresses": _addresses(here),
-        "node_prefixes": ",".join(str(Prefix.host(each)) for each in _ordered(here)),
+        "node_prefixes": ",".join(str(Prefix.host(each)) for each in _sort_addresses(here)),
         "served": _addresses(served) or "none of these",
         "kept_node_ports": "node ports" if here == served else "",
-        "lost_node_ports": "" if here == served else _answering(len(names), "node port", f" ({_few(names)})"),
+        "lost_node_ports": ""
+        if here == served
+        else _count_answering(len(names), "node port", f" ({_shorten_list(names)})"),
     }
 
 
@@ -366,7 +368,7 @@ def leave_exit(document: Document) -> int:
 def leave_view(document: Document, *, wide: bool) -> RenderableType:
     """Lay out the changes and remedies; `wide` shows what stays the same, too."""
     rows = [
-        [each["area"], coloured(each["level"]), each["now"], remedied(each["then"], each["todo"])]
+        [each["area"], colour_word(each["level"]), each["now"], add_remedy(each["then"], each["todo"])]
         for each in document["changes"]
         if wide or each["level"] != _SAME
     ]

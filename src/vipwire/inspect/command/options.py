@@ -62,7 +62,7 @@ class LookCommand(click.Command):
             return super().parse_args(ctx, args)
         own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
         try:
-            flags, rest = _parted(args, own)
+            flags, rest = _split_flags(args, own)
             given = {**environment_flags(), **parse_flags(flags)}
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
@@ -109,11 +109,11 @@ def running_flags(given: Given) -> Given:
         found = parse_flags(record.flags)
         if _SOURCES & given.keys():
             found = {name: value for name, value in found.items() if name not in _SOURCES}
-        return {name: value for name, value in found.items() if _usable(name, value)}
+        return {name: value for name, value in found.items() if _is_useful(name, value)}
     return {}
 
 
-def _usable(name: str, value: Any) -> bool:
+def _is_useful(name: str, value: Any) -> bool:
     """Report whether a proxy's flag is useful here: files of a container may not exist on its node."""
     paths = value if name == "manifests" else (value,) if name == "kubeconfig" else ()
     return all(os.access(path, os.R_OK) for path in paths)
@@ -125,7 +125,7 @@ class CompareCommand(LookCommand):
     trouble = MISUSED
 
 
-def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
+def _split_flags(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
     """Split arguments into the proxy's flags and the rest. An option of the command wins over a flag of that name."""
     flags: list[str] = []
     rest: list[str] = []
@@ -141,7 +141,7 @@ def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
             raise ConfigError(f"--{flag.name} has no meaning for a command that only reads")
         flags.append(word)
         if "=" not in word and flag.kind is not ValueKind.BOOL:
-            flags.extend(_next(words))
+            flags.extend(_next_flag(words))
     return flags, rest
 
 
@@ -158,7 +158,7 @@ def _flag(word: str) -> Setting | None:
     return None if flag is not None and flag.name in ("help", "version") else flag
 
 
-def _next(words: Iterator[str]) -> list[str]:
+def _next_flag(words: Iterator[str]) -> list[str]:
     following = next(words, None)
     return [] if following is None else [following]
 
@@ -170,7 +170,7 @@ def _config(given: Any) -> Config:
     return config
 
 
-def scoped(service: str, namespace: str, *, everywhere: bool) -> str:
+def scope_services(service: str, namespace: str, *, everywhere: bool) -> str:
     """Write the requested Services as `find_services` reads them. Raise UsageError for -n beside -A or NS/NAME."""
     if namespace and everywhere:
         raise click.UsageError("-n and -A contradict each other")

@@ -84,13 +84,13 @@ def _print_names(document: Any) -> None:
 
 def write(screen: Console, view: RenderableType, *, soft_wrap: bool = False) -> None:
     """Print a view. A word wider than the screen is not broken."""
-    screen.print(view if soft_wrap else _folding(view), soft_wrap=soft_wrap, crop=False)
+    screen.print(view if soft_wrap else _fold(view), soft_wrap=soft_wrap, crop=False)
 
 
-def _folding(view: RenderableType) -> RenderableType:
+def _fold(view: RenderableType) -> RenderableType:
     """Wrap all text of a view only at blanks."""
     if isinstance(view, Group):
-        return Group(*map(_folding, view.renderables))
+        return Group(*map(_fold, view.renderables))
     return Prose(view) if isinstance(view, Text) else view
 
 
@@ -121,12 +121,12 @@ def console(width: int | None = None) -> Console:
     return made
 
 
-def coloured(word: str, by: str | None = None) -> Text:
+def colour_word(word: str, by: str | None = None) -> Text:
     """Write a word in the colour of the word, or of `by`."""
     return Text(word, style=COLOURS.get(by or word, ""))
 
 
-def remedied(said: str, remedy: str) -> Text:
+def add_remedy(said: str, remedy: str) -> Text:
     return Text.assemble(said, (f"\n→ {remedy}", "cyan")) if remedy else Text(said)
 
 

@@ -86,7 +86,9 @@ class KnownPacket(NamedTuple):
         packet = headers[0].packet
         family = family_of(packet.destination)
         addresses = _ADDRESSES[family]
-        network[addresses.start : addresses.stop] = _common([each.source + each.destination for each in headers])
+        network[addresses.start : addresses.stop] = _common_bytes(
+            [each.source + each.destination for each in headers]
+        )
         network[9 if family is Family.IPV4 else 6] = packet.protocol
         meta: dict[int, _Bytes] = {
             nft.META_L4PROTO: [packet.protocol],
@@ -95,11 +97,11 @@ class KnownPacket(NamedTuple):
         }
         if iifname and (packet.interface or packet.from_node):
             meta[nft.META_IIFNAME] = [*packet.interface.encode().ljust(16, b"\0")]
-        ports = _common([each.port.to_bytes(2) for each in headers])
+        ports = _common_bytes([each.port.to_bytes(2) for each in headers])
         return cls(network, [None, None, *ports], meta, state, mark, unmarked)
 
 
-def _common(values: Sequence[bytes]) -> _Bytes:
+def _common_bytes(values: Sequence[bytes]) -> _Bytes:
     """Return the bytes that all values have in the same place."""
     return [column[0] if len(set(column)) == 1 else None for column in zip(*values, strict=True)]
 
@@ -151,7 +153,7 @@ class _Reading:
         size = length or len(value)
         self._registers[at : at + size] = (value + [None] * size)[:size]
 
-    def _stored(self, register: memoryview, size: int) -> _Bytes:
+    def _read_register(self, register: memoryview, size: int) -> _Bytes:
         at = _place(register)
         return self._registers[at : at + size]
 
@@ -186,7 +188,7 @@ class _Reading:
             self._load(data[2], [], size)
             return
         mask, xor = (attributes(data[kind])[DATA_VALUE] for kind in (4, 5))
-        held, marked = self._stored(data[1], size), self._marks.get(_place(data[1]))
+        held, marked = self._read_register(data[1], size), self._marks.get(_place(data[1]))
         if marked == (0, 0) and self._seen.unmarked and not int.from_bytes(mask, sys.byteorder) & self._seen.mark:
             held = [0] * size
         made = [x if m == 0 else None if h is None else h & m ^ x for h, m, x in zip(held, mask, xor, strict=False)]
@@ -198,7 +200,7 @@ class _Reading:
 
     def cmp(self, data: _Attributes) -> None:
         wanted = bytes(attributes(data[3])[DATA_VALUE])
-        held, operation = self._stored(data[1], len(wanted)), number_of(data[2])
+        held, operation = self._read_register(data[1], len(wanted)), number_of(data[2])
         pairs = list(zip(held, wanted, strict=False))
         if operation in (nft.CMP_EQ, nft.CMP_NEQ):
             same = False if any(h is not None and h != w for h, w in pairs) else None if None in held else True
@@ -210,7 +212,7 @@ class _Reading:
 
     def range(self, data: _Attributes) -> None:
         first, last = (bytes(attributes(data[kind])[DATA_VALUE]) for kind in (3, 4))
-        held = self._stored(data[1], len(first))
+        held = self._read_register(data[1], len(first))
         known = bytes(h for h in held if h is not None)
         inside = None if len(known) < len(first) else first <= known <= last
         self._judge(inside if inside is None or number_of(data[2]) == 0 else not inside)

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from vipwire.inspect.command.show import coloured, endpoint_text, shown_time, table
+from vipwire.inspect.command.show import colour_word, endpoint_text, shown_time, table
 from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, seen_source
 from vipwire.inspect.explain.reasons import reasons
 from vipwire.inspect.status.document import Document, share_text
@@ -128,7 +128,7 @@ def _parts(document: Document, *, wide: bool) -> Iterator[RenderableType]:
     packet = document["packet"]
     who = " (this node)" if packet["fromThisNode"] else " (a Pod)" if packet["fromPod"] else ""
     yield Text.assemble((f"{packet['from']}{who} → {packet['to']}/{packet['protocol']}", "bold"))
-    yield Text.assemble("plan: ", coloured(document["outcome"]))
+    yield Text.assemble("plan: ", colour_word(document["outcome"]))
     for sentence in document["why"]:
         yield Prose(Text(f"  · {sentence}"), _BEHIND_THE_DOT)
     if document["endpoints"]:
@@ -182,7 +182,7 @@ def _flows(flows: list[Document]) -> Iterator[RenderableType]:
             each["endpoint"],
             each["sees"],
             f"{each['secondsLeft']} s",
-            "yes" if each["answered"] else coloured("not yet", "warning"),
+            "yes" if each["answered"] else colour_word("not yet", "warning"),
         ]
         for each in flows
     ]
@@ -216,7 +216,7 @@ class Way:
             yield self._table()
 
     def _table(self) -> RenderableType:
-        rows = [[step["object"], step["text"], step["effect"], coloured(step["state"])] for step in self._steps]
+        rows = [[step["object"], step["text"], step["effect"], colour_word(step["state"])] for step in self._steps]
         if self._planned:
             return table(_COLUMNS[:-1], [row[:-1] for row in rows])
         return table(_COLUMNS, rows)
@@ -241,7 +241,7 @@ def _lines(steps: Iterable[Step], width: int) -> Iterator[RenderableType]:
         rule = Text(" " * _RULE_INDENT + step["text"])
         effect = Text.assemble(("→ ", "dim"), (step["effect"], "dim"))
         if step["state"] != ObjectState.PLANNED.value:
-            effect.append(", ").append_text(coloured(step["state"]))
+            effect.append(", ").append_text(colour_word(step["state"]))
         if rule.cell_len + len(GAP) + effect.cell_len <= width:
             yield Prose(rule.append(GAP).append_text(effect), _FOLDED_INDENT)
         else:

@@ -17,7 +17,7 @@ from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
-from vipwire.inspect.status.usage import DrainedTarget, EjectedTarget, drained, ejected
+from vipwire.inspect.status.usage import DrainedTarget, EjectedTarget, list_drained, list_ejected
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Address, Protocol, family_of, format_address, format_endpoint, is_loopback
 from vipwire.model.service import Service, ServicePort
@@ -101,12 +101,12 @@ class Explanation:
     @cached_property
     def drained(self) -> tuple[DrainedTarget, ...]:
         """The endpoints that get no new connections because they are drained."""
-        return () if self.service is None else tuple(drained(self.situation.store, self.side, *self.service))
+        return () if self.service is None else tuple(list_drained(self.situation.store, self.side, *self.service))
 
     @cached_property
     def ejected(self) -> tuple[EjectedTarget, ...]:
         """The endpoints that are ejected because they do not answer."""
-        return () if self.service is None else tuple(ejected(self.situation.store, self.side, *self.service))
+        return () if self.service is None else tuple(list_ejected(self.situation.store, self.side, *self.service))
 
     @cached_property
     def health_checks(self) -> tuple[ServiceHealthCheck, ...]:
@@ -134,7 +134,7 @@ class Explanation:
         return self.action is not None and self.action.spread.algorithm is Algorithm.SOURCE_HASH
 
 
-def bypassed(explanation: Explanation) -> frozenset[Target]:
+def find_bypassed(explanation: Explanation) -> frozenset[Target]:
     """Return remote targets that see a remote client's address and so may answer past this node.
 
     The client drops such an untranslated answer, unless the network routes the answer through this node.
@@ -216,7 +216,7 @@ def _missing_route(explanation: Explanation) -> str:
     lost = [target for target, share in explanation.pool.items() if share and obstacle(target.address)]
     if lost:
         return f"this node has no route to {listed([format_endpoint(each.address, each.port) for each in lost])}"
-    through = explanation.pool.keys() - bypassed(explanation)
+    through = explanation.pool.keys() - find_bypassed(explanation)
     if through and not packet.from_node and (why := obstacle(packet.source)):
         return f"this node has no route back to the client {format_address(packet.source)} ({why})"
     return ""
@@ -248,12 +248,12 @@ def _other_answer(explanation: Explanation, outcome: Answered, walk: Walk) -> st
     if not _same_shares(planned, held):
         return "; ".join(_share_differences(planned, held))
     reached = outcome.masqueraded & {target.address for target in explanation.pool}
-    if walk.masqueraded != reached and not walk.relayed and not _delivered_here(explanation):
+    if walk.masqueraded != reached and not walk.relayed and not _is_delivered_here(explanation):
         return "the kernel does not masquerade for the endpoints of the plan"
     return ""
 
 
-def _delivered_here(explanation: Explanation) -> bool:
+def _is_delivered_here(explanation: Explanation) -> bool:
     """Report whether a target is this node itself; packets to it do not pass POSTROUTING."""
     return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
 

@@ -56,16 +56,16 @@ class _Named(NamedTuple):
 
 def check_destination(text: str) -> None:
     """Raise ConfigError if a destination has no allowed form, before any object is read."""
-    _parsed(text)
+    _parse_target(text)
 
 
 def read_destination(situation: Situation, text: str, family: Family | None = None) -> tuple[Address, int, Protocol]:
     """Read ADDRESS:PORT[/PROTOCOL], or SERVICE[:PORT] for a Service's first ClusterIP of a family."""
-    found = _parsed(text)
+    found = _parse_target(text)
     return _service_address(situation, found, family) if isinstance(found, _Named) else found
 
 
-def _parsed(text: str) -> tuple[Address, int, Protocol] | _Named:
+def _parse_target(text: str) -> tuple[Address, int, Protocol] | _Named:
     place, slash, word = text.rpartition("/")
     protocol = Protocol.__members__.get(word.upper()) if slash else None
     if protocol is None:
@@ -93,7 +93,7 @@ def _parsed(text: str) -> tuple[Address, int, Protocol] | _Named:
 def _service_address(situation: Situation, named: _Named, family: Family | None) -> tuple[Address, int, Protocol]:
     name, _, wanted = named.name.partition(":")
     service = _only(find_services(situation.store.services, name), name)
-    port = _port(service, wanted, named.protocol)
+    port = _find_port(service, wanted, named.protocol)
     for address in service.cluster_ips:
         if family in (None, family_of(address)):
             return address, port.port, port.protocol
@@ -106,7 +106,7 @@ def _only(services: list[Service], name: str) -> Service:
     return services[0]
 
 
-def _port(service: Service, wanted: str, protocol: Protocol | None) -> ServicePort:
+def _find_port(service: Service, wanted: str, protocol: Protocol | None) -> ServicePort:
     ports = [port for port in service.ports if protocol in (None, port.protocol)]
     if not wanted and len(ports) == 1:
         return ports[0]

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from vipwire.inspect.command.show import listed
-from vipwire.inspect.explain.explanation import Explanation, answers_checks, bypassed, health_checks
+from vipwire.inspect.explain.explanation import Explanation, answers_checks, find_bypassed, health_checks
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.usage import DrainedTarget, why_ejected
 from vipwire.model.net import Address, Protocol, family_of, format_address, format_endpoint
@@ -73,7 +73,7 @@ def _drained_words(found: Sequence[DrainedTarget]) -> Iterable[str]:
 
 
 def _choice(explanation: Explanation, action: Forward) -> str:
-    walk = _answering(explanation)
+    walk = _answering_walk(explanation)
     if len(action.pool) == 1:
         return "every new connection goes to the only endpoint"
     words = (walk.choice if walk is not None else "") or _ASKED[action.spread.algorithm]
@@ -82,7 +82,7 @@ def _choice(explanation: Explanation, action: Forward) -> str:
     return words + (", by weight" if weighted else "")
 
 
-def _answering(explanation: Explanation) -> Walk | None:
+def _answering_walk(explanation: Explanation) -> Walk | None:
     walk = explanation.walk
     return walk if walk is not None and walk.end is End.ANSWERED else None
 
@@ -113,7 +113,7 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
     if explanation.service is not None and (row := read_wishes(explanation.service[0]).eject_after):
         times = f"{row} connections in a row" if row > 1 else "a connection"
         yield f"vipwire ejects an endpoint that does not answer {times}"
-    walk = _answering(explanation)
+    walk = _answering_walk(explanation)
     if action.affinity_seconds is not None and walk is not None and walk.affinity:
         yield f"the Service has session affinity, but {walk.affinity}"
     elif action.affinity_seconds is not None:
@@ -123,7 +123,7 @@ def _answer_reasons(explanation: Explanation, outcome: Answered) -> Iterable[str
         yield "relayed: endpoints see this node's address, not the client's"
         return
     yield _masquerade_reason(explanation, action, outcome, pod=pod)
-    if bypassed(explanation):
+    if find_bypassed(explanation):
         yield (
             "endpoints on other nodes reply to this client directly: the client gets the reply only if it "
             "passes this node"

@@ -101,7 +101,7 @@ def _four(link: int, next_hop: Address, addresses: Sequence[InterfaceAddress]) -
     """Choose the interface's address in the next hop's network, else its first, else any interface's first."""
     usable = [each for each in addresses if each.scope == SCOPE_GLOBAL and not each.flags & _SECONDARY]
     here = [each for each in usable if each.link == link]
-    near = [each for each in here if _common(each.address, next_hop) >= each.prefix_length]
+    near = [each for each in here if _count_common_bits(each.address, next_hop) >= each.prefix_length]
     return next((each.address for each in (*near, *here, *usable)), None)
 
 
@@ -124,7 +124,7 @@ def _rank(candidate: InterfaceAddress, link: int, destination: Address) -> tuple
         not candidate.flags & _DEPRECATED,
         candidate.link == link,
         _label(address) == _label(destination),
-        min(_common(address, destination), candidate.prefix_length),
+        min(_count_common_bits(address, destination), candidate.prefix_length),
     )
 
 
@@ -132,6 +132,6 @@ def _label(address: Address) -> int:
     return next(label for prefix, label in _LABELS if address in prefix)
 
 
-def _common(one: Address, other: Address) -> int:
+def _count_common_bits(one: Address, other: Address) -> int:
     """Count the leading bits that both share."""
     return len(one) * 8 - (int.from_bytes(one) ^ int.from_bytes(other)).bit_length()

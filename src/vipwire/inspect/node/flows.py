@@ -107,9 +107,9 @@ class FlowEvents:
         while deadline is None or time.monotonic() < deadline:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if select.select([self._socket], [], [], left)[0]:
-                yield from self._pending(time.time())
+                yield from self._read_pending(time.time())
 
-    def _pending(self, now: float) -> Iterator[FlowNotification]:
+    def _read_pending(self, now: float) -> Iterator[FlowNotification]:
         try:
             for message in self._socket.pending():
                 with suppress(DecodeError):  # a protocol without ports, or a family other than IPv4 and IPv6
@@ -121,7 +121,7 @@ class FlowEvents:
             yield FlowNotification(now, None, lost=True)
 
 
-def tracked() -> Iterator[Flow]:
+def list_tracked() -> Iterator[Flow]:
     """Yield every tracked connection of both families. A few may be missing if the table changes meanwhile."""
     with FlowTable() as table:
         for family in Family:

@@ -53,19 +53,21 @@ def _candidates(side: FamilyView, plan: ServicePlan, own: frozenset[Address]) ->
     dealt = [[_weights(side, each, own, local=local) for local in (False, True)] for each in plan.frontends]
     for factor in range(1, STEPS + 1):
         pairs = zip(plan.frontends, dealt, strict=True)
-        yield replace(plan, frontends=tuple(_reweighed(each, far, near, factor) for each, (far, near) in pairs))
+        yield replace(
+            plan, frontends=tuple(_reweigh_frontend(each, far, near, factor) for each, (far, near) in pairs)
+        )
 
 
-def _reweighed(frontend: Frontend, far: Weights, near: Weights, factor: int) -> Frontend:
+def _reweigh_frontend(frontend: Frontend, far: Weights, near: Weights, factor: int) -> Frontend:
     action, short = frontend.action, frontend.short_circuit
     return replace(
         frontend,
-        action=_weighed(action, far, factor) if isinstance(action, Forward) else action,
-        short_circuit=_weighed(short, near, factor) if short is not None else None,
+        action=_reweigh(action, far, factor) if isinstance(action, Forward) else action,
+        short_circuit=_reweigh(short, near, factor) if short is not None else None,
     )
 
 
-def _weighed(forward: Forward, weights: Weights, factor: int) -> Forward:
+def _reweigh(forward: Forward, weights: Weights, factor: int) -> Forward:
     found = tuple(weights.get((target.address, target.port), 0) * factor for target in forward.pool)
     if not all(found):
         return forward
@@ -83,12 +85,12 @@ def _weights(side: FamilyView, frontend: Frontend, own: frozenset[Address], *, l
     shares = side.explainer.walk(side.observed, side.wanted, packet, own).shares or {}
     dealt = {target: share for target, share in shares.items() if target is not None}
     if forward.spread.algorithm is Algorithm.MAGLEV:
-        return _rounded(forward, dealt)
+        return _find_steps(forward, dealt)
     whole = lcm(*(share.denominator for share in dealt.values())) if dealt else 1
     return {target: int(share * whole) for target, share in dealt.items()}
 
 
-def _rounded(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction]) -> Weights:
+def _find_steps(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction]) -> Weights:
     """Find the slow-start steps of the shares in a table, which are rounded; one endpoint is fully grown."""
     full = zip(forward.pool, forward.weights, strict=True)
     known = {(target.address, target.port): weight for target, weight in full}

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError, VipwireError
 from vipwire.inspect.command.show import endpoint_text, service_text
-from vipwire.inspect.node.flows import FlowEvents, Frontends, tracked
+from vipwire.inspect.node.flows import FlowEvents, Frontends, list_tracked
 from vipwire.inspect.node.silence import OBJECTS, Silences
 from vipwire.inspect.node.situation import Kernel, Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source
@@ -158,10 +158,10 @@ class Look:
         document["problems"] = problem_documents(situation)[:MOST_PROBLEMS]
         document["services"] = len(situation.store.services)
         document["looked"] = self._looked
-        document["announced"] = self._announced(document["proxy"]["state"])
+        document["announced"] = self._read_announced(document["proxy"]["state"])
         return document
 
-    def _announced(self, state: str) -> Document:
+    def _read_announced(self, state: str) -> Document:
         if state != ProxyState.RUNNING.value:
             return {}
         found = read_announced(announced_file(self._config.state_dir))
@@ -233,7 +233,7 @@ class LiveRates:
     def document(self, read: Callable[[], Counts]) -> Document:
         flows = []
         with suppress(VipwireError, OSError):
-            flows = list(tracked()) if not self.obstacle else []
+            flows = list(list_tracked()) if not self.obstacle else []
         counts = read()
         with self._lock:
             now = time.time()
@@ -251,11 +251,11 @@ def row_of(service: Document) -> Document:
         "name": service_text(service),
         "type": service["type"],
         "at": list(dict.fromkeys(_place(each) for port in service["ports"] for each in port["frontends"])),
-        "endpoints": _many(endpoints),
-        "used": _many(each for each in endpoints if each["forPolicies"]),
-        "drained": _many(each for each in endpoints if is_drained(each)),
-        "ejected": _many(each for each in endpoints if "ejectedUntil" in each),
-        "refused": _refused(service),
+        "endpoints": _count_pods(endpoints),
+        "used": _count_pods(each for each in endpoints if each["forPolicies"]),
+        "drained": _count_pods(each for each in endpoints if is_drained(each)),
+        "ejected": _count_pods(each for each in endpoints if "ejectedUntil" in each),
+        "refused": _why_refused(service),
         "state": worst,
         "to": sorted({endpoint_text(each) for each in endpoints})[:MOST_ENDPOINTS],
     }
@@ -267,7 +267,7 @@ def _place(frontend: Document) -> str:
     return f"{endpoint_text(frontend)}/{frontend['protocol']}"
 
 
-def _many(endpoints: Iterable[Document]) -> int:
+def _count_pods(endpoints: Iterable[Document]) -> int:
     """Count Pods: one Pod has an address of each family and may serve several ports."""
     addresses: dict[str, set[str]] = {}
     for each in endpoints:
@@ -279,7 +279,7 @@ def is_drained(usage: dict[str, Any]) -> bool:
     return str(usage["why"]).startswith("drained")
 
 
-def _refused(service: Document) -> str:
+def _why_refused(service: Document) -> str:
     """Return why new connections to a Service's first frontend fail; "" if they succeed."""
     for port in service["ports"]:
         for frontend in port["frontends"]:

@@ -89,7 +89,7 @@ def _explain(situation: Situation, asked: Asked) -> Document:
     if mode and mode != situation.config.proxy_mode:
         if mode not in mode_names():
             raise ConfigError(f"{mode!r} is not a mode; allowed: {', '.join(mode_names())}")
-        return _supposed(situation, packet, mode)
+        return _explain_in_mode(situation, packet, mode)
     earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
     found = explain(situation, packet, source_towards, obstacle_towards, earlier)
     if found is None:
@@ -97,7 +97,7 @@ def _explain(situation: Situation, asked: Asked) -> Document:
     return explain_document(found)
 
 
-def _supposed(situation: Situation, packet: Packet, mode: str) -> Document:
+def _explain_in_mode(situation: Situation, packet: Packet, mode: str) -> Document:
     """Explain a packet in a mode that does not run here, from the objects which that mode would write."""
     config = replace(situation.config, mode=mode, explicit=situation.config.explicit | {"mode"})
     try:

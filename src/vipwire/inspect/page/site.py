@@ -39,7 +39,7 @@ class PageSite:
 
     def __init__(self, gate: AccessControl, board: Board, look: Look) -> None:
         self._gate, self._board, self._look = gate, board, look
-        self._files = {path: _file(name) for path, name in _served().items()}
+        self._files = {path: _file(name) for path, name in _read_files().items()}
         self._readers = self._asking = 0
 
     async def __call__(self, request: Request) -> Reply | Stream:
@@ -47,7 +47,7 @@ class PageSite:
         if refused is not None:
             return self._turned_away(request, refused)
         if self._gate.has_token_in_query(request):
-            return self._entered()
+            return self._enter()
         if request.path == "/api/events":
             return self._stream()
         if request.path.startswith("/api/"):
@@ -58,12 +58,12 @@ class PageSite:
         """Answer a refused request. Without the token: accept one in the query, or send the page that asks for it."""
         lacks_token = refused.status == HTTPStatus.UNAUTHORIZED
         if lacks_token and self._gate.has_token_in_query(request):
-            return self._entered()
+            return self._enter()
         if lacks_token and request.path in _OPEN:
             return self._files[_OPEN[request.path]]
         return Reply(refused.body, refused.status, {**refused.headers, **SAFE})
 
-    def _entered(self) -> Reply:
+    def _enter(self) -> Reply:
         cookie = f"{COOKIE}={self._gate.token}; HttpOnly; SameSite=Strict; Path=/"
         return Reply(b"", HTTPStatus.SEE_OTHER, {**SAFE, "Location": "/", "Set-Cookie": cookie})
 
@@ -124,7 +124,7 @@ _OPEN: Final = {"/": "/enter", "/page.css": "/page.css"}
 """The files that vipwire shows to browsers without the token, by the path asked for."""
 
 
-def _served() -> dict[str, str]:
+def _read_files() -> dict[str, str]:
     scripts = {f"/{name}.js": f"{name}.js" for name in _SCRIPTS}
     return {"/": "index.html", "/enter": "enter.html", "/page.css": "page.css", "/mark.svg": "mark.svg", **scripts}
 

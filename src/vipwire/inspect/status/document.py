@@ -177,7 +177,7 @@ def _frontend_document(side: FamilyView, frontend: Frontend) -> Document:
         "protocol": key.protocol.label,
         **_action_document(frontend),
     }
-    if places := _listening(side.mode, frontend):
+    if places := _list_sockets(side.mode, frontend):
         document["listening"] = places
     if frontend.short_circuit is not None:
         document["fromThisNode"] = _forward_document(frontend.short_circuit)
@@ -186,7 +186,7 @@ def _frontend_document(side: FamilyView, frontend: Frontend) -> Document:
     return document
 
 
-def _listening(mode: object, frontend: Frontend) -> list[str]:
+def _list_sockets(mode: object, frontend: Frontend) -> list[str]:
     return list(mode.listens_at(frontend)) if isinstance(mode, Listens) else []
 
 
@@ -329,13 +329,13 @@ def proxy_document(config: Config) -> Document:
     state, record = read_record(config.state_dir)
     document: Document = {"state": state.value}
     if record is not None:
-        document |= _described(record, config)
+        document |= _describe_record(record, config)
     if record is not None and state is not ProxyState.RUNNING:  # a running proxy changes it every 30 s
         document["seen"] = shown_time(record.seen)
     return document
 
 
-def _described(record: ProxyRecord, config: Config) -> Document:
+def _describe_record(record: ProxyRecord, config: Config) -> Document:
     looked = set(explicit_flags(config))
     other = [flag for flag in record.flags if flag not in looked and not flag.startswith("--proxy-mode=")]
     if record.mode != config.proxy_mode:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from vipwire.inspect.command.show import (
     ago,
-    coloured,
+    colour_word,
     endpoint_text,
     plural,
     port_text,
@@ -31,9 +31,9 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
         parts.append(Text("There are no Services with a ClusterIP."))
     if details:
         parts.extend(_details(document))
-    parts.extend(_ejected(document))
+    parts.extend(_show_ejected(document))
     if document["refusals"] and (wide or details):
-        parts.extend((Text("\nRefused", style="bold"), _refused(document)))
+        parts.extend((Text("\nRefused", style="bold"), _show_refused(document)))
     elif any(each["packets"] for each in document["refusals"]):
         parts.append(Text(f"\nrefused: {_refused_words(document)}", style="yellow"))
     for problem in document["problems"]:
@@ -42,7 +42,7 @@ def status_view(document: Document, *, wide: bool, details: bool) -> RenderableT
     return Group(*parts)
 
 
-def _ejected(document: Document) -> Iterator[Text]:
+def _show_ejected(document: Document) -> Iterator[Text]:
     for service in document["services"]:
         for port in service["ports"]:
             for usage in (each for each in port["endpoints"] if "ejectedUntil" in each):
@@ -56,7 +56,7 @@ def _head(document: Document) -> Text:
         text.append("\n").append_text(proxy_text(document["proxy"]))
     for family in document["families"]:
         text.append(f"\n{family['family']}: ", style="dim")
-        text.append(coloured(family["state"]))
+        text.append(colour_word(family["state"]))
         text.append(_family_words(family))
     for each in document.get("standing", ()):
         text.append(f"\n{each['what']}: ", style="dim")
@@ -99,7 +99,7 @@ def _services(document: Document) -> RenderableType:
         last: list[str | Text] = [", ".join(policy_words(service)), _kernel(service)]
         if not service["ports"]:
             name = service_text(service)
-            rows.append([name, service["type"], "-", coloured("no usable port", "warning"), "-", "-", *last])
+            rows.append([name, service["type"], "-", colour_word("no usable port", "warning"), "-", "-", *last])
         for port in service["ports"]:
             ends = [port_text(service, port), service["type"], _addresses(port), *_numbers(port)]
             rows.append([*ends, *last])
@@ -118,7 +118,7 @@ def _numbers(port: Document) -> list[str | Text]:
     used = [each for each in port["endpoints"] if each["forPolicies"]]
     number = f"{people(used)}/{people(port['endpoints'])}"
     if first is not None and first["action"] != "forward":
-        return [coloured(f"{number} {first['action']}", first["action"]), "-", connections]
+        return [colour_word(f"{number} {first['action']}", first["action"]), "-", connections]
     return [number, str(people(each for each in used if each["local"])), connections]
 
 
@@ -137,7 +137,7 @@ def _services_in_full(document: Document) -> RenderableType:
         annotations = _column([f"{k}={v}" for k, v in service["annotations"].items()])
         if not service["ports"]:
             name, nothing = service_text(service), ["-", "-", "-"]
-            unusable = coloured("no usable port", "warning")
+            unusable = colour_word("no usable port", "warning")
             rows.append([name, service["type"], unusable, *nothing, *last, "-", "-", annotations])
         for port in service["ports"]:
             nodes = sorted({each["node"] or "-" for each in port["endpoints"]})
@@ -165,12 +165,12 @@ def _column(items: Sequence[str]) -> str:
 
 def _place(frontend: Document) -> str:
     if frontend["address"] is None:
-        return f"node port {frontend['port']}/{frontend['protocol']} {frontend['family']}{_listening(frontend)}"
+        return f"node port {frontend['port']}/{frontend['protocol']} {frontend['family']}{_show_sockets(frontend)}"
     kind = "" if frontend["kind"] == "cluster IP" else f" ({frontend['kind']})"
-    return f"{endpoint_text(frontend)}/{frontend['protocol']}{kind}{_listening(frontend)}"
+    return f"{endpoint_text(frontend)}/{frontend['protocol']}{kind}{_show_sockets(frontend)}"
 
 
-def _listening(frontend: Document) -> str:
+def _show_sockets(frontend: Document) -> str:
     """Show the sockets where clients connect, in a mode that listens and has no rules."""
     return f" at {', '.join(frontend['listening'])}" if frontend.get("listening") else ""
 
@@ -191,11 +191,11 @@ def _refused_words(document: Document) -> str:
     return ", ".join(f"{plural(number, 'packet')} by {reason}" for reason, number in totals.items() if number)
 
 
-def _refused(document: Document) -> RenderableType:
+def _show_refused(document: Document) -> RenderableType:
     rows = [
         [
             each["reason"],
-            coloured(each["action"]),
+            colour_word(each["action"]),
             f"{each['service']}:{each['port']}" if each["port"] else each["service"] or "-",
             str(each["packets"]),
         ]
@@ -246,7 +246,7 @@ def _kernel(service: Document) -> Text:
     for family, said, state in words:
         text.append("\n" if text else "")
         text.append(f"{family} " if family else "")
-        text.append(coloured(said, state))
+        text.append(colour_word(said, state))
     for lost in service["lost"]:
         text.append(f"\nlost {lost['frontend']} to {lost['to']}", style="yellow")
     return text or Text("-")
@@ -282,7 +282,7 @@ def _details(document: Document) -> Iterator[RenderableType]:
             yield Text(f"\nhealth check on node port {check['port']}: {here}")
 
 
-def _given(usage: dict[str, Any]) -> str:
+def _show_usage(usage: dict[str, Any]) -> str:
     """Write an endpoint's connections, total and open, as far as the mode counts them."""
     counts, now = usage["counts"], usage["open"]
     number = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
@@ -297,8 +297,8 @@ def _usage(usage: dict[str, Any], share: str) -> list[str | Text]:
         (usage["node"] or "-") + (" (here)" if usage["local"] else ""),
         share,
         ", ".join(conditions) or "not ready",
-        coloured(used or "none", "ok" if used else "warning"),
-        _given(usage),
+        colour_word(used or "none", "ok" if used else "warning"),
+        _show_usage(usage),
         _traffic(usage["counts"]),
         usage["why"],
     ]
@@ -310,15 +310,15 @@ def proxy_text(document: Document, now: float | None = None) -> Text:
     text = Text("proxy: ", style="dim")
     state = document["state"]
     if state == ProxyState.NONE.value:
-        text.append_text(coloured("none runs here", "warning"))
+        text.append_text(colour_word("none runs here", "warning"))
         return text.append(f"; {_NOBODY}")
     if state == ProxyState.RUNNING.value:
-        text.append_text(coloured("runs", "ok"))
-        synced = "".join(_synced(document, now))
+        text.append_text(colour_word("runs", "ok"))
+        synced = "".join(_show_sync(document, now))
         text.append(f" since {document['started']} (pid {document['pid']}, vipwire {document['version']}){synced}")
     else:
         word = "ended" if state == ProxyState.ENDED.value else "was killed or has crashed"
-        text.append_text(coloured(word, "bad"))
+        text.append_text(colour_word(word, "bad"))
         when = document["ended"] or document["seen"]
         reason = f" ({document['reason']})" if document["reason"] else ""
         last = "" if state == ProxyState.ENDED.value else ", last seen"
@@ -331,6 +331,6 @@ def proxy_text(document: Document, now: float | None = None) -> Text:
     return text
 
 
-def _synced(document: Document, now: float) -> Iterator[str]:
+def _show_sync(document: Document, now: float) -> Iterator[str]:
     for family, when in document["lastSync"].items():
         yield f"; {family} synced {ago(when, now)}" if when else f"; {family} not yet synced"

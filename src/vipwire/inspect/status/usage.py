@@ -43,7 +43,7 @@ def _endpoints_of(store: Store, side: FamilyView, service: Service, port: Servic
     return _PortEndpoints(found, taken, pools, until)
 
 
-def drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
+def list_drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
     """Return a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
     found, taken, *_ = _endpoints_of(store, side, service, port)
     return [DrainedTarget(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
@@ -62,7 +62,7 @@ class EjectedTarget(NamedTuple):
     spared: bool
 
 
-def ejected(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[EjectedTarget]:
+def list_ejected(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[EjectedTarget]:
     found, _, pools, until = _endpoints_of(store, side, service, port)
     used = {*pools.cluster, *pools.local}
     return [

@@ -17,7 +17,7 @@ from vipwire.inspect.node.source import node_name
 from vipwire.inspect.sysdump.facts import machine_parts, situation_parts
 from vipwire.inspect.sysdump.objects import object_files
 from vipwire.inspect.sysdump.redact import redact_text
-from vipwire.inspect.sysdump.secrets_here import secrets_here
+from vipwire.inspect.sysdump.secrets_here import find_secrets
 from vipwire.terminal.output import note, say
 
 _DATA_DIRS = (Path("/var/lib/vipwire"),)
@@ -44,7 +44,7 @@ def sysdump(config: Config, output: Path | None) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise VipwireError(f"{path}: cannot be written: {error.strerror}") from error
-    known, errors = secrets_here(config, _DATA_DIRS), list[str]()
+    known, errors = find_secrets(config, _DATA_DIRS), list[str]()
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in _files(config, errors):
             _add(archive, f"{folder}/{name}", redact_text(text, known))

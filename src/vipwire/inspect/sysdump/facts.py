@@ -95,10 +95,10 @@ def _check(config: Config) -> str:
 def _kernel() -> str:
     tracking = Path("/proc/sys/net/netfilter").glob("nf_conntrack_*")
     names = [*_SYSCTLS, *(f"net/netfilter/{each.name}" for each in sorted(tracking))]
-    return "\n".join(f"{name} = {_setting(name)}" for name in names) + "\n\n" + _file(Path("/proc/modules"))
+    return "\n".join(f"{name} = {_read_setting(name)}" for name in names) + "\n\n" + _file(Path("/proc/modules"))
 
 
-def _setting(name: str) -> str:
+def _read_setting(name: str) -> str:
     try:
         return _file(Path("/proc/sys") / name).strip()
     except OSError as error:

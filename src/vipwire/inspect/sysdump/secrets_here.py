@@ -15,11 +15,11 @@ _HELD: Final = ("token", "password", "client-key-data")
 _MOST: Final = 1 << 20
 
 
-def secrets_here(config: Config, data_dirs: tuple[Path, ...]) -> frozenset[str]:
-    return frozenset(each.strip() for each in _found(config, data_dirs) if each.strip())
+def find_secrets(config: Config, data_dirs: tuple[Path, ...]) -> frozenset[str]:
+    return frozenset(each.strip() for each in _find_secrets(config, data_dirs) if each.strip())
 
 
-def _found(config: Config, data_dirs: tuple[Path, ...]) -> Iterator[str]:
+def _find_secrets(config: Config, data_dirs: tuple[Path, ...]) -> Iterator[str]:
     for name, value in os.environ.items():
         if any(word in name.upper() for word in _NAMES):
             yield value
