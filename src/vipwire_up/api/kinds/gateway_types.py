@@ -34,10 +34,15 @@ RouteNamespaces | Namespaces from which routes may attach.
 ListenerNamespaces | Namespaces from which ListenerSets may attach.
   from string default=None one=All,Selector,Same,None | Set of namespaces: All, Selector, Same or None.
   selector LabelSelector | Labels of the namespaces, if from is Selector.
+StatusCondition < Condition | One aspect of an object's state.
+  type string required max=316 like=qualified | Type of the condition.
+  observedGeneration int64 range=0..9223372036854775807 | metadata.generation that the controller saw.
+  reason string required max=1024 like=reason | Reason for the status, in one word.
+  message string required max=32768 | Explanation for people.
 RouteParentStatus | State of a route at one parent, according to one controller.
   parentRef ParentReference required | The parent, as spec.parentRefs names it.
   controllerName string required max=253 like=controller | Name of the controller that wrote this status.
-  conditions []Condition required key=type items=1..8 | Conditions of the route at this parent.
+  conditions []StatusCondition required key=type items=1..8 | Conditions of the route at this parent.
 RouteStatus | Observed state of a route.
   parents []RouteParentStatus required atomic items=0..32 | State of the route at each parent.
 BackendObjectReference | Reference to a backend.
@@ -218,7 +223,7 @@ GatewayClassSpec | Desired state of a GatewayClass.
   parametersRef ObjectReference | Object with parameters for the controller.
   description string max=64 | Description of the class.
 GatewayClassStatus | Observed state of a GatewayClass.
-  conditions []Condition key=type items=0..8 | Conditions of the GatewayClass.
+  conditions []StatusCondition key=type items=0..8 | Conditions of the GatewayClass.
   supportedFeatures []SupportedFeature key=name items=0..64 | Features that the controller supports.
 SupportedFeature | A feature of the Gateway API.
   name string required | Name of the feature.
@@ -280,13 +285,13 @@ GatewayStatusAddress | An address of a Gateway.
 GatewayStatus | Observed state of a Gateway.
   addresses []GatewayStatusAddress atomic items=0..16 | Addresses at which clients reach the Gateway.
   attachedListenerSets int32 | Number of attached ListenerSets.
-  conditions []Condition key=type items=0..8 | Conditions of the Gateway.
+  conditions []StatusCondition key=type items=0..8 | Conditions of the Gateway.
   listeners []ListenerStatus key=name items=0..64 | State of each listener.
 ListenerStatus | Observed state of a listener.
   name string required max=253 like=subdomain | Name of the listener.
   supportedKinds []RouteGroupKind atomic items=0..8 | Kinds of routes that the listener supports.
   attachedRoutes int32 required | Number of attached routes.
-  conditions []Condition required key=type items=0..8 | Conditions of the listener.
+  conditions []StatusCondition required key=type items=0..8 | Conditions of the listener.
 kind ListenerSet | Additional listeners of a Gateway.
   spec ListenerSetSpec required | Desired state of the ListenerSet.
   status ListenerSetStatus | Observed state of the ListenerSet.
@@ -294,7 +299,7 @@ ListenerSetSpec | Desired state of a ListenerSet.
   parentRef ParentGatewayReference required | Gateway that gets the listeners.
   listeners []Listener required key=name items=1..64 | Listeners of the ListenerSet.
 ListenerSetStatus | Observed state of a ListenerSet.
-  conditions []Condition key=type items=0..8 | Conditions of the ListenerSet.
+  conditions []StatusCondition key=type items=0..8 | Conditions of the ListenerSet.
   listeners []ListenerStatus key=name items=0..64 | State of each listener.
 kind ReferenceGrant | Permission to refer to objects in this namespace from other namespaces.
   spec ReferenceGrantSpec | Desired state of the ReferenceGrant.
@@ -330,7 +335,7 @@ SubjectAltName | A subject alternative name of a certificate.
 PolicyAncestorStatus | State of a policy at one ancestor, according to one controller.
   ancestorRef ParentReference required | The ancestor, usually a Gateway.
   controllerName string required max=253 like=controller | Name of the controller that wrote this status.
-  conditions []Condition required key=type items=1..8 | Conditions of the policy at this ancestor.
+  conditions []StatusCondition required key=type items=1..8 | Conditions of the policy at this ancestor.
 PolicyStatus | Observed state of a policy.
   ancestors []PolicyAncestorStatus required atomic items=0..16 | State of the policy at each ancestor.
 """

@@ -46,12 +46,12 @@ LabelSelector | A selector of objects by their labels. An empty selector matches
   matchLabels {}string #1 | Labels that must be equal.
   matchExpressions []LabelSelectorRequirement #2 atomic | Conditions, all of which must be true.
 Condition | One aspect of an object's state.
-  type string #1 required max=316 like=qualified | Type of the condition.
+  type string #1 required max=316 | Type of the condition.
   status string #2 required one=True,False,Unknown | Status of the condition: True, False or Unknown.
-  observedGeneration int64 #3 range=0..9223372036854775807 | metadata.generation that the controller saw.
+  observedGeneration int64 #3 | metadata.generation that the controller saw.
   lastTransitionTime time #4 required | Time of the last change of status.
-  reason string #5 required max=1024 like=reason | Reason for the status, in one word.
-  message string #6 required max=32768 | Explanation for people.
+  reason string #5 required | Reason for the status, in one word.
+  message string #6 required | Explanation for people.
 Preconditions | Conditions that must be true for a deletion.
   resourceVersion string #2 | Resource version of the object.
   uid string #1 | UID of the object.

@@ -56,7 +56,7 @@ class RangeWriter(PortWriter):
         if left and frontend.kind is not FrontendKind.CLUSTER_IP:
             yield Key(ENTRY, FILTER, names.RANGES, code), left
 
-    def _match_range(self, frontend: Frontend, note: str, *matches: str) -> str:
+    def _match_frontend(self, frontend: Frontend, note: str, *matches: str) -> str:
         wide = self._range.key
         return match_service_port(
             wide.protocol, ports(wide.first, wide.last), note, *matches, address=frontend.key.address
