@@ -163,7 +163,7 @@ def test_a_machine_that_has_joined_uses_the_flags_or_refuses_them(tmp_path: Path
             assert (done.returncode, why in done.stderr) == (status, True), (words, done.stderr)
         said = served(folder, f"https://localhost:{port}", "--token", token, "--ca-hash", pinned)
         assert "this machine is already Node n2: ignoring the token" in said
-        assert f"leads to https://localhost:{port}, " in said
+        assert f"forwards to https://localhost:{port}, " in said
         assert f"https://localhost:{port}" in served(folder)  # it is kept
     assert "Connection refused" in served(folder, until="no known API server answers")
 
