@@ -149,7 +149,7 @@ async def test_a_router_hears_of_a_gateway_while_haproxy_listens(folder: Path) -
 def test_a_word_that_is_no_kind_is_told_and_the_flags_count() -> None:
     read = service("LoadBalancer, all")
     assert read.object.kinds is None
-    assert "'all' is none of ClusterIP, ExternalIP, LoadBalancer, none" in str(read.problems[0])
+    assert "'all' must be one of ClusterIP, ExternalIP, LoadBalancer, none" in str(read.problems[0])
     assert service(type="ExternalName", clusterIPs=[], externalIPs=[]).object is None
 
 

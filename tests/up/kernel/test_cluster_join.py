@@ -108,7 +108,7 @@ def test_it_joins_serves_is_lost_comes_back_and_leaves(cluster: Cluster, tmp_pat
     left = machine.vipwire("leave", "--data-dir", str(machine.folder))
     assert (left.returncode, left.stdout.splitlines()[-1:]) == (0, ["Node node-2 has left"]), left.stderr
     assert machine.process
-    assert machine.process.end(PATIENCE) == 0
+    assert machine.process.end(PATIENCE, signal.SIGCONT) == 0, "leave has ended it"
     assert nodes(cluster) == {"node-1": "True"}
     until(lambda: holder(cluster), "node-1")
     assert cluster.lab.run("node-2", ["nft", "list", "tables"]).stdout == ""
