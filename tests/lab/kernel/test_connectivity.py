@@ -96,7 +96,19 @@ def test_all_passes_and_nothing_is_left(stage: Stage) -> None:
     assert stage.left() == before
 
 
+def stop_repairs(stage: Stage) -> None:
+    """Make a change so large that the proxy no longer listens to the kernel: it checks the rules each period only."""
+    assert stage.up.process
+    since = stage.up.process.mark()
+    marks = ", ".join(map(str, range(40_000)))
+    script = f"add table ip large; add set ip large marks {{ type mark; }}; add element ip large marks {{ {marks} }}"
+    stage.lab.run(NODE, ["nft", "-f", "-"], input=script)
+    stage.up.process.until(lambda lines: any("made a very large change" in line for line in lines), PATIENCE, since)
+    stage.nft("delete", "table", "ip", "large")
+
+
 def without_an_element(stage: Stage, namespace: str) -> None:
+    stop_repairs(stage)
     listed = stage.nft("list", "map", "ip", "vipwire", "service-ips")
     (element,) = re.findall(rf'([\d.]+ \. tcp \. 80) comment "{namespace}/cluster-ip:tcp"', listed)
     stage.nft("delete", "element", "ip", "vipwire", "service-ips", f"{{ {element} }}")

@@ -162,7 +162,7 @@ def test_the_table_fits_a_terminal(width: int) -> None:
     assert max(map(len, lines)) <= width
     assert any("answered by 1 Pod, 1 refused" in line for line in lines)
     assert any("+20 µs" in line for line in lines)
-    assert any(line.startswith("ipvs does not run here:") for line in lines)
+    assert any(line.startswith("ipvs cannot run here:") for line in lines)
 
 
 @pytest.mark.parametrize(("more", "said"), [(20.0, "+20 µs"), (-13.0, "nothing"), (0.4, "nothing")])

@@ -73,7 +73,7 @@ def test_a_guest_that_nobody_waits_for_is_ended(kind: guest_kernel.GuestKernel) 
 
     thread = threading.Thread(target=give_up, daemon=True)
     thread.start()
-    with pytest.raises(LabError, match="was given up; its console said"):
+    with pytest.raises(LabError, match="was stopped; its console said"):
         guest_kernel.run(["sh", "-c", "echo here; exec sleep 3000"], guest, stdout=out, stderr=io.BytesIO())
 
 

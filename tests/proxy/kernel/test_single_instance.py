@@ -234,8 +234,8 @@ def test_a_name_is_given_back_and_tells_of_its_holder() -> None:
 
 def test_a_holder_that_hangs_is_named_by_the_kernel() -> None:
     code = (
-        "import os, signal; from vipwire.process_lifecycle.single_instance import claimed; "
-        "claim = claimed(('vipwire-test',), 'a test'); claim.__enter__(); print(flush=True); "
+        "import os, signal; from vipwire.process_lifecycle.single_instance import claim_names; "
+        "claim = claim_names(('vipwire-test',), 'a test'); claim.__enter__(); print(flush=True); "
         "os.kill(os.getpid(), signal.SIGSTOP)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
@@ -252,10 +252,10 @@ def test_a_holder_that_hangs_is_named_by_the_kernel() -> None:
 
 
 AS_STRANGER = """import os
-from vipwire.process_lifecycle.single_instance import claimed
+from vipwire.process_lifecycle.single_instance import claim_names
 os.setgid(65534); os.setuid(65534)
 try:
-    claimed(("vipwire-test",), "another", ready=lambda: None).__enter__()
+    claim_names(("vipwire-test",), "another", ready=lambda: None).__enter__()
 except Exception as error:
     print(error)
 """
@@ -359,8 +359,8 @@ def test_the_files_of_processes_that_were_killed_are_removed(tmp_path: Path, mon
 
 def test_two_that_start_in_the_same_moment_are_never_both_first() -> None:
     def start(_: int) -> bool:
-        code = "from vipwire.process_lifecycle.single_instance import claimed\n"
-        code += "with claimed(('vipwire-test',), 'a test'): print(flush=True); input()"
+        code = "from vipwire.process_lifecycle.single_instance import claim_names\n"
+        code += "with claim_names(('vipwire-test',), 'a test'): print(flush=True); input()"
         process = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=subprocess.DEVNULL)
         started.append(process)
         assert process.stdout is not None

@@ -163,5 +163,5 @@ def test_an_interface_that_another_one_has_replaced_is_begun_anew_with() -> None
                 run("ip link add near type veth peer name other")
                 await asyncio.Event().wait()
 
-    with neighbour(), pytest.raises(VipwireError, match="interface near was replaced"):
+    with neighbour(), pytest.raises(VipwireError, match="a new interface has the name near"):
         asyncio.run(scenario())
