@@ -190,7 +190,7 @@ STAGES: Final = (
         ("docs/deploy.md", "docs/commands.md", "docs/packet-path.md", "docs/modes/nftables.md"),
         "vipwire lab up --proxy-mode nftables && cp -r /run/vipwire-lab/demo/services /etc/vipwire/\n"
         "export VIPWIRE_FLAGS=--state-dir=/run/vipwire-lab/demo/state",
-        serving=("vipwire view", "nft insert rule"),
+        serving=("vipwire view", "nft 'add table ip trace"),
         inside="vipwire-demo-node-1",
         fails=("vipwire drain 10.244.2.12", "vipwire proxy --proxy-mode=iptables"),
         waited_for=_LOOKS,
