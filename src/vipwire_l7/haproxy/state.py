@@ -158,7 +158,13 @@ class _Comparison:
         if not self._reasons:
             return Change(commands, (), Delta(), self._before, now, names)
         pools = frozenset(self._missing | self._outgrown | (gone & delta.pools))
-        hosts = {site: pair for site, pair in delta.hosts.items() if site in waiting}
+        # Entries of expressions and of the default backend name no host: "" stands for every host of their frontend.
+        unnamed = "" in waiting
+        hosts = {
+            site: pair
+            for site, pair in delta.hosts.items()
+            if site in waiting or (unnamed and not split_site(site)[1])
+        }
         late = delta.certificates if certificates else delta.certificates & gone
         rest = Delta(hosts, pools, late, delta.whole)
         outgrown = frozenset(self._outgrown)

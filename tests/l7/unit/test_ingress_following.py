@@ -61,10 +61,14 @@ def service_of(text: str, port: int = 80, weights: str = "", external: str = "")
 
 
 def ingress_of(
-    text: str, service: str, *, address: str = "", login: str = "", class_name: str = "vipwire"
+    text: str, service: str, *, address: str = "", login: str = "", class_name: str = "vipwire", expression: str = ""
 ) -> Ingress:
-    rules = (PathRule(f"{text}.org", "/", PathType.PREFIX, ServiceRef(name(service), "http"), "f.backend"),)
+    to = ServiceRef(name(service), "http"), "f.backend"
+    rules = (PathRule(f"{text}.org", "/", PathType.PREFIX, *to),)
+    if expression:
+        rules += (PathRule(f"{text}.org", expression, PathType.IMPLEMENTATION_SPECIFIC, *to),)
     annotations = {"vipwire.io/auth-secret": login} if login else {}
+    annotations |= {"vipwire.io/use-regex": "true"} if expression else {}
     made = Ingress(name(text), class_name, rules, annotations=MappingProxyType(annotations))
     return replace(made, addresses=(address,) if address else ())
 
@@ -97,6 +101,7 @@ things = st.one_of(
         address=st.sampled_from(("", "192.0.2.1")),
         login=st.sampled_from(("", *NAMES)),
         class_name=st.sampled_from(("vipwire", "vipwire", "nginx")),
+        expression=st.sampled_from(("", "", "/x[0-9]", "/y")),
     ),
     st.builds(lambda text, line: Secret(name(text), "", {"auth": line.encode()}), names, users),
 )
@@ -142,9 +147,11 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
         if live is not None and change is not None:
             whole = followed.change(live, WHOLE)
             assert (sorted(change.commands), set(change.reasons)) == (sorted(whole.commands), set(whole.reasons))
-        if live is not None and change is not None and not change.reasons:
+        if live is not None and change is not None:
             take_in(live, change)
-        else:
+            waits = set(followed.change(live, change.waiting).reasons)
+            assert waits == set(followed.change(live, WHOLE).reasons), "all that needs a reload waits for it"
+        if live is None or change is None or change.reasons:
             live = replace(made, spares=spare_names(0))
             running = fixed_part(made)
         assert not followed.change(live, WHOLE)
