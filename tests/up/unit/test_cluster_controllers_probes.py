@@ -125,7 +125,7 @@ async def answering(status: int) -> AsyncIterator[int]:
         ({"exec": {"command": ["true"]}}, 200, ""),
         ({"exec": {"command": ["false"]}}, 200, "exit code 1"),
         ({"exec": {"command": ["/no/such"]}}, 200, "No such file"),
-        ({}, 200, "neither"),
+        ({}, 200, "none of tcpSocket, httpGet and exec"),
     ],
 )
 async def test_what_a_probe_asks(probe: dict[str, Any], status: int, problem: str) -> None:

@@ -290,7 +290,7 @@ async def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> N
                 with pytest.raises(ForeignStoreError):
                     await store.compact(store.revision)
                 assert text_of(store.read(key("one"))) == ""
-                assert "emptied" in store.trouble
+                assert "is empty" in store.trouble
                 assert etcd.ctl("get", "--prefix", PREFIX) == ""
 
 
