@@ -243,6 +243,8 @@ def main() -> None:
         raise SystemExit("network namespaces need root: sudo python -m bench.soak")
     if not arguments.inside:
         sys.exit(apart((sys.executable, "-m", "bench.soak", *sys.argv[1:], _INSIDE), arguments.mode))
+    # Programs of the first pid namespace would take this lab for one of a process that has ended, and remove it.
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     seed = arguments.seed or random.SystemRandom().randint(1, 1 << 30)
     with tempfile.TemporaryDirectory(prefix="vipwire-soak-") as temporary:
         folder = arguments.keep or Path(temporary)
