@@ -64,12 +64,12 @@ def ingress_of(
     text: str, service: str, *, address: str = "", login: str = "", class_name: str = "vipwire", expression: str = ""
 ) -> Ingress:
     to = ServiceRef(name(service), "http"), "f.backend"
-    rules = (PathRule(f"{text}.org", "/", PathType.PREFIX, *to),)
+    rules = [PathRule(f"{text}.org", "/", PathType.PREFIX, *to)]
     if expression:
-        rules += (PathRule(f"{text}.org", expression, PathType.IMPLEMENTATION_SPECIFIC, *to),)
+        rules.append(PathRule(f"{text}.org", expression, PathType.IMPLEMENTATION_SPECIFIC, *to))
     annotations = {"vipwire.io/auth-secret": login} if login else {}
     annotations |= {"vipwire.io/use-regex": "true"} if expression else {}
-    made = Ingress(name(text), class_name, rules, annotations=MappingProxyType(annotations))
+    made = Ingress(name(text), class_name, tuple(rules), annotations=MappingProxyType(annotations))
     return replace(made, addresses=(address,) if address else ())
 
 
