@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
+from tests.proxy.conformance.packets import Caller, family_of
 
-from vipwire.model.net import Family
+from vipwire.model.net import Family, format_endpoint, parse_address
+from vipwire_lab.cluster.outcome import Target
 
 PORT: Final = 443
 OTHER: Final = "pod-1b"
@@ -36,6 +38,15 @@ def iptables(cluster: Cluster, family: Family, *arguments: str) -> None:
     """Run the mode's iptables: its own variant, otherwise that of nf_tables."""
     program = "iptables" if family is Family.IPV4 else "ip6tables"
     cluster.lab.run(cluster.node_name, [f"{program}-{_variant(cluster)}", "-w", "5", *arguments])
+
+
+def explain_kernel(cluster: Cluster, caller: Caller, target: Target) -> dict[str, Any]:
+    """Run `vipwire explain` on the node; return its `kernel`, with the chains of other programs in `earlier`."""
+    to = f"{format_endpoint(parse_address(target.address), target.port)}/{target.protocol.label}"
+    source = cluster.address(caller, family_of(target))
+    said = cluster.proxy.vipwire("explain", to, "--from", source, "-o", "json", *cluster.proxy.flags)
+    kernel: dict[str, Any] = json.JSONDecoder().raw_decode(said)[0]["kernel"]
+    return kernel
 
 
 def _variant(cluster: Cluster) -> str:

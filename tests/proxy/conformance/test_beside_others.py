@@ -1,7 +1,6 @@
 """Nat rules of other programs beside vipwire's, loaded before it or after: Services are served all the same."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.proxy.conformance.others import (
     PORT,
     Loading,
     clear,
+    explain_kernel,
     firewalld,
     host_port_chains,
     host_port_rules,
@@ -86,9 +86,7 @@ def test_a_host_port_does_not_take_a_services_port(
     with at_the_node(crowded, service, family) as target, beside(crowded, load, tmp_path, first=first):
         for caller in (OUTSIDE, POD, NODE):
             crowded.answered(caller, target, ["pod-1a"])
-        to = f"[{target.address}]:{PORT}" if family is Family.IPV6 else f"{target.address}:{PORT}"
-        asked = ("explain", to, "--from", crowded.address(OUTSIDE, family), "-o", "json", *crowded.proxy.flags)
-        kernel = json.JSONDecoder().raw_decode(crowded.proxy.vipwire(*asked))[0]["kernel"]
+        kernel = explain_kernel(crowded, OUTSIDE, target)
         assert (kernel["state"], kernel["earlier"]) == ("same", []), kernel
         published = crowded.lab.probe(OUTSIDE.host, crowded.lab.address(crowded.node_name, family), PORT, count=5)
         assert {result.pod for result in published} == {OTHER}, "the host port itself is served as before"

@@ -1,20 +1,18 @@
 """A DNS cache of the node at the ClusterIP of the DNS Service, as NodeLocal DNSCache: it answers every client."""
 
 import contextlib
-import json
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from tests.fakes.waiting import until
 from tests.proxy.conformance.cluster import Cluster
-from tests.proxy.conformance.others import iptables
+from tests.proxy.conformance.others import explain_kernel, iptables
 from tests.proxy.conformance.packets import NODE, POD, Caller
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import CLUSTER_IP, LabService
 
-from vipwire.model.net import Family, Protocol, format_endpoint, parse_address
+from vipwire.model.net import Family, Protocol
 from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.echo_servers.answer import HELLO, Answer
@@ -81,14 +79,6 @@ def answers(cluster: Cluster, service: LabService, family: Family, expected: set
     until(is_so, f"{expected} answer")
 
 
-def named_chains(cluster: Cluster, caller: Caller, target: Target, family: Family) -> list[dict[str, Any]]:
-    """Return the chains of other programs that `explain` names for a client."""
-    source, to = cluster.address(caller, family), f"{format_endpoint(parse_address(target.address), target.port)}/udp"
-    said = cluster.proxy.command("explain", to, "--from", source, "-o", "json", *cluster.proxy.flags).stdout
-    found: list[dict[str, Any]] = json.loads(said)["kernel"]["earlier"]
-    return found
-
-
 @sentence("S174")
 def test_a_cache_at_the_address_of_the_dns_service_answers_every_client(cluster: Cluster, family: Family) -> None:
     ports = (Port(53, 80, TCP, "dns-tcp"), Port(53, 80, UDP, "dns"))
@@ -97,7 +87,7 @@ def test_a_cache_at_the_address_of_the_dns_service_answers_every_client(cluster:
     with cache(cluster, service.at(CLUSTER_IP, family, 1), family):
         answers(cluster, service, family, {cluster.node_name})
         for caller in (POD, NODE):
-            found = named_chains(cluster, caller, service.at(CLUSTER_IP, family, 1), family)
+            found = explain_kernel(cluster, caller, service.at(CLUSTER_IP, family, 1))["earlier"]
             assert any("untrack" in chain["may"] for chain in found), (caller, found)
     answers(cluster, service, family, {*PODS})
     for caller in (POD, NODE):
