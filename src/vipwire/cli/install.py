@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from vipwire.cli.units import restart_all, systemctl, systemd_runs, written
+from vipwire.cli.units import restart_all, start, systemd_runs, written
 from vipwire.errors import VipwireError
 from vipwire.file_io.files import check_owner, create_file, make_folders, write_named
 from vipwire.terminal.output import plain_errors, say, warn
@@ -218,6 +218,4 @@ def _make_flags(path: Path, content: str) -> None:
 def _start(names: tuple[str, ...]) -> None:
     if not systemd_runs():
         raise VipwireError("--now: systemd does not run on this machine")
-    units = [f"vipwire-{name}" for name in names]
-    for command in (["daemon-reload"], ["enable", *units], ["restart", *units]):
-        systemctl(*command)
+    start([f"vipwire-{name}" for name in names])

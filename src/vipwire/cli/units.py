@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -61,9 +62,35 @@ def restart_all() -> None:
             else:
                 systemctl("try-restart", name, patience=_PATIENCE)
         except VipwireError as error:
-            warn(str(error))
+            warn(_why_not_ready(name) or str(error))
             continue
         say(f"{name}: restarted")
+
+
+def start(names: Sequence[str]) -> None:
+    """Enable units, and start them or restart those that run. Raise VipwireError with each failed program's error."""
+    systemctl("daemon-reload")
+    systemctl("enable", "--quiet", *names)
+    try:
+        systemctl("restart", *names, patience=_PATIENCE)
+    except VipwireError as error:
+        raise VipwireError("\n".join(filter(None, map(_why_not_ready, names))) or str(error)) from error
+
+
+def _why_not_ready(name: str) -> str:
+    """Return the last line that the program of a waiting or failed unit wrote; "" if there is none."""
+    found = shutil.which("journalctl")
+    if found is None or _state(name)[0] == "active":
+        return ""
+    subprocess.run([found, "--sync"], capture_output=True, check=False)  # noqa: S603
+    # this field, unlike --unit, leaves out systemd's own lines
+    command = [found, "--quiet", "--no-pager", "--output=cat", "--lines=1", f"_SYSTEMD_UNIT={name}.service"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    flags = f"/etc/vipwire/{name.removeprefix('vipwire-')}.env"
+    return (
+        said
+        and f"{name} is not ready: {said.removeprefix('error: ')}; systemd keeps trying, with the flags of {flags}"
+    )
 
 
 def _replace(name: str, pid: str) -> None:

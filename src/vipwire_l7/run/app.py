@@ -20,7 +20,7 @@ from vipwire.errors import ConfigError, raise_ungrouped
 from vipwire.file_io.files import make_folder
 from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
-from vipwire.kube.access.access import Access, kubectls, load_access, of_this_machine
+from vipwire.kube.access.access import FOLDER, WRITERS, Access, kubectls, load_access, of_this_machine
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.documents import ManifestReader
@@ -170,10 +170,10 @@ def find_api_server(options: Options) -> Access | None:
         return found.access(log.info)
     try:
         return load_access()
-    except ConfigError:
+    except ConfigError as error:
         if (found := of_this_machine(role="ingress")) is not None:
             return found.access(log.info)
-        raise
+        raise ConfigError(f"{error}; {FOLDER} has no readable ingress.kubeconfig: {WRITERS}") from error
 
 
 async def list_once(options: Options, served: Served) -> Snapshot:

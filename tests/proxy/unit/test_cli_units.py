@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.cli import units
+from vipwire.cli import install, units
 from vipwire.cli.main import main
 from vipwire.cli.units import ORDER, restart_all
 
@@ -49,6 +49,38 @@ def test_a_controller_is_replaced_without_its_haproxy(tmp_path: Path, monkeypatc
         "kill --kill-who=main --signal=KILL vipwire-ingress",
         "kill --kill-who=main --signal=KILL vipwire-gateway",
     ]
+
+
+JOURNAL = """\
+#!/bin/sh
+case $* in
+*--sync*) ;;
+*=vipwire-ingress.service) echo "error: no API server: start one" ;;
+*=vipwire-dns.service) echo 'ts=1 level=warning msg="cannot read objects" error="Connection refused"' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("words", [("ingress", "dns", "--now"), ("--upgrade",)])
+def test_a_unit_that_does_not_start_is_told_with_its_programs_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    systemctl = """\
+#!/bin/sh
+case $1 in
+*restart) echo 'Job failed because the control process exited. See "journalctl -xeu".' >&2; exit 1 ;;
+show) echo ActiveState=activating ;;
+esac
+"""
+    for name, content in (("systemctl", systemctl), ("journalctl", JOURNAL)):
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(install, "systemd_runs", lambda: True)
+    done = CliRunner().invoke(main, ["install", "systemd", *words, "--root", str(tmp_path)])
+    assert "vipwire-ingress is not ready: no API server: start one; systemd keeps trying" in done.output
+    assert 'error="Connection refused"; systemd keeps trying, with the flags of /etc/vipwire/dns.env' in done.output
+    assert ("Job failed" in done.output) == ("--upgrade" in words)  # the proxy and others wrote no line
 
 
 def test_an_upgrade_writes_the_existing_units_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,8 @@ def load_access(
     `environ` is read for the in-cluster address and for proxies, and passed to exec plugins.
     """
     if kubeconfig is not None and str(kubeconfig):
+        if kubeconfig.parent == Path(FOLDER) and not kubeconfig.exists():
+            raise ConfigError(f"--kubeconfig: {kubeconfig} does not exist; {WRITERS}")
         selected = parse_kubeconfig(read_text(kubeconfig, "--kubeconfig"), kubeconfig)
         return access_of(selected, master, environ)
     if master:
@@ -197,6 +199,7 @@ def _server(text: str, where: str) -> str:
 
 FOLDER: Final = "/var/lib/vipwire"
 """The folder of the kubeconfig of `vipwire up`, unless $VIPWIRE_DATA_DIR names another."""
+WRITERS: Final = "start `vipwire up` or `vipwire join` on this machine, which write it"
 
 
 class KubeconfigFiles(NamedTuple):
