@@ -10,7 +10,7 @@ from vipwire_l7.haproxy.cors import cors_requests, cors_responses
 from vipwire_l7.haproxy.layout import FOLDER, Layout
 from vipwire_l7.haproxy.mirrors import auth_lines, mirror_lines
 from vipwire_l7.haproxy.slots import Slots
-from vipwire_l7.haproxy.words import Word, line, literal, plain, plains, quoted
+from vipwire_l7.haproxy.words import Word, line, literal, plains, write_plain, write_quoted
 from vipwire_l7.plan.policy import (
     Affinity,
     Algorithm,
@@ -60,14 +60,14 @@ _PLAIN = Policy()
 def backend_text(pool: Pool, layout: Layout) -> str:
     """Write a backend without its endpoints: the part that only a reload can change."""
     policy = pool.policy
-    lines = [line("backend {}", plain(pool.name), indent=0)]
+    lines = [line("backend {}", write_plain(pool.name), indent=0)]
     if policy.protocol in (BackendProtocol.TCP, BackendProtocol.PASSED):
         lines.append(line("mode tcp"))
         lines.append(line("retry-on conn-failure"))
     lines += _balance(policy, layout)
-    lines += [line(f"timeout {name} {{}}", plain(f"{value}ms")) for name, value in policy.timeouts]
+    lines += [line(f"timeout {name} {{}}", write_plain(f"{value}ms")) for name, value in policy.timeouts]
     if policy.retries is not None:
-        lines.append(line("retries {}", plain(policy.retries)))
+        lines.append(line("retries {}", write_plain(policy.retries)))
     if policy.retry_on:
         lines.append(line("retry-on {}", plains(policy.retry_on)))
     if not _may_go_elsewhere(policy):
@@ -133,7 +133,7 @@ def _server_words(policy: Policy, *, several: bool) -> str:
             words += " check-proto h2"
     if policy.pod_connections is not None:
         words += f" maxconn {policy.pod_connections}"
-    own = f" crt {quoted(f'{FOLDER}/{policy.client_certificate}')}" if policy.client_certificate else ""
+    own = f" crt {write_quoted(f'{FOLDER}/{policy.client_certificate}')}" if policy.client_certificate else ""
     return words + _speaks(policy) + own + _PROXY[policy.proxy_protocol]
 
 
@@ -141,8 +141,8 @@ def _speaks(policy: Policy) -> str:
     verify = policy.verify
     if verify is None:
         return _PROTOCOLS[policy.protocol]
-    file = quoted(f"{FOLDER}/{verify.authorities}") if verify.authorities else "@system-ca"
-    host = plain(verify.hostname)
+    file = write_quoted(f"{FOLDER}/{verify.authorities}") if verify.authorities else "@system-ca"
+    host = write_plain(verify.hostname)
     words = f" ssl verify required ca-file {file} sni str({host}) verifyhost {host}"
     return words + (" alpn h2" if policy.protocol in (BackendProtocol.H2, BackendProtocol.H2S) else "")
 
@@ -150,9 +150,9 @@ def _speaks(policy: Policy) -> str:
 def _balance(policy: Policy, layout: Layout) -> Iterator[str]:
     balance = policy.balance
     if balance.algorithm is Algorithm.HEADER:
-        yield line("balance hdr({})", plain(balance.header))
+        yield line("balance hdr({})", write_plain(balance.header))
     else:
-        yield line("balance {}", plain(balance.algorithm.value))
+        yield line("balance {}", write_plain(balance.algorithm.value))
     if balance.algorithm not in (Algorithm.ROUND_ROBIN, Algorithm.LEAST_CONNECTIONS):
         yield line("hash-type consistent")
     if policy.affinity:
@@ -163,24 +163,24 @@ def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
     """Write a dynamic cookie: its value is a hash of the endpoint's address, so reloads and replicas agree."""
     words = " secure" if affinity.secure else ""
     bounds = (("maxidle", affinity.max_idle), ("maxlife", affinity.max_life))
-    words += "".join(f" {name} {plain(seconds)}" for name, seconds in bounds if seconds is not None)
+    words += "".join(f" {name} {write_plain(seconds)}" for name, seconds in bounds if seconds is not None)
     attributes = []
     if affinity.max_age is not None:
         attributes.append(f"Max-Age={affinity.max_age}")
     if affinity.same_site is not None:
         attributes.append(f"SameSite={affinity.same_site.value}")
-    attached = Word("".join(f" attr {plain(each)}" for each in attributes))
+    attached = Word("".join(f" attr {write_plain(each)}" for each in attributes))
     form = f"cookie {{}} insert indirect nocache httponly dynamic{words}{{}}"
-    yield line(form, plain(affinity.name), attached)
-    yield line("dynamic-cookie-key {}", plain(layout.cookie_key))
+    yield line(form, write_plain(affinity.name), attached)
+    yield line("dynamic-cookie-key {}", write_plain(layout.cookie_key))
     if affinity.mark:
-        yield from _marked(affinity)
+        yield from _mark_cookie(affinity)
 
 
-def _marked(affinity: Affinity) -> Iterator[str]:
+def _mark_cookie(affinity: Affinity) -> Iterator[str]:
     """Add the mark before the cookie value that HAProxy writes, and remove it before HAProxy reads the value."""
-    name, mark = plain(affinity.name), plain(affinity.mark)
-    sent, given = quoted(f"^(.*; *)?{name}={mark}[.](.*)$"), quoted(f"^{name}=(.*)$")
+    name, mark = write_plain(affinity.name), write_plain(affinity.mark)
+    sent, given = write_quoted(f"^(.*; *)?{name}={mark}[.](.*)$"), write_quoted(f"^{name}=(.*)$")
     yield line("http-request replace-header Cookie {} {}", sent, literal(f"\\1{name}=\\2"))
     yield line("http-after-response replace-header Set-Cookie {} {}", given, literal(f"{name}={mark}.\\1"))
 
@@ -188,7 +188,7 @@ def _marked(affinity: Affinity) -> Iterator[str]:
 def _check(policy: Policy) -> Iterator[str]:
     if policy.check:
         yield line("option httpchk")
-        yield line("http-check send meth GET uri {}", quoted(policy.check.path))
+        yield line("http-check send meth GET uri {}", write_quoted(policy.check.path))
 
 
 def _sources(name: str, prefixes: tuple[Prefix, ...]) -> Iterator[str]:
@@ -210,13 +210,15 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
         yield from _limit(policy.limit)
     yield from _redirects(policy, layout)
     if policy.body_size is not None:
-        size = plain(policy.body_size)
+        size = write_plain(policy.body_size)
         yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)
     if policy.cors:
         yield from cors_requests(policy.cors)
     if policy.login:
-        users = plain(userlist_name(policy))
-        yield line("http-request auth realm {} unless {{ http_auth({}) }}", quoted(policy.login.realm or "-"), users)
+        users = write_plain(userlist_name(policy))
+        yield line(
+            "http-request auth realm {} unless {{ http_auth({}) }}", write_quoted(policy.login.realm or "-"), users
+        )
         yield line("http-request del-header Authorization")
     if policy.external_auth:
         yield from auth_lines(policy.external_auth)
@@ -227,23 +229,23 @@ def _redirects(policy: Policy, layout: Layout) -> Iterator[str]:
         where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
         yield line(f"http-request redirect location {{}} code 308 unless {_came_by_tls(layout)}", where)
     if policy.redirect:
-        where = quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
-        yield line("http-request redirect location {} code {}", where, plain(policy.redirect.code))
+        where = write_quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
+        yield line("http-request redirect location {} code {}", where, write_plain(policy.redirect.code))
     if policy.root:
         yield line("http-request redirect location {} code 302 if {{ path / }}", literal(policy.root))
 
 
 def _location(location: Location) -> str:
-    scheme = plain(location.scheme) if location.scheme else "%[ssl_fc,iif(https,http)]"
-    host = plain(location.host) if location.host else "%[req.hdr(host),host_only]"
-    where = Word(f"{scheme}://{host}{plain(location.port) if location.port else ''}%[pathq]")
-    return line("http-request redirect location {} code {}", where, plain(location.code))
+    scheme = write_plain(location.scheme) if location.scheme else "%[ssl_fc,iif(https,http)]"
+    host = write_plain(location.host) if location.host else "%[req.hdr(host),host_only]"
+    where = Word(f"{scheme}://{host}{write_plain(location.port) if location.port else ''}%[pathq]")
+    return line("http-request redirect location {} code {}", where, write_plain(location.code))
 
 
 def _reply(reply: Reply) -> str:
-    file = quoted(f"{FOLDER}/{reply.body}") if reply.body else Word("")
+    file = write_quoted(f"{FOLDER}/{reply.body}") if reply.body else Word("")
     body = Word(f" content-type 'text/plain; charset=utf-8' file {file}" if reply.body else "")
-    return line("http-request return status {}{}", plain(reply.code), body)
+    return line("http-request return status {}{}", write_plain(reply.code), body)
 
 
 def _came_by_tls(layout: Layout) -> str:
@@ -252,16 +254,18 @@ def _came_by_tls(layout: Layout) -> str:
 
 def _limit(limit: Limit) -> Iterator[str]:
     # A stick table counts over one period only; the requests per minute have a table of their own.
-    kept = plain("2m" if limit.per_minute else "10s")
+    kept = write_plain("2m" if limit.per_minute else "10s")
     yield line("stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate(1s),gpc0_rate(60s)", kept)
     yield line("http-request track-sc0 src")
     if limit.per_second is not None:
-        yield line("http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {} }}", plain(limit.per_second))
+        yield line(
+            "http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {} }}", write_plain(limit.per_second)
+        )
     if limit.per_minute is not None:
         yield line("http-request sc-inc-gpc0(0)")
-        yield line("http-request deny deny_status 429 if {{ sc_gpc0_rate(0) gt {} }}", plain(limit.per_minute))
+        yield line("http-request deny deny_status 429 if {{ sc_gpc0_rate(0) gt {} }}", write_plain(limit.per_minute))
     if limit.connections is not None:
-        yield line("http-request deny deny_status 429 if {{ sc_conn_cur(0) gt {} }}", plain(limit.connections))
+        yield line("http-request deny deny_status 429 if {{ sc_conn_cur(0) gt {} }}", write_plain(limit.connections))
 
 
 def userlist_name(policy: Policy) -> str:
@@ -272,18 +276,18 @@ def userlist_name(policy: Policy) -> str:
 
 def userlist_text(policy: Policy) -> str:
     users = policy.login.users if policy.login else ()
-    lines = [line("userlist {}", plain(userlist_name(policy)), indent=0)]
-    lines += [line("user {} password {}", plain(name), quoted(digest)) for name, digest in users]
+    lines = [line("userlist {}", write_plain(userlist_name(policy)), indent=0)]
+    lines += [line("user {} password {}", write_plain(name), write_quoted(digest)) for name, digest in users]
     return "\n".join(lines) + "\n"
 
 
 def _requests(policy: Policy) -> Iterator[str]:
     for name in policy.remove_request:
-        yield line("http-request del-header {}", plain(name))
+        yield line("http-request del-header {}", write_plain(name))
     for name, value in policy.set_request:
-        yield line("http-request set-header {} {}", plain(name), literal(value))
+        yield line("http-request set-header {} {}", write_plain(name), literal(value))
     for name, value in policy.add_request:
-        yield line("http-request add-header {} {}", plain(name), literal(value))
+        yield line("http-request add-header {} {}", write_plain(name), literal(value))
     yield from _rewrite(policy)
     yield from mirror_lines(policy)
     if policy.location:
@@ -295,7 +299,7 @@ def _requests(policy: Policy) -> Iterator[str]:
 def _rewrite(policy: Policy) -> Iterator[str]:
     if policy.rewrite:
         pattern, target = policy.rewrite.pattern, policy.rewrite.target
-        yield line("http-request replace-path {} {}", quoted(f"{REWRITING}{pattern}"), literal(target))
+        yield line("http-request replace-path {} {}", write_quoted(f"{REWRITING}{pattern}"), literal(target))
 
 
 def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
@@ -309,8 +313,8 @@ def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
         condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
         yield line(f"{phase} set-header Strict-Transport-Security {{}}{condition}", value)
     for name in policy.remove_response:
-        yield line(f"{phase} del-header {{}}", plain(name))
+        yield line(f"{phase} del-header {{}}", write_plain(name))
     for name, text in policy.set_response:
-        yield line(f"{phase} set-header {{}} {{}}", plain(name), literal(text))
+        yield line(f"{phase} set-header {{}} {{}}", write_plain(name), literal(text))
     for name, text in policy.add_response:
-        yield line(f"{phase} add-header {{}} {{}}", plain(name), literal(text))
+        yield line(f"{phase} add-header {{}} {{}}", write_plain(name), literal(text))

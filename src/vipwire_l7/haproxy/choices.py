@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeGuard
 
 from vipwire_l7.haproxy.readings import parameter
-from vipwire_l7.haproxy.words import Word, line, plain, quoted
+from vipwire_l7.haproxy.words import Word, line, write_plain, write_quoted
 from vipwire_l7.plan.budget import MOST_VALUES
 from vipwire_l7.plan.expressions import is_costly, steps_at
 from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
@@ -32,13 +32,13 @@ _SLACK: Final = 4
 """The upper bound of PCRE's internal steps for one of the steps counted here."""
 
 
-def limited(begin: str, rest: str) -> str:
+def limit_steps(begin: str, rest: str) -> str:
     """Write an expression that stops soon. `begin`, with its ^, precedes the part with a limited length."""
     steps = _STEPS_OF_COSTLY if is_costly(rest) else _STEPS
     return f"{_LIMIT.format(steps)}{begin}{_IS_SHORT}{rest}"
 
 
-def guarding(begin: str, rest: str, longest: int) -> str:
+def guard_expression(begin: str, rest: str, longest: int) -> str:
     """Write an expression with enough steps for paths up to the length `longest`."""
     return f"{_LIMIT.format(_STEPS + _SLACK * steps_at(rest, longest))}{begin}{rest}"
 
@@ -70,9 +70,9 @@ def choice_lines(choice: Choice, rule: str = "http-request", *, guards: bool = F
 
     `guards`: expressions of the path decide which access controls a request meets.
     """
-    name, longest = plain(choice.name), longest_path(expressions_of(choice)) if guards else 0
+    name, longest = write_plain(choice.name), longest_path(expressions_of(choice)) if guards else 0
     for step in choice.steps:
-        target, when = plain(step.target), Word(" ".join(condition(each, longest) for each in step.when))
+        target, when = write_plain(step.target), Word(" ".join(condition(each, longest) for each in step.when))
         form = f"{rule} set-var(txn.target) str({target}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
         yield line(form, when).rstrip()
 
@@ -80,38 +80,38 @@ def choice_lines(choice: Choice, rule: str = "http-request", *, guards: bool = F
 def condition(of: Condition, longest: int = 0) -> str:
     """Write a condition as an ACL in braces. `longest` is the maximum length of guarded paths, or 0."""
     if isinstance(of, Chance):
-        return f"{{ rand({plain(of.whole)}) lt {plain(of.part)} }}"
+        return f"{{ rand({write_plain(of.whole)}) lt {write_plain(of.part)} }}"
     if isinstance(of, Bound):
-        begin = f"{{ req.cook({plain(of.name)}) -m beg -- {plain(of.mark)}. }}"
-        return f"{begin} {{ nbsrv({plain(of.pool)}) gt 0 }}"
+        begin = f"{{ req.cook({write_plain(of.name)}) -m beg -- {write_plain(of.mark)}. }}"
+        return f"{begin} {{ nbsrv({write_plain(of.pool)}) gt 0 }}"
     value = of.value
     if longest and _may_guard(of):
-        value = guarding("^", value.removeprefix("^"), longest)
+        value = guard_expression("^", value.removeprefix("^"), longest)
     elif of.expression:
-        value = limited("^", value.removeprefix("^"))
+        value = limit_steps("^", value.removeprefix("^"))
     how = "-m reg" if of.expression else "-m str"
     if value == "}":  # would end the condition, however it is quoted
         how, value = "-m reg", "^}$"
-    return _compared(of, f"{how} -- {quoted(value)}")
+    return _write_comparison(of, f"{how} -- {write_quoted(value)}")
 
 
-def _compared(of: Compared, comparison: str) -> str:
+def _write_comparison(of: Compared, comparison: str) -> str:
     """Write a comparison with few values of a request, however many the client sends."""
     fetch = _fetch(of)
     if of.aspect is Aspect.COOKIE:
         return f"{{ {fetch},set-var(txn.value) -m found }} {{ var(txn.value) {comparison} }}"
     if of.aspect is Aspect.HEADER and (of.split or of.expression):
-        name = plain(of.name)
+        name = write_plain(of.name)
         long = f"!{{ req.fhdr({name}),length gt {LONGEST} }} " if of.split else ""
         return f"{{ req.fhdr_cnt({name}) le {MOST_VALUES} }} {long}{{ {fetch} {comparison} }}"
-    return f"{_found(of)}{{ {fetch} {comparison} }}"
+    return f"{_write_query_test(of)}{{ {fetch} {comparison} }}"
 
 
-def _found(of: Compared) -> str:
+def _write_query_test(of: Compared) -> str:
     """Write that a query has a parameter. Without the parameter, `_fetch` returns the whole query."""
     if of.aspect is not Aspect.QUERY:
         return ""
-    return f"{{ query -m reg -- {quoted(f'(?:^|&){parameter(of.name)}(?:[=&]|$)')} }} "
+    return f"{{ query -m reg -- {write_quoted(f'(?:^|&){parameter(of.name)}(?:[=&]|$)')} }} "
 
 
 def _fetch(of: Compared) -> str:
@@ -121,11 +121,11 @@ def _fetch(of: Compared) -> str:
         case Aspect.PATH:
             return "path"
         case Aspect.COOKIE:
-            return f"req.cook({plain(of.name)})"
+            return f"req.cook({write_plain(of.name)})"
         case Aspect.QUERY:
             # `url_param` also splits at `;` and `?`, and does not decode names.
             name = parameter(of.name)
             first = f"^(?:(?!{name}(?:[=&]|$))[^&]*+&)*+{name}=?([^&]*+).*$"
-            return quoted(f'query,regsub("{first}","\\1"),url_dec(1)')
+            return write_quoted(f'query,regsub("{first}","\\1"),url_dec(1)')
         case Aspect.HEADER:
-            return f"req.hdr({plain(of.name)})" if of.split else f"req.fhdr({plain(of.name)})"
+            return f"req.hdr({write_plain(of.name)})" if of.split else f"req.fhdr({write_plain(of.name)})"

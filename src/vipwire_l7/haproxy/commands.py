@@ -12,7 +12,7 @@ from vipwire_l7.haproxy.backends import SPARE_SLOTS, SPARES, weight_of
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import FOLDER
 from vipwire_l7.haproxy.slots import Slots
-from vipwire_l7.haproxy.words import command_word, plain
+from vipwire_l7.haproxy.words import command_word, write_plain
 from vipwire_l7.plan.sites import Server
 
 LONGEST_PAYLOAD: Final = 12_000
@@ -40,31 +40,31 @@ def _servers(section: str, before: Slots, slots: Slots) -> Iterator[str]:
     if before != slots:
         for number, (old, new) in enumerate(zip_longest(before, slots), 1):
             if old != new:
-                yield from _server(f"{plain(section)}/s{number}", old, new)
+                yield from _server(f"{write_plain(section)}/s{number}", old, new)
 
 
 def _notes(live: Configuration, now: Configuration, gone: frozenset[str]) -> Iterator[str]:
     """Write the pools in spare backends to the access log's map."""
     if live.layout.access_log:
-        file = plain(live.layout.map_file(SPARES))
+        file = write_plain(live.layout.map_file(SPARES))
         for name in gone & live.placed.keys():
-            yield f"del map {file} {plain(live.placed[name])}"
+            yield f"del map {file} {write_plain(live.placed[name])}"
         for name, spare in now.placed.items():
-            yield f"add map {file} {plain(spare)} {plain(name)}"
+            yield f"add map {file} {write_plain(spare)} {write_plain(name)}"
 
 
 def _maps(live: Configuration, now: Configuration, before: Maps, placed: Mapping[str, str]) -> Iterator[str]:
     there = live.shape.asked
     asked = [each for each in now.maps if each in there and before.get(each, {}) != now.maps[each]]
     for name in asked:
-        entries, known, file = now.maps[name], before.get(name, {}), plain(now.layout.map_file(name))
+        entries, known, file = now.maps[name], before.get(name, {}), write_plain(now.layout.map_file(name))
         added = [f"{key} {placed.get(to, to)}\n" for key, to in entries.items() if key not in known]
         yield from (f"add map {file} <<\n{text}" for text in _bundles(added))
         for key, to in entries.items():
             if key in known and known[key] != to:
-                yield f"set map {file} {command_word(key)} {plain(placed.get(to, to))}"
+                yield f"set map {file} {command_word(key)} {write_plain(placed.get(to, to))}"
     for name in reversed(asked):
-        file = plain(now.layout.map_file(name))
+        file = write_plain(now.layout.map_file(name))
         gone = (key for key in before.get(name, {}) if key not in now.maps[name])
         yield from (f"del map {file} {command_word(key)}" for key in gone)
 
@@ -76,14 +76,15 @@ def _moves(live: Configuration, now: Configuration, before: Maps) -> Iterator[st
         entries, known = now.maps.get(name, {}), before.get(name, {})
         for key, to in live.maps[name].items():
             if to in moved and (key not in known or entries.get(key) == to):
-                yield f"set map {plain(live.layout.map_file(name))} {command_word(key)} {plain(now.placed[to])}"
+                file, target = write_plain(live.layout.map_file(name)), write_plain(now.placed[to])
+                yield f"set map {file} {command_word(key)} {target}"
 
 
 def _certificates(live: Configuration, now: Configuration) -> Iterator[str]:
     for name, pem in now.certificates.items():
         if live.certificates.get(name) == pem:
             continue
-        file = plain(live.layout.certificate_file(name))
+        file = write_plain(live.layout.certificate_file(name))
         if name not in live.certificates:
             yield f"new ssl cert {file}"
         yield f"set ssl cert {file} <<\n{pem}"
@@ -91,7 +92,7 @@ def _certificates(live: Configuration, now: Configuration) -> Iterator[str]:
     for name, lines in now.shape.lists.items():
         before = live.shape.lists.get(name)
         if before is not None and lines is not before:
-            file = plain(f"{live.layout.folder}/{name}")
+            file = write_plain(f"{live.layout.folder}/{name}")
             for line in (line for each, line in lines.items() if each not in before):
                 yield f"add ssl crt-list {file} <<\n{line.replace(FOLDER, live.layout.folder)}\n"
 
@@ -100,10 +101,10 @@ def _leftovers(live: Configuration, now: Configuration, gone: frozenset[str]) ->
     for name, lines in now.shape.lists.items():
         before = live.shape.lists.get(name, {})
         for each in (each for each in before if lines is not before and each not in lines):
-            file = plain(live.layout.certificate_file(each))
-            yield f"del ssl crt-list {plain(f'{live.layout.folder}/{name}')} {file}"
+            file = write_plain(live.layout.certificate_file(each))
+            yield f"del ssl crt-list {write_plain(f'{live.layout.folder}/{name}')} {file}"
     for name in live.certificates.keys() & gone:
-        yield f"del ssl cert {plain(live.layout.certificate_file(name))}"
+        yield f"del ssl cert {write_plain(live.layout.certificate_file(name))}"
 
 
 def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from vipwire_l7.haproxy.backends import (
     userlist_name,
     userlist_text,
 )
-from vipwire_l7.haproxy.choices import guarding, limited, longest_path
+from vipwire_l7.haproxy.choices import guard_expression, limit_steps, longest_path
 from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
 from vipwire_l7.haproxy.frontends import (
     SHARED,
@@ -34,7 +34,7 @@ from vipwire_l7.haproxy.frontends import (
 from vipwire_l7.haproxy.layout import FOLDER, MAPS, Layout
 from vipwire_l7.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire_l7.haproxy.preamble import process_text
-from vipwire_l7.haproxy.readings import APART, decoded, is_plain
+from vipwire_l7.haproxy.readings import APART, decode_path, is_plain
 from vipwire_l7.haproxy.shares import SHARES, shared_choices
 from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.plan.expressions import is_costly
@@ -181,7 +181,9 @@ def configure(
     of_own = [each for each in plan.choices if each.name in shared]
     choices = {"": plan.choices, **{each.mark: each.choices for each in plan.frontends}}
     shape = Shape(
-        stages_of({**(_own(maps) if plan.frontends else maps), SHARES: {each.name: "" for each in of_own}}),
+        stages_of(
+            {**(_keep_own_entries(maps) if plan.frontends else maps), SHARES: {each.name: "" for each in of_own}}
+        ),
         {mark: {each.name: each for each in found if each.name not in shared} for mark, found in choices.items()},
         "\n".join(users[name] for name in sorted(users)),
         {name: _known_text(pool, live) or _text(pool, layout) for name, pool in pools.items()},
@@ -222,7 +224,7 @@ def _list(lines: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
     return {name: " ".join((f"{FOLDER}/{name}", *to)) for name, to in lines}
 
 
-def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+def _keep_own_entries(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
     """Drop the entries of frontends other than the operator's."""
     shared = {name: {key: to for key, to in maps[name].items() if not is_of_frontend(key)} for name in SHARED}
     return {**maps, **shared}
@@ -278,7 +280,7 @@ def make_maps(
     for each in filter(tells_listeners_apart, plan.frontends):
         maps["listeners"] |= {site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
     bounded = dict(bounded_sites(plan))
-    for route in sorted(plan.routes, key=_longest_first):
+    for route in sorted(plan.routes, key=_order_by_path_length):
         if route.match is Match.EXPRESSION:
             maps["expressions"][expression_of(route, bounded.get(route.site, 0))] = route.target
         elif route.match is Match.EXACT:
@@ -288,7 +290,7 @@ def make_maps(
             maps[of.prefixes][of.key(route.site, route.path)] = route.target
     for route in plan.routes:
         if route.site in apart and route.match is not Match.EXPRESSION and not is_plain(route.path):
-            path = decoded(route.path)
+            path = decode_path(route.path)
             of = own.get(split_site(route.site)[1], _OWN)
             exact = route.match is Match.EXACT
             found = maps["exact" if exact else of.prefixes]
@@ -305,8 +307,8 @@ def expression_of(route: Route, longest: int = 0) -> str:
     `longest` is the maximum length of paths where expressions guard, 0 elsewhere.
     """
     begin, path = f"^{re.escape(route.site)}", route.path.removeprefix("^")
-    return guarding(begin, path, longest) if longest and not is_costly(path) else limited(begin, path)
+    return guard_expression(begin, path, longest) if longest and not is_costly(path) else limit_steps(begin, path)
 
 
-def _longest_first(route: Route) -> tuple[int, str, str]:
+def _order_by_path_length(route: Route) -> tuple[int, str, str]:
     return -len(route.path), route.site, route.path

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire_l7.haproxy.choices import limited
-from vipwire_l7.haproxy.words import Word, line, literal, plain, plains, quoted
+from vipwire_l7.haproxy.choices import limit_steps
+from vipwire_l7.haproxy.words import Word, line, literal, plains, write_plain, write_quoted
 from vipwire_l7.plan.policy import Cors
 
 _PORTS: Final = {"http": "80", "https": "443"}
@@ -33,7 +33,7 @@ def cors_requests(cors: Cors) -> Iterator[str]:
         yield _preflight(cors, _header("Headers", cors.headers), asked)
     if cors.echoes:
         others = f"preflight {_ASKED} {{{{ req.hdr(origin) -m found }}}}"
-        yield line(f"http-request return status {{}} if {others}", plain(cors.code))
+        yield line(f"http-request return status {{}} if {others}", write_plain(cors.code))
 
 
 def cors_responses(cors: Cors) -> Iterator[str]:
@@ -55,8 +55,8 @@ def _preflight(cors: Cors, headers: Word, more: str) -> str:
     echoed = Word(" hdr Access-Control-Allow-Methods %[req.fhdr(access-control-request-method)]")
     return line(
         f"http-request return status {{}} hdr Access-Control-Max-Age {{}}{{}}{{}} if preflight {_ALLOWED}{more}",
-        plain(cors.code),
-        plain(cors.max_age),
+        write_plain(cors.code),
+        write_plain(cors.max_age),
         echoed if _is_echoed(cors.methods, cors) else _header("Methods", cors.methods),
         headers,
     )
@@ -85,4 +85,6 @@ def _origin(origin: str) -> str:
     end = f"(:{own})?" if own and port in ("", own) else f":{port}" if port else ""
     # `*.` is one label or more. Any other `*` is any part of a host, also an empty one.
     escaped = re.escape(bare).replace(r"\*\.", r"[a-z0-9.-]+\.").replace(r"\*", "[a-z0-9.-]*")
-    return line("acl origin_allowed req.fhdr(origin,1) -m reg -i {}", quoted(limited("^", f"{escaped}{end}$")))
+    return line(
+        "acl origin_allowed req.fhdr(origin,1) -m reg -i {}", write_quoted(limit_steps("^", f"{escaped}{end}$"))
+    )

@@ -26,7 +26,7 @@ from vipwire_l7.haproxy.choices import choice_lines
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
 from vipwire_l7.haproxy.shares import SHARES, share_lines
-from vipwire_l7.haproxy.words import line, plain, plains, quoted
+from vipwire_l7.haproxy.words import line, plains, write_plain, write_quoted
 from vipwire_l7.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
 
 DEFAULT_KEY = "default"
@@ -124,7 +124,7 @@ def frontend_text(
         lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
     else:
         lines += plain_search(layout.map_file("prefixes"))
-    lines.append(line("default_backend {}", plain(NOWHERE)))
+    lines.append(line("default_backend {}", write_plain(NOWHERE)))
     own = "\n".join(lines) + "\n" if layout.http or layout.https else ""
     return own + _answers()
 
@@ -155,22 +155,22 @@ def _answers() -> str:
 
 
 def _answer(name: str, status: int, text: str) -> str:
-    answer = line(f'http-request return status {{}} content-type text/plain string "{text}\\n"', plain(status))
+    answer = line(f'http-request return status {{}} content-type text/plain string "{text}\\n"', write_plain(status))
     return f"backend {name}\n{answer}\n"
 
 
 def _binds(layout: Layout) -> Iterator[str]:
     words = " accept-proxy" if layout.accept_proxy else ""
     if layout.http:
-        yield line(f"bind {{}}{words}", quoted(layout.http))
+        yield line(f"bind {{}}{words}", write_quoted(layout.http))
     if layout.https:
-        where = quoted(layout.certificate_list)
-        yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", quoted(layout.https), where)
+        where = write_quoted(layout.certificate_list)
+        yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", write_quoted(layout.https), where)
 
 
 def log_lines(layout: Layout) -> Iterator[str]:
     if layout.access_log:
-        yield from (line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT)))
+        yield from (line("option httplog"), line("log global"), line("log-format {}", write_quoted(_LOG_FORMAT)))
         yield line(f"http-request set-var(txn.host) {HOST}")
         yield line("http-request set-var(txn.method) method")
 
@@ -187,7 +187,7 @@ def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
     HAProxy removes such headers that clients sent, unless it trusts them (`trust_forwarded`).
     """
     # A tunnel (CONNECT) would bypass all access controls. Of an absolute URL, only host and path are compared.
-    yield line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", quoted(_NO_HOST))
+    yield line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", write_quoted(_NO_HOST))
     star = "{{ method OPTIONS }} {{ url -m str * }}"
     yield line(
         f"http-request deny deny_status 400 unless {{{{ url -m beg / }}}} or {{{{ path -m beg / }}}} or {star}"
@@ -201,7 +201,7 @@ def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
         # Writing an address as text is a third of the cost of its header, so it is done once for each connection.
         yield line("tcp-request session set-var(sess.client) src,concat()")
     form = f"^(?!{_WITH_DASHES}$)(?:{_TOLD})$" if layout.trust_forwarded else f"^(?:{_TOLD})$"
-    yield line("http-request del-header {} -m reg", quoted(form))
+    yield line("http-request del-header {} -m reg", write_quoted(form))
     for name, value in said.items():
         kept = f" unless {{{{ req.hdr(x-forwarded-{name.lower()}) -m found }}}}" if layout.trust_forwarded else ""
         yield line(f"http-request set-header X-Forwarded-{name} {value}{kept}")
@@ -256,5 +256,5 @@ def _target(layout: Layout, stages: Collection[Stage], path: str = "txn.path", w
     asked, missing = set(maps_of(stages)), ""
     for name in (name for name in lookups if name in asked):
         found = lookups[name].format(layout.map_file(name))
-        yield line(f"http-request set-var(txn.target) {{}} {missing}", quoted(found)).rstrip()
+        yield line(f"http-request set-var(txn.target) {{}} {missing}", write_quoted(found)).rstrip()
         missing = _MISSING

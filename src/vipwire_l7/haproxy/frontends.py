@@ -21,7 +21,7 @@ from vipwire_l7.haproxy.frontend import HOST, NOTE_PATH, header_lines, log_lines
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
 from vipwire_l7.haproxy.shares import SHARES, share_lines
-from vipwire_l7.haproxy.words import line, plain, quoted
+from vipwire_l7.haproxy.words import line, write_plain, write_quoted
 from vipwire_l7.plan.sites import (
     EVERY_HOST,
     NOWHERE,
@@ -154,7 +154,7 @@ def frontend_parts(
     certificates = layout.certificate_file(list_of(frontend))
     writing = _http if frontend.mode in _RULES else _tcp
     head, tail = writing(frontend, lookups, layout, certificates)
-    yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
+    yield "", "\n".join([line("frontend {}", write_plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
     deciding = dict(lookups.deciding)
     for index, choice in enumerate(choices):
@@ -169,8 +169,8 @@ def frontend_parts(
 def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
     words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
-        words += f" ssl crt-list {quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
-    where = quoted(frontend.bind) if frontend.bind else layout.inner_bind(file_part(frontend))
+        words += f" ssl crt-list {write_quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
+    where = write_quoted(frontend.bind) if frontend.bind else layout.inner_bind(file_part(frontend))
     return f"    bind {where}{words}"
 
 
@@ -191,16 +191,16 @@ def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
     """
     if frontend.bind:
         return
-    yield line("backend {}", plain(frontend.inner_target), indent=0)
+    yield line("backend {}", write_plain(frontend.inner_target), indent=0)
     yield from (line("mode tcp"), line("timeout server 24h"), line("timeout tunnel 24h"))
-    yield line("server inner {} send-proxy-v2", quoted(layout.inner_address(file_part(frontend))))
+    yield line("server inner {} send-proxy-v2", write_quoted(layout.inner_address(file_part(frontend))))
 
 
 def _of_clients(frontend: Frontend, layout: Layout) -> str:
     """Write the `bind` options for client certificates."""
     if not frontend.clients:
         return ""
-    words = f" ca-file {quoted(layout.certificate_file(frontend.clients))} verify "
+    words = f" ca-file {write_quoted(layout.certificate_file(frontend.clients))} verify "
     return words + ("optional ca-ignore-err all crt-ignore-err all" if frontend.lets_strangers_in else "required")
 
 
@@ -224,7 +224,7 @@ def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: st
     elif lookups.maps:
         head += _search(frontend, lookups, layout)
         tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
-    tail.append(line("default_backend {}", plain(NOWHERE)))
+    tail.append(line("default_backend {}", write_plain(NOWHERE)))
     return head, tail
 
 
@@ -232,12 +232,12 @@ def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[st
     if not lookups.maps.isdisjoint(("sites", "listeners")):
         yield line(f"http-request set-var(txn.host) {HOST}")
     if "listeners" in lookups.maps:
-        yield from _misdirected(frontend, layout)
+        yield from _answer_misdirected(frontend, layout)
     if "sites" in lookups.maps:
         yield from _sites("http-request", frontend, lookups, layout)
     yield from _target(_site(frontend, lookups), lookups, layout)
     for choice in (each for each in frontend.choices if each.name in lookups.expressions):
-        found = f"{{{{ var(txn.target) -m str {plain(choice.name)} }}}}"
+        found = f"{{{{ var(txn.target) -m str {write_plain(choice.name)} }}}}"
         longest = longest_path(expressions_of(choice))
         yield line(f"http-request return status 414 if {found} {{{{ path,length gt {longest} }}}}")
 
@@ -266,10 +266,12 @@ def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path")
 def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     """Look up the site of the host in `txn.host`."""
     default = f"{EVERY_HOST}{frontend.mark}" if lookups.hostless else ""
-    yield from _found(rule, "txn.site", "txn.host", frontend, (layout.map_file("sites"), lookups.depths, default))
+    yield from _look_up_host(
+        rule, "txn.site", "txn.host", frontend, (layout.map_file("sites"), lookups.depths, default)
+    )
 
 
-def _found(
+def _look_up_host(
     rule: str, into: str, name: str, frontend: Frontend, search: tuple[str, tuple[int, ...], str]
 ) -> Iterator[str]:
     """Look up the host in the variable `name`: in a map, then its wildcards of some label counts, then a default."""
@@ -284,7 +286,7 @@ def _found(
         yield line(f"{rule} set-var({into}) str({default}) if {missing}")
 
 
-def _misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
+def _answer_misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
     """Answer 421 to a request for a listener that is not the one of the connection's SNI.
 
     Browsers send requests for all hosts of a certificate over one connection.
@@ -292,8 +294,8 @@ def _misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
     default = EVERY_HOST if EVERY_HOST in frontend.hosts else ""
     search = (layout.map_file("listeners"), wildcard_depths(frontend.hosts), default)
     yield line("tcp-request session set-var(sess.name) ssl_fc_sni,lower")
-    yield from _found("tcp-request session", "sess.listener", "sess.name", frontend, search)
-    yield from _found("http-request", "txn.listener", "txn.host", frontend, search)
+    yield from _look_up_host("tcp-request session", "sess.listener", "sess.name", frontend, search)
+    yield from _look_up_host("http-request", "txn.listener", "txn.host", frontend, search)
     same = "!{{ var(txn.listener),strcmp(sess.listener) eq 0 }}"
     yield line(
         f"http-request return status 421 if {{{{ ssl_fc_has_sni }}}} {{{{ var(txn.listener) -m found }}}} {same}"
@@ -304,15 +306,14 @@ def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str
     head = [line("mode tcp"), _bind(frontend, layout, certificates, ""), line("option tcplog")]
     tail = []
     if frontend.mode is Mode.TCP:
-        found = (
-            f"str({plain(lookups.key(EVERY_HOST + frontend.mark, ''))}),map_str({layout.map_file(lookups.prefixes)})"
-        )
-        head.append(line("tcp-request content set-var(txn.target) {}", quoted(found)))
+        key = write_plain(lookups.key(EVERY_HOST + frontend.mark, ""))
+        found = f"str({key}),map_str({layout.map_file(lookups.prefixes)})"
+        head.append(line("tcp-request content set-var(txn.target) {}", write_quoted(found)))
     elif lookups.maps:
         head += _by_name(frontend, lookups, layout)
     if lookups.maps:
         tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
-    tail.append(line("default_backend {}", plain(REFUSED)))
+    tail.append(line("default_backend {}", write_plain(REFUSED)))
     return head, tail
 
 

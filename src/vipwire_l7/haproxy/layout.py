@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vipwire_l7.haproxy.words import plain, quoted
+from vipwire_l7.haproxy.words import write_plain, write_quoted
 
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
@@ -41,8 +41,8 @@ class Layout:
         Abstract sockets have no mode: any user of the machine could connect, and claim an address or a pool there.
         """
         folder = self.chroot or str(Path(self.socket).parent)
-        owner = f" user {plain(self.user)}" if self.user else ""
-        return f"{quoted(f'unix@{folder}/{name}')} mode 600{owner}"
+        owner = f" user {write_plain(self.user)}" if self.user else ""
+        return f"{write_quoted(f'unix@{folder}/{name}')} mode 600{owner}"
 
     def inner_address(self, name: str) -> str:
         """Return the address of that frontend, in the workers' root folder."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from vipwire_l7.haproxy import auth_grpc
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.words import line, plain, plains, quoted
+from vipwire_l7.haproxy.words import line, plains, write_plain, write_quoted
 from vipwire_l7.plan.policy import ExternalAuth, Policy
 
 MIRROR_FILE: Final = "mirror.lua"
@@ -198,19 +198,24 @@ def mirror_lua(layout: Layout) -> str:
 
 def mirror_lines(policy: Policy) -> Iterator[str]:
     for each in policy.mirrors:
-        yield line("filter lua.vipwire_mirror {} {} {}", plain(each.pool), plain(each.part), plain(each.whole))
+        yield line(
+            "filter lua.vipwire_mirror {} {} {}",
+            write_plain(each.pool),
+            write_plain(each.part),
+            write_plain(each.whole),
+        )
 
 
 def auth_lines(auth: ExternalAuth) -> Iterator[str]:
     """Write the rules of a backend that asks an authorization server about each request."""
     if auth.body:
         yield line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
-        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", plain(auth.body))
+        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", write_plain(auth.body))
     asked = (auth.pool, *(() if auth.grpc else (auth.prefix or "-",)), _names(auth.headers))
     kept = () if auth.grpc else (_names(auth.response_headers),)
     words = (*asked, *kept, "body" if auth.body else "-")
     name = "vipwire_auth_grpc" if auth.grpc else "vipwire_auth"
-    yield line(f"http-request lua.{name}{' {}' * len(words)}", *(quoted(word) for word in words))
+    yield line(f"http-request lua.{name}{' {}' * len(words)}", *(write_quoted(word) for word in words))
     # A request goes on after an error in Lua, so only an explicit answer may allow it.
     yield line("http-request deny deny_status 503 unless {{ var(txn.allowed) -m bool }}")
 
@@ -255,5 +260,5 @@ def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) ->
     for start in range(0, len(targets), _WORDS_IN_A_LINE):
         chosen = plains(targets[start : start + _WORDS_IN_A_LINE])
         lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m str {} }}", chosen))
-    lines.append(line("default_backend {}", plain(nowhere)))
+    lines.append(line("default_backend {}", write_plain(nowhere)))
     return "\n".join(lines) + "\n"

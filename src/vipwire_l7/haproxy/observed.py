@@ -10,7 +10,7 @@ from typing import TypeAlias
 from vipwire.model.net import Address, format_address
 from vipwire_l7.haproxy.backends import weight_of
 from vipwire_l7.haproxy.configuration import Configuration
-from vipwire_l7.haproxy.words import plain
+from vipwire_l7.haproxy.words import write_plain
 from vipwire_l7.plan.sites import Server
 from vipwire_l7.watch.objects import BackendEndpoint, Usability
 
@@ -25,7 +25,10 @@ _UNKNOWN = Server(BackendEndpoint(Address(bytes(4)), Usability.READY), 0, -1)
 
 def questions(live: Configuration) -> list[str]:
     """Write the commands whose answers `correct` takes."""
-    return [*(f"show map {plain(live.layout.map_file(name))}" for name in _asked(live)), "show servers state"]
+    return [
+        *(f"show map {write_plain(live.layout.map_file(name))}" for name in _list_asked_maps(live)),
+        "show servers state",
+    ]
 
 
 def correct(live: Configuration, answers: Sequence[str]) -> list[str]:
@@ -34,13 +37,13 @@ def correct(live: Configuration, answers: Sequence[str]) -> list[str]:
     pools = {spare: pool for pool, spare in live.placed.items()}
     found = [
         f"{name}.map {key}"
-        for name, answer in zip(_asked(live), maps, strict=True)
+        for name, answer in zip(_list_asked_maps(live), maps, strict=True)
         for key in _correct_map(live.maps[name], _entries(answer), pools, live.placed)
     ]
     return found + list(_correct_slots(live, dict(_servers(servers))))
 
 
-def _asked(live: Configuration) -> list[str]:
+def _list_asked_maps(live: Configuration) -> list[str]:
     return sorted(live.shape.asked & live.maps.keys())
 
 
@@ -81,13 +84,13 @@ def _correct_slots(live: Configuration, servers: Mapping[tuple[str, str], _Obser
     for name, slots in live.slots.items():
         section, made = live.placed.get(name, name), list(slots)
         for index, slot in enumerate(slots):
-            if servers.get((section, f"s{index + 1}")) != _expected(slot):
+            if servers.get((section, f"s{index + 1}")) != _expected_state(slot):
                 made[index] = _UNKNOWN if slot is None else None
                 yield f"server {section}/s{index + 1}"
         live.slots[name] = tuple(made)
 
 
-def _expected(slot: Server | None) -> _Observed:
+def _expected_state(slot: Server | None) -> _Observed:
     if slot is None:
         return None
     return format_address(slot.endpoint.address), str(slot.port), str(weight_of(slot)), 0

@@ -4,20 +4,20 @@ from collections.abc import Iterator
 
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.mirrors import MIRROR_FILE
-from vipwire_l7.haproxy.words import line, plain, quoted
+from vipwire_l7.haproxy.words import line, write_plain, write_quoted
 
 
 def process_text(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
     """Write `global` and `defaults`. `mark` identifies the configuration in `show info`."""
     # HAProxy 2.6 crashes when filters of several threads share one Lua state, as with `lua-load`.
-    lua = [line("lua-load-per-thread {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
+    lua = [line("lua-load-per-thread {}", write_quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
     return "\n".join([*_global(layout, mark), *lua, *_defaults()]) + "\n"
 
 
 def _global(layout: Layout, mark: str) -> Iterator[str]:
     yield "global"
-    yield line("description {}", plain(mark))
-    yield line("stats socket {} mode 600 level admin expose-fd listeners", quoted(layout.socket))
+    yield line("description {}", write_plain(mark))
+    yield line("stats socket {} mode 600 level admin expose-fd listeners", write_quoted(layout.socket))
     yield line("stats timeout 1m")
     yield line("hard-stop-after 30m")
     yield line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
@@ -25,18 +25,18 @@ def _global(layout: Layout, mark: str) -> Iterator[str]:
     yield line("tune.ssl.default-dh-param 2048")
     yield line("tune.http.logurilen 4096")
     if layout.user:
-        yield line("user {}", plain(layout.user))
-        yield line("group {}", plain(layout.group))
+        yield line("user {}", write_plain(layout.user))
+        yield line("group {}", write_plain(layout.group))
     if layout.chroot:
-        yield line("chroot {}", quoted(layout.chroot))
+        yield line("chroot {}", write_quoted(layout.chroot))
     if layout.threads:
-        yield line("nbthread {}", plain(layout.threads))
+        yield line("nbthread {}", write_plain(layout.threads))
     if layout.connections:
-        yield line("maxconn {}", plain(layout.connections))
+        yield line("maxconn {}", write_plain(layout.connections))
     if layout.access_log == "stdout":
         yield line("log stdout format raw local0 info")
     elif layout.access_log:
-        yield line("log {} format raw local0 info", plain(layout.access_log))
+        yield line("log {} format raw local0 info", write_plain(layout.access_log))
 
 
 def _defaults() -> Iterator[str]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from vipwire_l7.haproxy.words import Word, line, plain, quoted
+from vipwire_l7.haproxy.words import Word, line, write_plain, write_quoted
 from vipwire_l7.plan.misread import CUT, REFUSED
 from vipwire_l7.plan.sites import Aspect, Compared
 
@@ -43,7 +43,7 @@ is_plain = re.compile("[A-Za-z0-9/._~-]*").fullmatch
 """Matches a path that `_DECODED` does not change."""
 
 
-def decoded(path: str) -> str:
+def decode_path(path: str) -> str:
     """Write a path as `_DECODED` does."""
     return quote(unquote_to_bytes(re.sub("%2f", "%252F", path, flags=re.IGNORECASE)))
 
@@ -52,7 +52,7 @@ def skip_lines(index: int) -> Iterator[str]:
     """Let a request without a choice skip the rules of choices, at each twentieth, unless `path_lines` needs them."""
     if index % 20 == 0:
         form = "http-request allow unless {{ var(txn.target) -m beg choice: }} or {{ path -m reg -- {} }}"
-        yield line(form, quoted(_HAS_READINGS))
+        yield line(form, write_quoted(_HAS_READINGS))
 
 
 def path_lines(
@@ -67,14 +67,14 @@ def path_lines(
     """
     yield line(
         f"http-request allow unless {{{{ path -m reg -- {{}} }}}} {{{{ {site},map_str({apart}) -m found }}}}",
-        quoted(_HAS_READINGS),
+        write_quoted(_HAS_READINGS),
     )
     yield line(f"http-request return status 414 if {{{{ path,length gt {_LONGEST} }}}}")
-    yield line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", quoted(REFUSED))
+    yield line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", write_quoted(REFUSED))
     # The readings must lead to the same target before choices, so the target of the choice's step is kept aside.
     yield line("http-request set-var(txn.taken) var(txn.target)")
     for number, reading in enumerate(_READINGS):
-        yield line(f"http-request set-var({READ}) {{}}", quoted(reading))
+        yield line(f"http-request set-var({READ}) {{}}", write_quoted(reading))
         yield line("http-request unset-var(txn.target)")
         yield from search(_WRITTEN if "url_dec" in reading else "")
         yield line("http-request set-var(txn.target) str(-) unless {{ var(txn.target) -m found }}")
@@ -83,8 +83,8 @@ def path_lines(
         else:
             yield line(f"{_DENY} unless {{{{ var(txn.target),strcmp(txn.first) eq 0 }}}}")
     for name in expressions:
-        chosen = f"{{{{ var(txn.first) -m str {plain(name)} }}}}"
-        yield line(f"{_DENY} if {chosen} {{{{ path -m reg -i -- {{}} }}}}", quoted(_SPELLED))
+        chosen = f"{{{{ var(txn.first) -m str {write_plain(name)} }}}}"
+        yield line(f"{_DENY} if {chosen} {{{{ path -m reg -i -- {{}} }}}}", write_quoted(_SPELLED))
     yield line("http-request unset-var(txn.target)")
     yield line("http-request set-var(txn.target) var(txn.taken)")
 
@@ -98,7 +98,7 @@ def doubt_lines(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
     """Deny requests that a Pod may read differently, where a choice's conditions decide about access controls."""
     doubts = dict.fromkeys(doubt for each in deciding for doubt in _doubts(each))
     for doubt in doubts:
-        yield line(f"{_DENY} if {{{{ var(txn.target) -m str {plain(choice)} }}}} {{}}", doubt)
+        yield line(f"{_DENY} if {{{{ var(txn.target) -m str {write_plain(choice)} }}}} {{}}", doubt)
 
 
 def _doubts(of: Compared) -> Iterator[Word]:
@@ -106,17 +106,17 @@ def _doubts(of: Compared) -> Iterator[Word]:
         case Aspect.METHOD:
             # Some servers read `get` as GET, and all answer HEAD by running GET.
             refused = "^HEAD$|[^A-Z-]" if of.value == "HEAD" else "[^A-Z-]"
-            yield Word(f"{{ method -m reg -- {quoted(refused)} }}")
+            yield Word(f"{{ method -m reg -- {write_quoted(refused)} }}")
         case Aspect.HEADER:
             # Of repeated headers, servers read the first, the last or all. CGI and WSGI do not distinguish `-` and
             # `_`.
-            yield Word(f"{{ req.fhdr_cnt({plain(of.name)}) gt 1 }}")
+            yield Word(f"{{ req.fhdr_cnt({write_plain(of.name)}) gt 1 }}")
             twin = re.sub(r"[^a-z0-9]+", "[^a-z0-9,]", of.name.lower())
             if twin != of.name.lower():
                 other = f"(?:^|,)(?!{re.escape(of.name.lower())}(?:,|$)){twin}(?:,|$)"
-                yield Word(f"{{ req.hdr_names -m reg -i -- {quoted(other)} }}")
+                yield Word(f"{{ req.hdr_names -m reg -i -- {write_quoted(other)} }}")
         case Aspect.COOKIE:
-            yield Word(f"{{ req.cook_cnt({plain(of.name)}) gt 1 }}")
+            yield Word(f"{{ req.cook_cnt({write_plain(of.name)}) gt 1 }}")
             yield Word("{ req.fhdr(cookie) -m sub '\"' }")
         case Aspect.QUERY:
             name = parameter(of.name)
@@ -124,6 +124,6 @@ def _doubts(of: Compared) -> Iterator[Word]:
             otherwise = rf"[;?](?:\+|%20)*{name}(?:[=&;]|$)|(?:^|&)(?:\+|%20)+{name}|(?:^|&){name}(?:\[|%5[bB])"
             broken = f"(?:^|&){name}=[^&]*%(?:00|(?![0-9A-Fa-f]{{2}}))"
             for each in (twice, otherwise, broken):
-                yield Word(f"{{ query -m reg -- {quoted(each)} }}")
+                yield Word(f"{{ query -m reg -- {write_quoted(each)} }}")
         case Aspect.PATH:
             return

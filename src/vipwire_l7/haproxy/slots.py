@@ -33,7 +33,7 @@ def fill(slots: Slots, servers: Sequence[Server]) -> Slots:
     return tuple(slot if slot is not None else next(fresh, None) for slot in kept)
 
 
-def used(slots: Slots) -> int:
+def count_used_slots(slots: Slots) -> int:
     """Count the slots up to the last server."""
     return next((number for number in range(len(slots), 0, -1) if slots[number - 1] is not None), 0)
 

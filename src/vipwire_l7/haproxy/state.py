@@ -18,7 +18,7 @@ from vipwire_l7.haproxy.frontend import DEFAULT_KEY
 from vipwire_l7.haproxy.frontends import frontend_parts, split_site
 from vipwire_l7.haproxy.readings import APART
 from vipwire_l7.haproxy.shares import SHARES, shared_choices
-from vipwire_l7.haproxy.slots import Slots, used
+from vipwire_l7.haproxy.slots import Slots, count_used_slots
 from vipwire_l7.plan.plan import HostPlan, sites_of
 from vipwire_l7.plan.sites import ANSWERS, Frontend, apart_of
 
@@ -117,7 +117,7 @@ class _Comparison:
         self._rules = set[tuple[str, str]]()
         """The choices that a reload must add, by mark and name."""
         self._moved = frozenset(_outgrown(live, wanted))
-        self._fresh = _placed(live, wanted, self._moved)
+        self._fresh = _place_pools(live, wanted, self._moved)
         self._moved &= self._fresh.keys()
         self._placed = live.placed | self._fresh
         self._judge_frontends()
@@ -147,7 +147,7 @@ class _Comparison:
             shape=shape,
             pools=served,
             slots={name: self._slots_of(name) for name in served},
-            maps=self._accepted(waiting),
+            maps=self._select_entries(waiting),
             certificates={} if certificates else wanted.certificates,
             placed=self._fresh,
         )
@@ -227,7 +227,7 @@ class _Comparison:
             if live.shape.backends.get(name) != text and name not in self._placed:
                 self._missing.add(name)
                 self._reasons.append(f"{'another' if name in live.shape.backends else 'a new'} backend {name}")
-            elif name not in self._moved and used(wanted.slots[name]) > len(live.slots.get(name, SPARE)):
+            elif name not in self._moved and count_used_slots(wanted.slots[name]) > len(live.slots.get(name, SPARE)):
                 self._outgrown.add(name)
                 self._reasons.append(f"more servers for {name}")
 
@@ -303,7 +303,7 @@ class _Comparison:
                     found.add(site)
         return found
 
-    def _accepted(self, waiting: set[str]) -> Maps:
+    def _select_entries(self, waiting: set[str]) -> Maps:
         """Return the entries to set now: sites that wait keep theirs."""
         maps: Maps = {}
         for name, entries in self._wanted.maps.items():
@@ -342,17 +342,21 @@ def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Map
 
 def _outgrown(live: Configuration, wanted: Configuration) -> Iterator[str]:
     """Return the pools that have too few slots and may move to a spare backend: no rule names them."""
-    found = {name for name, slots in wanted.slots.items() if used(slots) > len(live.slots.get(name, SPARE))}
+    found = {
+        name for name, slots in wanted.slots.items() if count_used_slots(slots) > len(live.slots.get(name, SPARE))
+    }
     found -= live.placed.keys()
     if found:
         led = {to for rules in live.shape.choices.values() for choice in rules.values() for to in choice.targets}
         yield from (name for name in found - led if live.pools.get(name) == wanted.pools[name])
 
 
-def _placed(live: Configuration, wanted: Configuration, moved: Collection[str]) -> dict[str, str]:
+def _place_pools(live: Configuration, wanted: Configuration, moved: Collection[str]) -> dict[str, str]:
     """Choose spare backends for pools that are new or move, as far as the spare ones suffice."""
     taken = frozenset(live.placed.values())
     free = (name for name in live.spares if name not in taken)
     new = (pool for name, pool in wanted.pools.items() if name not in live.shape.backends or name in moved)
-    names = (each.name for each in new if fits_spare(each) and used(wanted.slots[each.name]) <= SPARE_SLOTS)
+    names = (
+        each.name for each in new if fits_spare(each) and count_used_slots(wanted.slots[each.name]) <= SPARE_SLOTS
+    )
     return dict(zip(names, free, strict=False))

@@ -17,7 +17,7 @@ _TEXT = re.compile(r"[ -~]*")
 _LINE = re.compile(r"[ -~]+")
 
 
-def plain(text: str | int) -> Word:
+def write_plain(text: str | int) -> Word:
     """Write a name, a number or an address; raise ValueError for any other character."""
     written = str(text)
     if not _PLAIN.fullmatch(written):
@@ -25,7 +25,7 @@ def plain(text: str | int) -> Word:
     return Word(written)
 
 
-def quoted(text: str) -> Word:
+def write_quoted(text: str) -> Word:
     """Write printable ASCII, quoted."""
     if not _TEXT.fullmatch(text):
         raise ValueError(f"{text[:80]!r} cannot stand in a configuration")
@@ -34,11 +34,11 @@ def quoted(text: str) -> Word:
 
 def literal(text: str) -> Word:
     """Write a text for an option that takes a format: `%` is escaped."""
-    return quoted(text.replace("%", "%%"))
+    return write_quoted(text.replace("%", "%%"))
 
 
 def plains(texts: Iterable[str]) -> Word:
-    return Word(" ".join(plain(text) for text in texts))
+    return Word(" ".join(write_plain(text) for text in texts))
 
 
 def line(form: str, *values: Word, indent: int = 4) -> str:

@@ -22,7 +22,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
 from vipwire.terminal.output import plain_errors, warn
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.words import plain
+from vipwire_l7.haproxy.words import write_plain
 from vipwire_l7.ingress.plan.planner import IngressPlanner, is_ours
 from vipwire_l7.ingress.plan.to_gateway import to_gateway
 from vipwire_l7.ingress.served import Ingresses
@@ -122,7 +122,7 @@ def print_rendered(
     output_dir: Path | None, flags: FlagsT, prepared: Callable[[FlagsT], tuple[Options, Served]]
 ) -> None:
     """Print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
-    with plain_errors(), _rendered(output_dir, flags.run_dir) as (folder, write):
+    with plain_errors(), _render_folder(output_dir, flags.run_dir) as (folder, write):
         files, problems = asyncio.run(render_once(*prepared(msgspec.structs.replace(flags, run_dir=folder))))
         for problem in problems:
             warn(str(problem))
@@ -130,7 +130,7 @@ def print_rendered(
 
 
 @contextlib.contextmanager
-def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
+def _render_folder(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
     """Yield the folder to render for, and the function that writes the files there or prints haproxy.cfg."""
     folder = (output_dir or run_dir).absolute()
 
@@ -152,8 +152,8 @@ def options_of(flags: Flags) -> Options:
     """Build the `Options` of a command line; raise ConfigError for invalid values."""
     folder, cookie_key = flags.run_dir.absolute(), _cookie_key(flags)
     if flags.access_log:
-        _checked("access_log", plain, flags.access_log)
-    _checked("run_dir", plain, str(folder))
+        _check_flag("access_log", write_plain, flags.access_log)
+    _check_flag("run_dir", write_plain, str(folder))
     if flags.publish_service and flags.publish_address:
         raise ConfigError("--publish-service and --publish-address exclude each other: give one of them")
     layout = Layout(
@@ -239,11 +239,11 @@ def _cookie_key(flags: Flags) -> str:
         raise ConfigError(f"--cookie-key-file {path}: cannot be read: {error}") from error
     if not key:
         raise ConfigError(f"--cookie-key-file {path}: is empty" if path else "VIPWIRE_COOKIE_KEY: is empty")
-    _checked("cookie_key_file" if path else "cookie_key", plain, key)
+    _check_flag("cookie_key_file" if path else "cookie_key", write_plain, key)
     return key
 
 
-def _checked(flag: str, check: Callable[[str], object], text: str) -> None:
+def _check_flag(flag: str, check: Callable[[str], object], text: str) -> None:
     try:
         check(text)
     except ValueError as error:

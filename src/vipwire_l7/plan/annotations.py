@@ -59,10 +59,10 @@ READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "rewrite-target": readers.target,
     "use-regex": readers.flag,
     "set-request-headers": readers.set_headers,
-    "remove-request-headers": readers.removable,
+    "remove-request-headers": readers.read_removable_headers,
     "upstream-vhost": readers.authority,
     "set-response-headers": readers.set_headers,
-    "remove-response-headers": readers.removable,
+    "remove-response-headers": readers.read_removable_headers,
     "body-size": readers.size,
     "auth-secret": readers.secret,
     "auth-secret-type": readers.word("auth-file", "auth-map"),
@@ -191,11 +191,11 @@ class AnnotationValues:
         found = self.values.get(name)
         return found if isinstance(found, int) else None
 
-    def granted(self, name: str) -> bool:
+    def is_true(self, name: str) -> bool:
         """Return a flag that is off by default."""
         return self.values.get(name) is True
 
-    def unless_denied(self, name: str) -> bool:
+    def is_not_false(self, name: str) -> bool:
         """Return a flag that is on by default."""
         return self.values.get(name) is not False
 
@@ -205,7 +205,7 @@ def read_annotations(ingress: Ingress) -> AnnotationValues:
     values: dict[str, object] = {}
     problems = []
     closed = nginx_rewrite = False
-    for key, name, text in _ranked(ingress.annotations):
+    for key, name, text in _rank_annotations(ingress.annotations):
         if name in values:
             continue
         try:
@@ -238,7 +238,7 @@ def _login_without_users(annotations: Mapping[str, str]) -> str:
     return next((key for key in keys if annotations.get(key, "").strip().lower() not in _DENIED), "")
 
 
-def _ranked(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _rank_annotations(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield (key, vipwire's name, value), vipwire's own first. An unknown name stands for itself."""
     if not annotations:
         return

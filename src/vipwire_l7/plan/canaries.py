@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vipwire_l7.plan.policy import Canary
-from vipwire_l7.plan.sessions import bound_steps, shared
+from vipwire_l7.plan.sessions import bound_steps, share_requests
 from vipwire_l7.plan.sites import Aspect, Choice, Compared, Pool, Step, choice_of
 
 
@@ -51,4 +51,4 @@ def _keeping_sessions(split: Split) -> Iterator[tuple[str, int]]:
 
 
 def _by_chance(split: Split) -> Iterator[Step]:
-    return shared(tuple((name, canary.weight) for name, canary in split.parts), 100)
+    return share_requests(tuple((name, canary.weight) for name, canary in split.parts), 100)

@@ -65,18 +65,18 @@ def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
     try:
         chain = x509.load_pem_x509_certificates(certificate)
     except (ValueError, TypeError) as error:
-        return None, f"tls.crt is no certificate in PEM: {_first(error)}"
+        return None, f"tls.crt is no certificate in PEM: {_first_line(error)}"
     try:
         private = load_pem_private_key(key, None)
     except (ValueError, TypeError, NotImplementedError) as error:
-        return None, f"tls.key is no private key in PEM without a password: {_first(error)}"
+        return None, f"tls.key is no private key in PEM without a password: {_first_line(error)}"
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     try:
         if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
             return None, "tls.key is not the key of the certificate in tls.crt"
         written = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     except (ValueError, TypeError, AttributeError) as error:
-        return None, f"unsupported kind of key: {_first(error)}"
+        return None, f"unsupported kind of key: {_first_line(error)}"
     pem = b"".join(each.public_bytes(Encoding.PEM) for each in chain) + written
     leaf = chain[0]
     times = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
@@ -98,5 +98,5 @@ def _day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:120]

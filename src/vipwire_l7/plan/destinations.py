@@ -296,7 +296,7 @@ class Destinations:
         return "" if address in found else f"{text}, and no Pod {pod.name} has it"
 
     def _objection(self, address: Address, namespace: str, pods: Collection[Address]) -> str:
-        if text := self._reserved(address):
+        if text := self._why_reserved(address):
             return text
         service = self._cluster_ips.get(address)
         if service == API_SERVER:
@@ -312,7 +312,7 @@ class Destinations:
         is_own = address in self.known.own or any(address in each for each in self.known.networks)
         return "an address of this node" if is_own else _name_of(address, _OF_PODS_ALONE)
 
-    def _reserved(self, address: Address) -> str:
+    def _why_reserved(self, address: Address) -> str:
         if text := special_use(address) or _name_of(address, _NO_HOST):
             return text
         return "a cloud's metadata service" if address in _METADATA else ""

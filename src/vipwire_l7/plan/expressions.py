@@ -39,7 +39,7 @@ class _Group:
 
 
 @lru_cache(maxsize=16384)
-def _read(expression: str) -> tuple[bool, int, int]:
+def _read_expression(expression: str) -> tuple[bool, int, int]:
     """Return whether an expression is costly, its unbounded repeats, and the ways to match the rest of it."""
     repeats, costly, groups, last = 0, False, [_Group()], _Group()
     for part in _TOKEN.findall(expression):
@@ -80,13 +80,13 @@ def _tells_branches_apart(group: _Group) -> bool:
 
 def is_costly(expression: str) -> bool:
     """Report whether an expression may need more steps than PCRE allows: many or nested repeats, or a reference."""
-    costly, _, ways = _read(expression)
+    costly, _, ways = _read_expression(expression)
     return costly or ways > _MOST_WAYS
 
 
 def steps_of(expression: str) -> int:
     """Estimate the PCRE steps of an expression that does not match. One that scans much counts as several."""
-    _, repeats, ways = _read(expression)
+    _, repeats, ways = _read_expression(expression)
     if is_costly(expression) or "(?" in expression.replace("(?:", ""):
         return _MOST_STEPS
     return min((100, 500, 2000)[min(repeats, 2)] * max(1, ways // 10), _MOST_STEPS)
@@ -94,7 +94,7 @@ def steps_of(expression: str) -> int:
 
 def steps_at(expression: str, length: int) -> int:
     """Return the steps that an expression which is not costly needs for a path of this length."""
-    _, repeats, ways = _read(expression)
+    _, repeats, ways = _read_expression(expression)
     return ways * int(length**repeats) // factorial(repeats)
 
 

@@ -23,7 +23,7 @@ may_be_misread: Final = re.compile(r"[;%\\]|//|/\.").search
 _is_refused: Final = re.compile(REFUSED, re.IGNORECASE).search
 
 
-def restructured(path: str) -> str:
+def restructure_path(path: str) -> str:
     """Return a path as read by servers that merge slashes, decode %2F, or cut the path."""
     merged = re.sub("%2f", "/", re.sub("//+", "/", path), flags=re.IGNORECASE)
     return re.sub(f"{CUT}.*", "", merged, flags=re.IGNORECASE)
@@ -31,4 +31,4 @@ def restructured(path: str) -> str:
 
 def other_reading(path: str) -> str | None:
     """Return the path that some servers read instead, mostly the same one; None for a path with further readings."""
-    return None if _is_refused(path) else restructured(path)
+    return None if _is_refused(path) else restructure_path(path)

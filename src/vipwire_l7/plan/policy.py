@@ -270,24 +270,24 @@ class Policy:
 
 
 @lru_cache(maxsize=4096)
-def spoken(policy: Policy, protocol: BackendProtocol) -> Policy:
+def with_protocol(policy: Policy, protocol: BackendProtocol) -> Policy:
     """Return the policy with another protocol. Equal results are one object."""
     return replace(policy, protocol=protocol)
 
 
 @lru_cache(maxsize=4096)
-def shown(policy: Policy, certificate: str) -> Policy:
+def with_client_certificate(policy: Policy, certificate: str) -> Policy:
     """Return the policy with another client certificate. Equal results are one object."""
     return replace(policy, client_certificate=certificate)
 
 
 @lru_cache(maxsize=4096)
-def interned(policy: Policy) -> Policy:
+def intern_policy(policy: Policy) -> Policy:
     """Return the one object of all equal policies."""
     return policy
 
 
-def inherited(own: Policy, main: Policy) -> Policy:
+def inherit_policy(own: Policy, main: Policy) -> Policy:
     """Complete a canary's policy by that of the path it splits, so that the canary does not bypass its guards.
 
     ingress-nginx ignores most settings of a canary itself; vipwire applies them.

@@ -48,13 +48,13 @@ def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy
         proxy_protocol=ProxyProtocol(annotations("proxy-protocol", "no")),
         timeouts=tuple((name, time) for name in _TIMEOUTS if (time := annotations(f"timeout-{name}", 0))),
         retries=annotations.number("retries"),
-        redispatch=annotations.unless_denied("redispatch"),
+        redispatch=annotations.is_not_false("redispatch"),
         check=_check(annotations),
         pod_connections=annotations.number("pod-connections"),
         limit=_limit(annotations),
         allow=annotations("allow-source-range", ()),
         deny=annotations("deny-source-range", ()),
-        https=annotations.granted("force-ssl-redirect"),
+        https=annotations.is_true("force-ssl-redirect"),
         redirect=_redirect(annotations),
         root=annotations("app-root", ""),
         hsts=hsts_of(annotations),
@@ -100,11 +100,11 @@ def is_expression(rule: PathRule, annotations: AnnotationValues) -> bool:
         return False
     # ingress-nginx reads a path as an expression if the rewrite uses its groups.
     captured = annotations.nginx_rewrite and "$" in annotations("rewrite-target", "")
-    return annotations.unless_denied("use-regex") if captured else annotations.granted("use-regex")
+    return annotations.is_not_false("use-regex") if captured else annotations.is_true("use-regex")
 
 
 def canary_of(annotations: AnnotationValues) -> Canary | None:
-    if not annotations.granted("canary"):
+    if not annotations.is_true("canary"):
         return None
     header, value = annotations("canary-by-header", ""), annotations("canary-by-header-value", "")
     return Canary(annotations("canary-weight", 0), header, value, annotations("canary-by-cookie", ""))
@@ -168,8 +168,8 @@ def _affinity(annotations: AnnotationValues) -> Affinity | None:
         name=annotations("session-cookie-name", ""),
         max_age=annotations.number("session-cookie-max-age"),
         same_site=SameSite(same_site) if same_site else None,
-        secure=annotations.granted("session-cookie-secure"),
-        change_on_failure=annotations.unless_denied("session-cookie-change-on-failure"),
+        secure=annotations.is_true("session-cookie-secure"),
+        change_on_failure=annotations.is_not_false("session-cookie-change-on-failure"),
     )
 
 
@@ -210,14 +210,14 @@ def _virtual_host(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
 
 
 def hsts_of(annotations: AnnotationValues) -> Hsts | None:
-    if not annotations.granted("hsts"):
+    if not annotations.is_true("hsts"):
         return None
     age = annotations("hsts-max-age", Hsts().max_age)
-    return Hsts(age, annotations.granted("hsts-include-subdomains"), annotations.granted("hsts-preload"))
+    return Hsts(age, annotations.is_true("hsts-include-subdomains"), annotations.is_true("hsts-preload"))
 
 
 def _cors(annotations: AnnotationValues) -> Cors | None:
-    if not annotations.granted("cors"):
+    if not annotations.is_true("cors"):
         return None
     default = Cors()
     return Cors(
@@ -225,6 +225,6 @@ def _cors(annotations: AnnotationValues) -> Cors | None:
         annotations("cors-allow-methods", default.methods),
         annotations("cors-allow-headers", default.headers),
         annotations("cors-expose-headers", ()),
-        annotations.granted("cors-allow-credentials"),
+        annotations.is_true("cors-allow-credentials"),
         annotations("cors-max-age", default.max_age),
     )

@@ -87,11 +87,11 @@ def size(text: str) -> int:
 
 def token(text: str) -> str:
     """Read a cookie's name."""
-    return _matched(_TOKEN, text, "1 to 64 letters, digits, and . _ -")
+    return _check_match(_TOKEN, text, "1 to 64 letters, digits, and . _ -")
 
 
 def header(text: str) -> str:
-    return _matched(_HEADER, text, "1 to 64 letters, digits, - and _")
+    return _check_match(_HEADER, text, "1 to 64 letters, digits, - and _")
 
 
 def headers(text: str) -> tuple[str, ...]:
@@ -101,15 +101,15 @@ def headers(text: str) -> tuple[str, ...]:
 
 def authority(text: str) -> str:
     """Read the value of a Host header: a name or an address, optionally with a port."""
-    return _matched(_AUTHORITY, text, "a host, optionally with a port")
+    return _check_match(_AUTHORITY, text, "a host, optionally with a port")
 
 
-def removable(text: str) -> tuple[str, ...]:
+def read_removable_headers(text: str) -> tuple[str, ...]:
     """Read names of headers that a tenant may remove."""
-    return tuple(_changeable(item, *_FRAMING, "host") for item in _items(text))
+    return tuple(_read_changeable_header(item, *_FRAMING, "host") for item in _items(text))
 
 
-def _changeable(name: str, *but: str) -> str:
+def _read_changeable_header(name: str, *but: str) -> str:
     if name.lower() in but:
         raise ValueError(f"allowed: all headers but {', '.join(but)}")
     return header(name)
@@ -117,7 +117,7 @@ def _changeable(name: str, *but: str) -> str:
 
 def value(text: str) -> str:
     """Read a header's value: printable ASCII without a single quote."""
-    return _matched(_VALUE, text, "printable ASCII without ', at most 1024 characters")
+    return _check_match(_VALUE, text, "printable ASCII without ', at most 1024 characters")
 
 
 def set_headers(text: str) -> tuple[tuple[str, str], ...]:
@@ -128,7 +128,7 @@ def set_headers(text: str) -> tuple[tuple[str, str], ...]:
             name, colon, rest = line.partition(":")
             if not colon:
                 raise ValueError("allowed: lines of `Name: value`")
-            pairs.append((_changeable(name.strip(), *_FRAMING), value(rest.strip())))
+            pairs.append((_read_changeable_header(name.strip(), *_FRAMING), value(rest.strip())))
     if len(pairs) > MOST_ENTRIES:
         raise ValueError(f"allowed: up to {MOST_ENTRIES} lines")
     return tuple(pairs)
@@ -136,23 +136,23 @@ def set_headers(text: str) -> tuple[tuple[str, str], ...]:
 
 def path(text: str) -> str:
     """Read a URL's path, optionally with a query."""
-    return _matched(_PATH, text, "/ and the characters of RFC 3986 without a single quote")
+    return _check_match(_PATH, text, "/ and the characters of RFC 3986 without a single quote")
 
 
 def target(text: str) -> str:
     """Read the target of a rewrite, with $1 to $9 for the groups of the path's pattern."""
-    return _matched(_TARGET, text, "a path, in which $1 to $9 stand for captured groups")
+    return _check_match(_TARGET, text, "a path, in which $1 to $9 stand for captured groups")
 
 
 def url(text: str) -> str:
     """Read the target of a redirect: a URL or a path, optionally with nginx's `$request_uri` at its end."""
     if not text:
         raise ValueError("allowed: a URL or a path")
-    return _matched(_URL, text, "https://host/path or /path, optionally with $request_uri at the end")
+    return _check_match(_URL, text, "https://host/path or /path, optionally with $request_uri at the end")
 
 
 def redirect_code(text: str) -> int:
-    return int(_matched(re.compile("30[12378]"), text, "301, 302, 303, 307, 308"))
+    return int(_check_match(re.compile("30[12378]"), text, "301, 302, 303, 307, 308"))
 
 
 def tries(text: str) -> int:
@@ -180,17 +180,17 @@ def _prefix(text: str) -> Prefix:
 def origins(text: str) -> tuple[str, ...]:
     """Read origins, separated by commas."""
     allowed = "*, https://example.com, https://*.example.com"
-    return tuple(_matched(_ORIGIN, item, allowed) for item in _items(text))
+    return tuple(_check_match(_ORIGIN, item, allowed) for item in _items(text))
 
 
 def methods(text: str) -> tuple[str, ...]:
     """Read HTTP methods, separated by commas."""
-    return tuple(_matched(_METHOD, item, "methods in capitals, separated by commas") for item in _items(text))
+    return tuple(_check_match(_METHOD, item, "methods in capitals, separated by commas") for item in _items(text))
 
 
 def secret(text: str) -> str:
     """Read `name` or `namespace/name` of a Secret."""
-    return _matched(re.compile(r"(?:[a-z0-9-]{1,63}/)?[a-z0-9.-]{1,253}"), text, "name or namespace/name")
+    return _check_match(re.compile(r"(?:[a-z0-9-]{1,63}/)?[a-z0-9.-]{1,253}"), text, "name or namespace/name")
 
 
 def namespaces(text: str) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ def namespaces(text: str) -> tuple[str, ...]:
     found = tuple(_items(text))
     for each in found:
         if each != "*":
-            _matched(_NAMESPACE, each, "namespaces such as shop, or *")
+            _check_match(_NAMESPACE, each, "namespaces such as shop, or *")
     return found
 
 
@@ -226,7 +226,7 @@ def _items(text: str) -> list[str]:
     return items
 
 
-def _matched(pattern: re.Pattern[str], text: str, allowed: str) -> str:
+def _check_match(pattern: re.Pattern[str], text: str, allowed: str) -> str:
     if pattern.fullmatch(text) is None:
         raise ValueError(f"allowed: {allowed}")
     return text

@@ -37,7 +37,7 @@ def bound_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Pool]) -> 
             found.setdefault((affinity.name, affinity.mark), []).append((target, weight))
     for (name, mark), of_one in found.items():
         weighed = tuple(part for part in of_one if part[1]) or ((of_one[0][0], 1),)
-        for step in shared(weighed, sum(weight for _, weight in weighed)):
+        for step in share_requests(weighed, sum(weight for _, weight in weighed)):
             yield Step(step.target, (Bound(name, mark, step.target), *step.when))
 
 
@@ -46,7 +46,7 @@ def _affinity(pool: Pool | None) -> Affinity | None:
     return affinity if affinity is not None and affinity.mark else None
 
 
-def shared(parts: tuple[tuple[str, int], ...], whole: int) -> Iterator[Step]:
+def share_requests(parts: tuple[tuple[str, int], ...], whole: int) -> Iterator[Step]:
     """Turn weights into conditions: each target takes its part of the requests that the targets before it left."""
     left = whole
     for target, weight in parts:

@@ -276,7 +276,7 @@ def apart_of(plan: SitePlan) -> Apart:
     choices = {choice.name: choice for choice in plan.all_choices}
     for name in choices:
         _note_guard(name, choices, guards)
-    deciding = {name: tuple(_deciding(choice, guards)) for name, choice in choices.items()}
+    deciding = {name: tuple(_list_deciding_conditions(choice, guards)) for name, choice in choices.items()}
     by_path = {name for name, choice in choices.items() if any(map(_is_of_path, _conditions(choice)))}
     found: dict[str, set[str]] = {}
     for route in plan.routes:
@@ -305,7 +305,7 @@ def _is_of_path(condition: Compared) -> bool:
     return condition.aspect is Aspect.PATH
 
 
-def _deciding(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Iterator[Compared]:
+def _list_deciding_conditions(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Iterator[Compared]:
     """Yield the conditions of a choice if they decide which access controls a request meets."""
     if len({guards.get(step.target, ()) for step in choice.steps}) < 2:  # all have the same access controls
         return

@@ -38,7 +38,7 @@ from vipwire_l7.plan.destinations import Destinations, DestinationSetting
 from vipwire_l7.plan.limits import Limited
 from vipwire_l7.plan.planner import Planner, Setting
 from vipwire_l7.run.claim import claim_ingress
-from vipwire_l7.run.confinement import confined
+from vipwire_l7.run.confinement import confine_workers
 from vipwire_l7.run.control import ControlError, ask
 from vipwire_l7.run.controller import Controller, Done
 from vipwire_l7.run.default_certificate import default_certificate
@@ -212,7 +212,7 @@ class IngressProcess:
         self._served = served
         self.haproxy = Haproxy(options.haproxy, options.folder)
         self._snapshot = Snapshot(self._served.resources)
-        layout = confined(options.layout, options.folder, options.haproxy_user)
+        layout = confine_workers(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
         limits = options.setting.limits
         self._keeper: LeaseKeeper | None = None

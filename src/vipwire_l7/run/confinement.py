@@ -22,7 +22,7 @@ USUAL: Final = ("haproxy", "nobody")
 _NEEDED: Final = {6: "CAP_SETGID", 7: "CAP_SETUID", 18: "CAP_SYS_CHROOT"}
 
 
-def confined(layout: Layout, folder: Path, user: str) -> Layout:
+def confine_workers(layout: Layout, folder: Path, user: str) -> Layout:
     """Set the user of HAProxy's workers: `user`, the default one for "", that of this process for `-`.
 
     Raise ConfigError.

@@ -95,7 +95,7 @@ def label_rows(
             continue
         where = format_endpoint(slot.endpoint.address, slot.port)
         labels = (*parts[:3], slot.endpoint.pod, where)
-        found[labels] = _added(found[labels], row) if labels in found else row
+        found[labels] = _add_counters(found[labels], row) if labels in found else row
     yield from found.items()
 
 
@@ -105,7 +105,7 @@ def _rows(answer: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(io.StringIO(answer.removeprefix("# ")))
 
 
-def _added(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+def _add_counters(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
     return {
         key: str(int(first[key]) + int(value)) if _is_number(first[key]) and _is_number(value) else first[key]
         for key, value in second.items()

@@ -69,13 +69,13 @@ def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem
         MappingProxyType(annotations) if annotations else NOTHING,
         meta.creation_timestamp or "",
         meta.uid or "",
-        _published(source.status),
+        _read_published_addresses(source.status),
         meta.resource_version or "",
     )
     return made, found.problems()
 
 
-def _published(status: wire.IngressStatus | None) -> tuple[str, ...]:
+def _read_published_addresses(status: wire.IngressStatus | None) -> tuple[str, ...]:
     balancer = status and status.load_balancer
     return tuple(each.ip or each.hostname or "" for each in (balancer and balancer.ingress) or ())
 
@@ -160,7 +160,7 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
     ports = tuple(_service_ports(spec.ports or (), found))
     plain = tuple(each for each in ports if not each.udp)
     udp = tuple(each for each in ports if each.udp)
-    balanced = _published(source.status)
+    balanced = _read_published_addresses(source.status)
     published = tuple(dict.fromkeys((*balanced, *(spec.external_ips or ()))))
     family = families[0] if families else None
     own = tuple(_cluster_ips(spec))

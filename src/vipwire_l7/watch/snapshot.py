@@ -344,9 +344,9 @@ def _has_same_ports(before: BackendService, after: BackendService) -> bool:
 
     A Gateway's address, which may be that of a Service, must not change either.
     """
-    return _asked(before) == _asked(after)
+    return _list_gateway_fields(before) == _list_gateway_fields(after)
 
 
-def _asked(service: BackendService) -> tuple[object, ...]:
+def _list_gateway_fields(service: BackendService) -> tuple[object, ...]:
     whose = service.annotations.get(GATEWAY)
     return service.ports, service.external, service.udp_ports, whose, service.balanced if whose else ()

@@ -21,7 +21,7 @@ from tests.l7.gateway.test_gateway_statuses import (
 
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
-from vipwire_l7.gateway.plan.merged_statuses import merged
+from vipwire_l7.gateway.plan.merged_statuses import merge_status
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.run.status_writer import parents_first
 from vipwire_l7.watch.objects import IngressKind
@@ -300,7 +300,7 @@ THEIRS = {
 def test_what_other_controllers_say_stays(case: str, kind: IngressKind, field: str, ref: str) -> None:
     theirs = {ref: {"name": "theirs"}, **THEIRS}
     ours = status(planned(gateway(HTTP), ROUTE, SERVICE, POLICY), kind, "web")
-    written: Any = merged(ours, {field: [theirs]}, CONTROLLER, "now")
+    written: Any = merge_status(ours, {field: [theirs]}, CONTROLLER, "now")
     assert [each["controllerName"] for each in written[field]] == [CONTROLLER, "example.com/other"], case
     assert written[field][1] == theirs
 

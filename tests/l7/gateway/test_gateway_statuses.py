@@ -11,7 +11,7 @@ from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
-from vipwire_l7.gateway.plan.merged_statuses import merged
+from vipwire_l7.gateway.plan.merged_statuses import merge_status
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.configuration import configure
@@ -288,7 +288,7 @@ def test_conditions_of_others_stay_and_ours_go_when_there_is_nothing_to_say() ->
     gone = {"type": "OverlappingTLSConfig", "status": "True", "reason": "X", "lastTransitionTime": "then"}
     made = status(planned(gateway(HTTP)), IngressKind.GATEWAY, "edge")
     before = {"conditions": [theirs], "listeners": [{"name": "http", "conditions": [theirs, gone]}]}
-    written = merged(made, before, CONTROLLER, "now")
+    written = merge_status(made, before, CONTROLLER, "now")
     assert theirs in written["conditions"]
     (listener,) = written["listeners"]
     assert theirs in listener["conditions"]

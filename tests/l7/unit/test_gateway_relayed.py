@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.relay.messages import NOWHERE, SocketAddress
-from vipwire_l7.gateway.run.relayed import relayed
+from vipwire_l7.gateway.run.relayed import build_relay_listeners
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import DatagramFrontend, Pool, Server
 from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, Usability
@@ -28,7 +28,7 @@ def server(last: int, weight: int = 16, use: Usability = Usability.READY) -> Ser
 
 def weights(found: Mapping[str, tuple[Server, ...]], shares: Mapping[str, int]) -> dict[SocketAddress, int]:
     frontend = DatagramFrontend("udp:53", "*", 53, tuple((pool(name), weight) for name, weight in shares.items()))
-    made = relayed([frontend], lambda of: found[of.service.name], ipv6=True)["udp:53"]
+    made = build_relay_listeners([frontend], lambda of: found[of.service.name], ipv6=True)["udp:53"]
     return {each.place: each.weight for each in made.listener.shares}
 
 
@@ -64,7 +64,7 @@ def test_a_service_without_endpoints_for_new_clients_drops_its_share(endpoints: 
 def test_endpoints_that_are_going_keep_the_clients_that_they_have() -> None:
     found = (server(1), server(2, use=Usability.DRAINING))
     frontend = DatagramFrontend("udp:53", "192.0.2.1", 53, ((pool("a"), 1),))
-    made = relayed([frontend], lambda _: found, ipv6=True)["udp:53"].listener
+    made = build_relay_listeners([frontend], lambda _: found, ipv6=True)["udp:53"].listener
     assert [each.place.address[3] for each in made.shares] == [1]
     assert [each.address[3] for each in made.serving] == [2]
     assert [each.address for each in made.binds] == [b"\xc0\0\x02\x01"]

@@ -8,7 +8,7 @@ import pytest
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.address_pool import AddressPool
-from vipwire_l7.gateway.plan.merged_statuses import merged
+from vipwire_l7.gateway.plan.merged_statuses import merge_status
 from vipwire_l7.gateway.watch.wire import GatewaySpec
 from vipwire_l7.watch.objects import Declared, IngressKind
 
@@ -26,7 +26,7 @@ def parent(controller: str, *conditions: dict[str, Any], name: str = "edge") -> 
 def test_parents_of_other_controllers_stay() -> None:
     theirs = parent("example.com/gateway", condition("Accepted", lastTransitionTime=OLD))
     gone = parent(OURS, condition("Accepted", lastTransitionTime=OLD), name="gone")
-    made = merged({"parents": [parent(OURS, condition("Accepted"))]}, {"parents": [theirs, gone]}, OURS, NOW)
+    made = merge_status({"parents": [parent(OURS, condition("Accepted"))]}, {"parents": [theirs, gone]}, OURS, NOW)
     assert made["parents"] == [parent(OURS, condition("Accepted", lastTransitionTime=NOW)), theirs]
 
 
@@ -35,20 +35,20 @@ def test_a_condition_keeps_its_time_as_long_as_its_status() -> None:
         "conditions": [condition(kind, lastTransitionTime=OLD) for kind in ("Accepted", "Programmed", "Theirs")]
     }
     ours = {"conditions": [condition("Accepted", observedGeneration=2), condition("Programmed", "False")]}
-    found = {each["type"]: each["lastTransitionTime"] for each in merged(ours, before, OURS, NOW)["conditions"]}
+    found = {each["type"]: each["lastTransitionTime"] for each in merge_status(ours, before, OURS, NOW)["conditions"]}
     assert found == {"Accepted": OLD, "Programmed": NOW, "Theirs": OLD}
 
 
 def test_a_condition_that_is_only_sometimes_there_goes() -> None:
     before = {"parents": [parent(OURS, condition("Accepted"), condition("PartiallyInvalid"))]}
-    made = merged({"parents": [parent(OURS, condition("Accepted"))]}, before, OURS, NOW)
+    made = merge_status({"parents": [parent(OURS, condition("Accepted"))]}, before, OURS, NOW)
     assert [each["type"] for each in made["parents"][0]["conditions"]] == ["Accepted"]
 
 
 def test_listeners_keep_their_times_by_name() -> None:
     before = {"listeners": [{"name": "a", "conditions": [condition("Accepted", lastTransitionTime=OLD)]}]}
     ours = {"listeners": [{"name": name, "conditions": [condition("Accepted")]} for name in ("b", "a")]}
-    made = merged(ours, before, OURS, NOW)["listeners"]
+    made = merge_status(ours, before, OURS, NOW)["listeners"]
     assert [each["conditions"][0]["lastTransitionTime"] for each in made] == [NOW, OLD]
 
 
@@ -69,7 +69,7 @@ def test_a_status_of_other_types_is_read_as_far_as_it_is_one(junk: Any) -> None:
         edge = ObjectName("infra", "edge")
         gateway = Declared(IngressKind.GATEWAY, edge, GatewaySpec(), written_status=msgspec.json.encode(theirs))
         ours = {"parents": [parent(OURS, condition("Accepted"))], "listeners": [{"name": "a", "conditions": []}]}
-        made = merged(ours | {"conditions": [condition("Accepted")]}, gateway.status, OURS, NOW)
+        made = merge_status(ours | {"conditions": [condition("Accepted")]}, gateway.status, OURS, NOW)
         assert [each["parentRef"] for each in made["parents"]] == [{"name": "edge"}]
         assert [each["name"] for each in made["listeners"]] == ["a"]
         assert [each["type"] for each in made["conditions"]] == ["Accepted"]

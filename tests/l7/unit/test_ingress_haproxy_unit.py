@@ -12,7 +12,7 @@ from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import Slots, fill, size_for
 from vipwire_l7.haproxy.state import compare, take_in
-from vipwire_l7.haproxy.words import command_word, line, literal, plain, quoted
+from vipwire_l7.haproxy.words import command_word, line, literal, write_plain, write_quoted
 from vipwire_l7.plan.policy import Affinity, Check, Policy
 from vipwire_l7.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
 from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, Usability
@@ -44,17 +44,17 @@ def configured(made: SitePlan, **slots: Slots) -> Configuration:
 @pytest.mark.parametrize("text", ["", "a b", "a\nb", "a'", '"', "#", "a;b", "$x", "é", "{"])
 def test_a_plain_word_is_plain(text: str) -> None:
     with pytest.raises(ValueError, match="cannot stand"):
-        plain(text)
+        write_plain(text)
 
 
 def test_quoted_words_may_hold_all_but_control_characters() -> None:
-    assert quoted('a "b" \\ $c #') == "'a \"b\" \\ $c #'"
+    assert write_quoted('a "b" \\ $c #') == "'a \"b\" \\ $c #'"
     assert literal("100%") == "'100%%'"
-    assert line("x {} y", quoted("{0}"), indent=0) == "x '{0}' y"
-    assert quoted("it's") == "'it'\"'\"'s'"
+    assert line("x {} y", write_quoted("{0}"), indent=0) == "x '{0}' y"
+    assert write_quoted("it's") == "'it'\"'\"'s'"
     for text in ("\n", "\x7f", "é"):
         with pytest.raises(ValueError, match="cannot stand"):
-            quoted(text)
+            write_quoted(text)
 
 
 def test_a_command_word_ends_nothing() -> None:

@@ -73,7 +73,7 @@ def pool(policy: Policy | None = None) -> Pool:
         (readers.set_headers, "A: b\n\nC: d: e", (("A", "b"), ("C", "d: e"))),
         (readers.origins, "*,https://*.a.org:8443", ("*", "https://*.a.org:8443")),
         (readers.set_headers, "Host: inner", (("Host", "inner"),)),
-        (readers.removable, "Server,X-A", ("Server", "X-A")),
+        (readers.read_removable_headers, "Server,X-A", ("Server", "X-A")),
         (readers.flag, "TRUE", True),
         (readers.flag, "0", False),
         (readers.path, "/x%20y?z=1", "/x%20y?z=1"),
@@ -87,11 +87,14 @@ def test_readers_take(reader: object, text: str, value: object) -> None:
 
 @pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding", "Connection", "Upgrade", "TE"])
 def test_headers_that_tell_where_a_message_ends_are_not_for_annotations(name: str) -> None:
-    for reader, text in ((readers.set_headers, f"X-A: b\n{name} : 5"), (readers.removable, f"X-A, {name}")):
+    for reader, text in (
+        (readers.set_headers, f"X-A: b\n{name} : 5"),
+        (readers.read_removable_headers, f"X-A, {name}"),
+    ):
         with pytest.raises(ValueError, match="allowed: all headers but connection, content-length"):
             reader(text)
     with pytest.raises(ValueError, match=r"host$"):
-        readers.removable("Host")
+        readers.read_removable_headers("Host")
 
 
 @pytest.mark.parametrize("text", ["\n", "a\nb", "a'b", "\x00", "é", "a" * 2000])

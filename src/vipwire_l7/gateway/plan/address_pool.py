@@ -34,8 +34,8 @@ class AddressPool:
         """Assign an address to each Gateway that names none. Gateways keep the address they have."""
         if not self.networks:
             return {}
-        taken = {value for each in gateways for value in named(each)}
-        wanting = [each for each in gateways if not named(each)]
+        taken = {value for each in gateways for value in list_requested_addresses(each)}
+        wanting = [each for each in gateways if not list_requested_addresses(each)]
         given = dict[ObjectName, tuple[str, ...]]()
         for each in wanting:
             had = before.get(each.name) or _in_status(each)
@@ -43,7 +43,7 @@ class AddressPool:
             given[each.name] = tuple(_one_of_each_family(kept))
             taken.update(given[each.name])
         for each in wanting:
-            more = [free for version in self._missing(given[each.name]) if (free := self._free(version, taken))]
+            more = [free for version in self._missing(given[each.name]) if (free := self._find_free(version, taken))]
             given[each.name] = (*given[each.name], *more)
             taken.update(more)
         return given
@@ -52,7 +52,7 @@ class AddressPool:
         have = {ipaddress.ip_address(text).version for text in had}
         return sorted({network.version for network in self.networks} - have)
 
-    def _free(self, version: int, taken: set[str]) -> str:
+    def _find_free(self, version: int, taken: set[str]) -> str:
         for network in self.networks:
             if network.version == version:
                 # A range is a list of addresses, not a subnet: its first and last address can be used too.
@@ -62,7 +62,7 @@ class AddressPool:
         return ""
 
 
-def named(gateway: Gateway) -> tuple[str, ...]:
+def list_requested_addresses(gateway: Gateway) -> tuple[str, ...]:
     return tuple(each.value for each in gateway.spec.addresses if each.value)
 
 

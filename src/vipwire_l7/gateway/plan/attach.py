@@ -75,7 +75,7 @@ def _lets_in(listener: Listener, route: RouteObject, world: GatewayWorld) -> boo
     return admits(wanted, own, route.name.namespace, world, "Same")
 
 
-def isolated(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:
+def isolate_hostnames(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:
     """Return the hostnames without those of a more specific listener at the same port, which gets their requests.
 
     `beside` are the hostnames of all listeners there.

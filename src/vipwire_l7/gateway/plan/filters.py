@@ -73,13 +73,13 @@ def read_filters(
         if each.type in _OF_RULES:
             policy = _OF_RULES[each.type](policy, each)
         elif each.type == "RequestRedirect" and each.request_redirect is not None:
-            policy = _redirect(policy, each.request_redirect, path, listener)
+            policy = _apply_redirect(policy, each.request_redirect, path, listener)
         elif each.type == "URLRewrite" and each.url_rewrite is not None:
-            policy = _rewritten(policy, each.url_rewrite, path)
+            policy = _apply_rewrite(policy, each.url_rewrite, path)
         elif each.type == "RequestMirror" and each.request_mirror is not None:
             mirrors.append(each.request_mirror)
         elif each.type == "DirectResponse" and each.direct_response is not None:
-            policy, body = _replying(policy, each.direct_response)
+            policy, body = _apply_reply(policy, each.direct_response)
         elif each.type == "ExternalAuth" and each.external_auth is not None and auth is None:
             auth = each.external_auth
         else:
@@ -118,18 +118,18 @@ def _header(name: str, value: str = "-") -> tuple[str, str]:
     return name, value
 
 
-def _bounded(values: Sequence[T]) -> Sequence[T]:
+def _check_length(values: Sequence[T]) -> Sequence[T]:
     if len(values) > _MOST_ENTRIES:
         raise Unsupported(f"a list has {len(values)} entries (allowed: {_MOST_ENTRIES})")
     return values
 
 
 def _pairs(headers: Sequence[rule_wire.Header]) -> tuple[tuple[str, str], ...]:
-    return tuple(_header(each.name, each.value) for each in _bounded(headers))
+    return tuple(_header(each.name, each.value) for each in _check_length(headers))
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_header(name)[0] for name in _bounded(names))
+    return tuple(_header(name)[0] for name in _check_length(names))
 
 
 def _request_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
@@ -152,7 +152,7 @@ def _response_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
     )
 
 
-def _redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMatch, listener: Listener) -> Policy:
+def _apply_redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMatch, listener: Listener) -> Policy:
     if of.scheme not in (None, *_PORTS) or of.status_code not in (301, 302, 303, 307, 308):
         raise Unsupported(f"a redirect to {of.scheme or 'the same scheme'} with {of.status_code} is not possible")
     if of.hostname is not None and (not is_hostname(of.hostname) or of.hostname.startswith("*")):
@@ -164,7 +164,7 @@ def _redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMatch, li
     return replace(policy, location=location, rewrite=_path_rewrite(of.path, path))
 
 
-def _replying(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, str]:
+def _apply_reply(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, str]:
     if not 200 <= of.status_code <= 599:
         raise Unsupported(f"HAProxy cannot answer {of.status_code} (allowed: 200 to 599)")
     body = "" if of.status_code in _WITHOUT_BODY else of.body.string
@@ -175,7 +175,7 @@ def _replying(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, str
     return replace(policy, reply=Reply(of.status_code, file)), content.decode()
 
 
-def _rewritten(policy: Policy, of: rule_wire.UrlRewrite, path: PathMatch) -> Policy:
+def _apply_rewrite(policy: Policy, of: rule_wire.UrlRewrite, path: PathMatch) -> Policy:
     if of.hostname is not None:
         if not is_hostname(of.hostname) or of.hostname.startswith("*"):
             raise Unsupported(f"{of.hostname[:80]!r} is no host")
@@ -205,7 +205,7 @@ def _replacement(text: str) -> str:
 
 def _cors(policy: Policy, each: rule_wire.Filter) -> Policy:
     of = each.cors or rule_wire.CorsFilter()
-    _bounded(of.allow_origins)
+    _check_length(of.allow_origins)
     for origin in of.allow_origins:
         if not _ORIGIN.fullmatch(origin):
             raise Unsupported(f"{origin[:80]!r} is no origin")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.gateway.plan.address_pool import AddressPool, Given, named
+from vipwire_l7.gateway.plan.address_pool import AddressPool, Given, list_requested_addresses
 from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
 from vipwire_l7.gateway.plan.kinds.objects import (
     POLICY_KINDS,
@@ -150,7 +150,7 @@ class _Draft:
         sets = [(each, is_let_in(each, gateway, world)) for each in self._of_gateway.get(gateway.name, ())]
         judged = listeners_of(gateway, (each for each, let_in in sets if let_in), world, self._limits.excess)
         standing = self.services.add(gateway, judged) if self.services is not None else None
-        assigned = standing.addresses if standing is not None else self._assigned(gateway)
+        assigned = standing.addresses if standing is not None else self._find_assigned_addresses(gateway)
         verdict, binds, reached = _addresses(gateway, self._setting, made.given.get(gateway.name, ()), assigned)
         serves = verdict.holds
         if standing is not None:
@@ -172,7 +172,7 @@ class _Draft:
         if not verdict.holds:
             self._tell(gateway, "spec", verdict)
 
-    def _assigned(self, gateway: Gateway) -> tuple[str, ...] | None:
+    def _find_assigned_addresses(self, gateway: Gateway) -> tuple[str, ...] | None:
         """Return the addresses that `vipwire up` assigned to a Gateway; None where it assigns none to any Gateway."""
         if self._setting.pool or not self._world.is_pooled:
             return None
@@ -274,7 +274,7 @@ def _addresses(
     for each in gateway.spec.addresses:
         if each.type != "IPAddress":
             return no("UnsupportedAddress", f"{each.type[:80]}: only IPAddress is supported"), (), ()
-    values = named(gateway)
+    values = list_requested_addresses(gateway)
     if not values and not setting.pool and assigned is None:
         return yes("Programmed"), (setting.bind,), setting.addresses
     if not values and not given and not assigned:

@@ -127,7 +127,7 @@ class Hosts:
             if text := budget.take(namespace, cost(found) + sum(fresh.values()), steps):
                 found, fresh = tuple(each.closed(result.guarded) for each in found), {}
                 if budget.take(namespace, cost(found), {}):
-                    found = tuple(each.closed_whole() for each in found if each.entries)
+                    found = tuple(each.deny_host() for each in found if each.entries)
                 refused[ref] = text, found
             shares |= fresh.keys()
             for each in found:

@@ -121,7 +121,7 @@ def listeners_of(
     """
     owners: tuple[ListenerOwner, ...] = (gateway, *sets)
     made = [
-        _judged(gateway, owner, index, each, world, excess((owner.kind, owner.name)))
+        _judge_listener(gateway, owner, index, each, world, excess((owner.kind, owner.name)))
         for owner in owners
         for index, each in enumerate(owner.spec.listeners)
     ]
@@ -154,7 +154,7 @@ def is_let_in(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:
     return admits(wanted, gateway.name.namespace, item.name.namespace, world, "None")
 
 
-def _judged(
+def _judge_listener(
     gateway: Gateway, owner: ListenerOwner, index: int, spec: wire.GatewayListener, world: GatewayWorld, excess: str
 ) -> Listener:
     passes = spec.tls is not None and spec.tls.mode == "Passthrough"
@@ -166,7 +166,7 @@ def _judged(
     resolved, certificates = yes("ResolvedRefs"), tuple[Certificate, ...]()
     if spec.protocol in _TLS and not passes:
         resolved, certificates = certify(owner, spec.tls, world)
-    accepted, clients = no(OVER_LIMIT, excess) if excess else _accepted(spec), None
+    accepted, clients = no(OVER_LIMIT, excess) if excess else _judge_acceptance(spec), None
     if accepted.holds and spec.protocol == "HTTPS":
         judged = client_check(gateway, spec.port or 0, world)
         accepted, clients = judged.accepted, judged.check
@@ -188,7 +188,7 @@ def _judged(
     )
 
 
-def _accepted(spec: wire.GatewayListener) -> Verdict:
+def _judge_acceptance(spec: wire.GatewayListener) -> Verdict:
     if spec.protocol not in _KINDS:
         return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP, UDP)")
     if not spec.port or not 0 < spec.port < 65536:
@@ -252,13 +252,15 @@ def _with_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
     for each in made:
         there = ending.get(each.place, {})
         if any(each is other for other in there.get(each.host, ())):
-            others = (other for host in _overlapping(each.host, there) for other in there[host] if other is not each)
+            others = (
+                other for host in _find_overlapping(each.host, there) for other in there[host] if other is not each
+            )
             yield replace(each, overlaps=tuple(other.spec.name for other in others))
         else:
             yield each
 
 
-def _overlapping(host: str, hosts: Collection[str]) -> Iterator[str]:
+def _find_overlapping(host: str, hosts: Collection[str]) -> Iterator[str]:
     """Yield the hostnames that cover a hostname or are covered by it."""
     if host.startswith("*"):
         return (each for each in hosts if covers(each, host) or covers(host, each))

@@ -16,22 +16,26 @@ _SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})
 _BY_CONTROLLER: Final = ("parents", "ancestors")
 
 
-def merged(ours: Json, theirs: Json | None, controller: str, now: str) -> Json:
+def merge_status(ours: Json, theirs: Json | None, controller: str, now: str) -> Json:
     """Return the status to write: `ours`, other controllers' entries, and the old times of unchanged conditions."""
     before = theirs or {}
     made = {**before, **ours}
     for field in _BY_CONTROLLER:
         if field in ours:
             known = before.get(field, ())
-            own = [_timed(each, _same(each, known, controller), now) for each in ours[field]]
+            own = [
+                _set_transition_times(each, _find_entry_for_ref(each, known, controller), now) for each in ours[field]
+            ]
             made[field] = [*own, *(each for each in known if each.get("controllerName") != controller)]
     if "listeners" in ours:
         by_name = {each["name"]: each for each in before.get("listeners", ())}
-        made["listeners"] = [_timed(each, by_name.get(each["name"]), now) for each in ours["listeners"]]
-    return _timed(made, before, now) if "conditions" in ours else made
+        made["listeners"] = [
+            _set_transition_times(each, by_name.get(each["name"]), now) for each in ours["listeners"]
+        ]
+    return _set_transition_times(made, before, now) if "conditions" in ours else made
 
 
-def _same(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
+def _find_entry_for_ref(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
     ref = entry.get("parentRef") or entry.get("ancestorRef")
     for each in known:
         if each.get("controllerName") == controller and ref == (each.get("parentRef") or each.get("ancestorRef")):
@@ -39,7 +43,7 @@ def _same(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
     return None
 
 
-def _timed(entry: Json, before: Json | None, now: str) -> Json:
+def _set_transition_times(entry: Json, before: Json | None, now: str) -> Json:
     """Set the transition times of conditions; keep conditions of types that vipwire does not write."""
     known = {each["type"]: each for each in (before or {}).get("conditions", ())}
     made = []
@@ -79,5 +83,5 @@ class GatewayStatuses:
         there = found.status
         if ours is None:  # remove the entries that vipwire wrote while the object belonged to this controller
             ours = {field: [] for field in _BY_CONTROLLER if field in (there or {})}
-        made = merged(ours, there, self._controller, now)
+        made = merge_status(ours, there, self._controller, now)
         return None if made == there else {"metadata": {"resourceVersion": found.version}, "status": made}

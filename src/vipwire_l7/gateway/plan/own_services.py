@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER, service_name
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.address_pool import named
+from vipwire_l7.gateway.plan.address_pool import list_requested_addresses
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import OVER_LIMIT, Listener
 from vipwire_l7.watch.objects import BackendService
@@ -85,7 +85,7 @@ class OwnServices:
         if not all(targets.values()):
             return Standing(lacks="all node ports are in use (--service-ports)")
         more = gateway.spec.infrastructure
-        asked = next(iter(named(gateway)), "")
+        asked = next(iter(list_requested_addresses(gateway)), "")
         self.wanted[name] = OwnService(name, gateway.name, targets, more.labels, more.annotations, asked)
         served = {place: target for place, target in targets.items() if known.get(place) == target}
         if found is None or not found.balanced:

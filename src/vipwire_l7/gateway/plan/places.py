@@ -63,7 +63,7 @@ class SharedPort:
         for mode in modes if len(modes) == 1 or Mode.TLS in modes else (Mode.TLS, *modes):
             yield mode, self._frontend(mode)
 
-    def led(self) -> Iterator[Route]:
+    def list_forwarding_routes(self) -> Iterator[Route]:
         """Yield routes that forward the hosts of terminated TLS, and unknown hosts, to the terminating frontend."""
         hosts = set(self.hosts)
         for mode, listeners in sorted(self.ways.items(), key=lambda each: each[0].value):
@@ -85,7 +85,7 @@ class SharedPort:
             f"{self.bind}:{self.port}" if mark == self.mark else "",
             mark,
             mode,
-            _listed(listeners),
+            _list_certificates(listeners),
             any(each.host == EVERY_HOST and each.certificates for each in listeners),
             hosts=frozenset() if mode is Mode.TCP else frozenset(self.hosts),
             clients=clients.file if clients is not None else "",
@@ -93,7 +93,7 @@ class SharedPort:
         )
 
 
-def _listed(listeners: Iterable[Listener]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _list_certificates(listeners: Iterable[Listener]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """List the certificates of a frontend with their hosts, those for all hosts first: the first is the default."""
     found: dict[str, dict[str, None]] = {}
     for listener in sorted(listeners, key=lambda each: each.host != EVERY_HOST):

@@ -128,7 +128,10 @@ class GatewayPlanner:
             for mode, each in port.frontends()
         }
         kept.frontends.arrange({each.name: each for each in self._frontends.values()})
-        led, self._led = self._led, {each.site: (each,) for port in made.ports.values() for each in port.led()}
+        led, self._led = (
+            self._led,
+            {each.site: (each,) for port in made.ports.values() for each in port.list_forwarding_routes()},
+        )
         for site in led.keys() - self._led.keys():
             kept.hosts.put(site, None)
         for way in marks.keys() | self._frontends.keys():

@@ -15,7 +15,7 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, RouteObjec
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.plan.annotations import AnnotationValues
-from vipwire_l7.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherited
+from vipwire_l7.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherit_policy
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
 from vipwire_l7.plan.pool_policy import general_policy, login_of
 from vipwire_l7.plan.sites import Asker
@@ -75,7 +75,7 @@ class Policies:
                 continue
             if asked.closed:
                 return None
-            policy = inherited(policy, asked.policy)
+            policy = inherit_policy(policy, asked.policy)
         return policy
 
     def backend(self, service: ObjectName, port: BackendPort, policy: Policy) -> Policy:
@@ -109,7 +109,7 @@ def _with_backend(policy: Policy, asked: Policy) -> Policy:
         affinity = replace(
             affinity, same_site=own.same_site, secure=own.secure, change_on_failure=own.change_on_failure
         )
-    made = inherited(replace(policy, timeouts=(), affinity=None), replace(asked, affinity=None))
+    made = inherit_policy(replace(policy, timeouts=(), affinity=None), replace(asked, affinity=None))
     balance = made.balance
     if policy.protocol in (BackendProtocol.TCP, BackendProtocol.PASSED) and balance.algorithm in _OF_REQUESTS:
         balance = Balance()

@@ -11,7 +11,7 @@ from typing import TypeVar
 from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolated, parents_of
+from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolate_hostnames, parents_of
 from vipwire_l7.gateway.plan.datagrams import Shares, shares_of
 from vipwire_l7.gateway.plan.frame import Frame, problems_of
 from vipwire_l7.gateway.plan.kinds.hostnames import breadth
@@ -58,7 +58,7 @@ class Brought:
         """Deny the guarded entries, and drop all others."""
         return replace(self, entries=tuple(each.closed() for each in self.entries if each.target in guarded))
 
-    def closed_whole(self) -> "Brought":
+    def deny_host(self) -> "Brought":
         """Deny all requests of the host that no other entry matches."""
         return replace(self, entries=(replace(self.entries[0], match=ALL, target=CLOSED),))
 
@@ -138,14 +138,14 @@ def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteRe
         return None
     made = RouteResult(route, parents)
     try:
-        _read(made, frame, world)
+        _read_route(made, frame, world)
     except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this route only
         made.read.failed = dict.fromkeys(range(len(route.spec.rules)), describe_unexpected(error))
         made.brought, made.datagrams = (), {}
     return made
 
 
-def _read(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
+def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
     route, brought, datagrams = made.route, list[Brought](), dict[str, Shares]()
     attachments: dict[ListenerKey, Attachment] = {}
     for each in (each for parent in made.parents for each in parent.attachments):
@@ -174,7 +174,7 @@ def _brought(
     """Yield the route's entries for each hostname of a listener at one address and port."""
     world.looked_at.add(place_ref(place))
     port = frame.ports[place]
-    for host in isolated(attachment, port.hosts):
+    for host in isolate_hostnames(attachment, port.hosts):
         own = attachment.hosts[host]
         ranked = entries if own == host else tuple(replace(each, breadth=breadth(own)) for each in entries)
         yield Brought((place, attachment.listener.mode), host, f"{host}{port.mark}", ranked)

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.expressions import is_costly, literal_prefix
-from vipwire_l7.plan.policy import BackendProtocol, Policy, shown
+from vipwire_l7.plan.policy import BackendProtocol, Policy, with_client_certificate
 from vipwire_l7.plan.sites import CLOSED, Match
 
 
@@ -67,7 +67,7 @@ def entries_of(route: RouteObject, attachment: Attachment, targets: Targets, rea
         except Unsupported as error:
             read.failed.setdefault(index, str(error))
             if _asks(rule):
-                yield from _closed(route, rule, index)
+                yield from _deny_rule(route, rule, index)
         else:
             yield from found
 
@@ -109,7 +109,7 @@ def _asks(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]
     return tuple(each.external_auth or unread for each in filters if each.type == "ExternalAuth")
 
 
-def _closed(route: RouteObject, rule: rule_wire.RouteRule, index: int) -> Iterator[Entry]:
+def _deny_rule(route: RouteObject, rule: rule_wire.RouteRule, index: int) -> Iterator[Entry]:
     """Deny everything a rule matches. Where a match is invalid, deny its path or the path's literal prefix."""
     for number, match in enumerate(rule.matches if isinstance(rule, rule_wire.HttpRule) else ()):
         begin = literal_prefix(match.path.value)
@@ -152,6 +152,6 @@ def _target(
     completed = targets.traffic(route, rule, attachment.listener, filters.policy)
     if completed is None:
         return CLOSED, yes("ResolvedRefs")
-    filters.policy = shown(completed, certificate)
+    filters.policy = with_client_certificate(completed, certificate)
     protocol = None if isinstance(rule, rule_wire.HttpRule) else BackendProtocol.H2
     return targets.rule(route, rule.backend_refs, filters, protocol)

@@ -103,7 +103,7 @@ def _endpoint(endpoint: BackendEndpoint) -> Json:
     return {"addresses": [format_address(endpoint.address)], "conditions": conditions, **node}
 
 
-def copied(slices: Iterable[BackendSlice]) -> set[tuple[object, ...]]:
+def list_copied_fields(slices: Iterable[BackendSlice]) -> set[tuple[object, ...]]:
     """Return the fields that vipwire sets, to compare slices by."""
     return {
         (

@@ -18,9 +18,17 @@ from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.destinations import REASON
-from vipwire_l7.plan.policy import BackendProtocol, Mirrored, Policy, Reply, interned, shown, spoken
+from vipwire_l7.plan.policy import (
+    BackendProtocol,
+    Mirrored,
+    Policy,
+    Reply,
+    intern_policy,
+    with_client_certificate,
+    with_protocol,
+)
 from vipwire_l7.plan.pool_policy import APPLICATIONS
-from vipwire_l7.plan.sessions import bound_steps, shared, with_mark
+from vipwire_l7.plan.sessions import bound_steps, share_requests, with_mark
 from vipwire_l7.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
@@ -62,7 +70,7 @@ class Targets:
             server, verdict = self.backend(route, filters.auth.backend_ref, Policy(), spoken)
             verdicts.append(verdict)
             if server == BROKEN:
-                return self._broken(route, policy), verdict
+                return self._broken_target(route, policy), verdict
             policy = replace(policy, external_auth=checked_auth(filters.auth, server))
         if policy.reply is not None and refs:
             raise Unsupported("DirectResponse excludes backendRefs")
@@ -76,11 +84,11 @@ class Targets:
             target, verdict = self.backend(route, ref, policy, protocol, filters)
             verdicts.append(verdict)
             if target == BROKEN:
-                target = self._broken(route, _policy_within(ref, policy, filters))
+                target = self._broken_target(route, _policy_within(ref, policy, filters))
             parts.append((target, weight))
         failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
         if not any(weight for _, weight in parts):
-            return self._broken(route, policy), failed
+            return self._broken_target(route, policy), failed
         return self.share(parts), failed
 
     def traffic(
@@ -95,7 +103,7 @@ class Targets:
         weighed = [(target, weight) for target, weight in given if weight > 0]
         divisor = gcd(*(weight for _, weight in weighed))
         least = tuple((to, weight // divisor) for to, weight in weighed)
-        drawn = tuple(shared(least, sum(weight for _, weight in least)))
+        drawn = tuple(share_requests(least, sum(weight for _, weight in least)))
         steps = (*bound_steps(given, self.pools), *drawn)
         if len({step.target for step in steps}) == 1:
             return weighed[0][0]
@@ -131,7 +139,7 @@ class Targets:
             policy = replace(own.policy, mirrors=(*policy.mirrors, *own.mirrored))
             if policy.answers:
                 return self._answer(policy), verdict
-        policy = spoken(policy, protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
+        policy = with_protocol(policy, protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
         return self.pool(service, port, policy), verdict
 
     def resolve(
@@ -168,14 +176,14 @@ class Targets:
         if checked is not None:
             policy = replace(policy, verify=checked.verification)
         if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
-            policy = shown(policy, "")
+            policy = with_client_certificate(policy, "")
         policy = self.frame.policies.backend(service.name, port, policy)
-        policy = interned(with_mark(policy, service.name, port.number))
+        policy = intern_policy(with_mark(policy, service.name, port.number))
         name = pool_name(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name
 
-    def _broken(self, route: RouteObject, policy: Policy) -> str:
+    def _broken_target(self, route: RouteObject, policy: Policy) -> str:
         """Return the target for a backend that cannot be resolved. CORS lets browsers read the answer."""
         if route.kind in _BROKEN_FOR or policy.cors is None:
             return _BROKEN_FOR.get(route.kind, BROKEN)

@@ -21,7 +21,7 @@ from vipwire.errors import CommitError
 from vipwire.logging import log
 from vipwire.relay.client import Remote
 from vipwire.relay.messages import RelayCounters, RelaySettings
-from vipwire_l7.gateway.run.relayed import Relayed, relayed
+from vipwire_l7.gateway.run.relayed import Relayed, build_relay_listeners
 from vipwire_l7.run.controller import Controller
 
 _EVERY: Final = 2.0
@@ -90,7 +90,7 @@ class DatagramRelay:
         while True:
             updated.clear()
             desired = self._controller.desired
-            wanted = relayed(desired.datagrams, desired.servers, ipv6=_IPV6.exists())
+            wanted = build_relay_listeners(desired.datagrams, desired.servers, ipv6=_IPV6.exists())
             for name, why in (await asyncio.to_thread(self._follow, wanted)).items():
                 log.warning("cannot listen on a UDP port", listener=name, error=why)
                 self._controller.desired.exclude_frontend(name)

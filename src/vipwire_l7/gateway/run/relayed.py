@@ -28,14 +28,16 @@ class Relayed:
     labels: Mapping[SocketAddress, Labels]
 
 
-def relayed(
+def build_relay_listeners(
     frontends: Iterable[DatagramFrontend], servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool
 ) -> dict[str, Relayed]:
     """Return the listeners by name. `ipv6`: whether this machine has IPv6; wildcard listeners need to know."""
-    return {each.name: _relayed(each, servers, ipv6=ipv6) for each in frontends}
+    return {each.name: _build_relay_listener(each, servers, ipv6=ipv6) for each in frontends}
 
 
-def _relayed(frontend: DatagramFrontend, servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool) -> Relayed:
+def _build_relay_listener(
+    frontend: DatagramFrontend, servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool
+) -> Relayed:
     weights: dict[SocketAddress, Fraction] = {}
     serving: dict[SocketAddress, None] = {}
     labels: dict[SocketAddress, Labels] = {}
@@ -50,7 +52,7 @@ def _relayed(frontend: DatagramFrontend, servers: Callable[[Pool], Iterable[Serv
             weights[place] = weights.get(place, Fraction()) + Fraction(weight * part, whole)
         if not taking:
             weights[NOWHERE] = weights.get(NOWHERE, Fraction()) + weight
-    shares = tuple(Share(place, weight) for place, weight in _whole(weights or {NOWHERE: Fraction(1)}))
+    shares = tuple(Share(place, weight) for place, weight in _scale_to_integers(weights or {NOWHERE: Fraction(1)}))
     old = tuple(place for place in serving if place not in weights)
     binds = tuple(SocketAddress(address, frontend.port) for address in _addresses(frontend.bind, ipv6=ipv6))
     return Relayed(Listener(frontend.name, Protocol.UDP, binds, shares, serving=old), labels)
@@ -67,7 +69,7 @@ def _labels(pool: Pool | None, server: Server) -> Labels:
     return pool.service.namespace, pool.service.name, str(pool.port.number), server.endpoint.pod, where
 
 
-def _whole(weights: Mapping[SocketAddress, Fraction]) -> Iterable[tuple[SocketAddress, int]]:
+def _scale_to_integers(weights: Mapping[SocketAddress, Fraction]) -> Iterable[tuple[SocketAddress, int]]:
     """Scale fractional weights to whole numbers."""
     scale = _FINEST / max(weights.values())
     if all((weight / min(weights.values())).denominator == 1 for weight in weights.values()):

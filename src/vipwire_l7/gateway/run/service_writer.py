@@ -17,8 +17,8 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.service_objects import (
     MANAGED_BY,
-    copied,
     is_as_wanted,
+    list_copied_fields,
     service_of,
     slice_object,
     slice_prefix,
@@ -70,9 +70,9 @@ class ServiceWriter:
             await self._apply(objects, path, body)
         if there is None:
             return
-        found = {each.name: copied((each,)) for each in snapshot.slices(service.name)}
+        found = {each.name: list_copied_fields((each,)) for each in snapshot.slices(service.name)}
         for each in slices_of(service, snapshot.slices(self._pods)):
-            if found.pop(each.name, None) != copied((each,)):
+            if found.pop(each.name, None) != list_copied_fields((each,)):
                 body = slice_object(each, service, uid, version.rpartition("/")[2])
                 await self._apply(objects, path_of(*_SLICES, *each.name), body)
         for name in (each for each in found if each.name.startswith(slice_prefix(service))):

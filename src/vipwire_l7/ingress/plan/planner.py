@@ -133,7 +133,7 @@ class IngressPlanner:
     def follow(self, world: World, changed: Collection[ObjectRef] | None) -> None:
         """Plan the effect of changed objects, None for all."""
         noted = set[ObjectRef]()
-        looking = world.looking(noted)
+        looking = world.record_lookups(noted)
         stale = self._looked_at.users(changed or ())
         if changed is None or any(kind is IngressKind.INGRESS_CLASS for kind, _ in changed):
             names = {*world.ingresses, *self._wanted, *self._failed}
@@ -241,7 +241,7 @@ class IngressPlanner:
         made: dict[str, SiteResult] = {}
         for site in sites:
             demand = Budget(limited=False)
-            made |= self._drafted((site,), demand, world, noted)
+            made |= self._draft_sites((site,), demand, world, noted)
             self._sum.subtract(self._demands.pop(site, Budget()).tried)
             if demand.tried or demand.is_crowded:
                 self._demands[site] = demand
@@ -250,7 +250,7 @@ class IngressPlanner:
         self._is_limited = not Budget.has_room(self._sum) or any(each.is_crowded for each in self._demands.values())
         if self._is_limited or was_limited:
             budget = Budget(limited=self._is_limited)
-            made = self._drafted(self._sites.keys() | self._by_site.keys(), budget, world, noted)
+            made = self._draft_sites(self._sites.keys() | self._by_site.keys(), budget, world, noted)
         told = set[ObjectName]()
         for site, now in made.items():
             before = self._sites.pop(site, SiteResult())
@@ -264,7 +264,7 @@ class IngressPlanner:
             told.update(before.problems, now.problems)
         return told
 
-    def _drafted(
+    def _draft_sites(
         self, sites: Collection[str], budget: Budget, world: World, noted: set[ObjectRef]
     ) -> dict[str, SiteResult]:
         """Plan some sites with one budget: first the paths of their Ingresses, then the canaries."""
@@ -331,7 +331,7 @@ class IngressPlanner:
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))
                 continue
             hosts = tls.hosts or pair.names
-            good, strange = self._tenancy(hosts, noted).certified(hosts, ingress.name.namespace)
+            good, strange = self._tenancy(hosts, noted).split_by_certificate(hosts, ingress.name.namespace)
             for host in strange:
                 text = f"{host} belongs to a namespace that does not share it; it does not get this certificate"
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))

@@ -16,7 +16,7 @@ from vipwire_l7.plan.destinations import REASON
 from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
 from vipwire_l7.plan.misread import may_be_misread, other_reading
 from vipwire_l7.plan.plan import HostPlan
-from vipwire_l7.plan.policy import inherited
+from vipwire_l7.plan.policy import inherit_policy
 from vipwire_l7.plan.sessions import with_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, pool_name
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressClass, IngressKind, PathRule, Secret, ServiceRef
@@ -41,7 +41,7 @@ class World:
     refusals: Finds[Refusal] = field(default_factory=dict)
     """The refused destinations of each Service."""
 
-    def looking(self, noted: set[ObjectRef]) -> "World":
+    def record_lookups(self, noted: set[ObjectRef]) -> "World":
         """Return the same objects, with lookups recorded in `noted`."""
         return replace(
             self,
@@ -176,16 +176,16 @@ class SiteDraft:
 
     def _note_misread(self) -> None:
         """Report rules whose own paths HAProxy denies, since some servers read them as others."""
-        targets = {self._found(""), *(route.target for route in self._routes.values())}
+        targets = {self._find_target(""), *(route.target for route in self._routes.values())}
         for wanted, rule, key in self._misread:
             other = other_reading(key[2])
-            if len(targets) < 2 or (other and self._found(other) == self._routes[key].target):
+            if len(targets) < 2 or (other and self._find_target(other) == self._routes[key].target):
                 continue
             why = f"read it as {other[:80]}, which leads elsewhere" if other else "read it in several ways"
             text = f"HAProxy answers 400 to requests for {rule.path[:80]}: some servers {why}"
             self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
 
-    def _found(self, path: str) -> str:
+    def _find_target(self, path: str) -> str:
         """Return the target of a path, without regular expressions."""
         exact = self._routes.get((self._site, Match.EXACT, path))
         above = (self._routes.get((self._site, Match.PREFIX, each)) for each in _above(path.rstrip("/")))
@@ -258,7 +258,7 @@ class SiteDraft:
             return resolved.target
         if shared is not None:
             main, foreign = shared
-            policy = inherited(pool.policy, main.policy)
+            policy = inherit_policy(pool.policy, main.policy)
             policy = with_guards_of(policy, main.policy) if foreign else policy
             policy = with_mark(policy, pool.service, pool.port.number)
             pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)

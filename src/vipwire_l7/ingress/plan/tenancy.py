@@ -38,9 +38,9 @@ class Tenancy:
         shared = self.shared.get(site, frozenset()) | self.shared.get(wildcard_of(site), frozenset())
         return None if shared & {namespace, EVERYBODY} else owner
 
-    def certified(self, hosts: Iterable[str], namespace: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def split_by_certificate(self, hosts: Iterable[str], namespace: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Split hosts into those for which a namespace may have a certificate served, and the others."""
-        return _parted(hosts, lambda host: self.stranger_to(host, namespace) is None)
+        return _split_hosts(hosts, lambda host: self.stranger_to(host, namespace) is None)
 
     def owner(self, site: str) -> ObjectName | None:
         """Return the oldest Ingress with the host."""
@@ -86,7 +86,7 @@ def wildcard_of(site: str) -> str:
     return f"*.{site.partition('.')[2]}"
 
 
-def _parted(hosts: Iterable[str], fits: Callable[[str], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split_hosts(hosts: Iterable[str], fits: Callable[[str], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     all_of_them = tuple(hosts)
     good = tuple(host for host in all_of_them if fits(host))
     return good, tuple(host for host in all_of_them if host not in good)

@@ -46,18 +46,18 @@ def to_gateway(
     """Convert Ingresses. `services` has the numbers of named ports."""
     made = Converted()
     read = [(each, read_annotations(each)) for each in sorted(ingresses, key=lambda each: each.age)]
-    canaries = [(each, values) for each, values in read if values.granted("canary")]
+    canaries = [(each, values) for each, values in read if values.is_true("canary")]
     for namespace in sorted({each.name.namespace for each, _ in read}):
         tls = [tls for each, _ in read if each.name.namespace == namespace for tls in each.tls]
         made.objects.append(_gateway(namespace, tls, class_name))
     for each, values in read:
         _note_lost(each, values, made)
-        if not values.granted("canary"):
+        if not values.is_true("canary"):
             one = _One(each, values, services, made, canaries)
             routes = [route for host, rules in _by_host(each).items() for route in _routes(one, host, rules)]
             made.objects += routes
             made.objects += traffic_policies(each, values, [route["metadata"]["name"] for route in routes])
-    policies, problems = backend_policies([(each, values) for each, values in read if not values.granted("canary")])
+    policies, problems = backend_policies([(each, values) for each, values in read if not values.is_true("canary")])
     made.objects += policies
     made.problems += problems
     return made
@@ -65,7 +65,7 @@ def to_gateway(
 
 def _note_lost(ingress: Ingress, values: AnnotationValues, made: Converted) -> None:
     made.problems += values.problems
-    kept = _CONVERTED if values.granted("canary") else _CONVERTED | IN_POLICIES
+    kept = _CONVERTED if values.is_true("canary") else _CONVERTED | IN_POLICIES
     for name in READERS:
         if name not in kept and name in values.values:
             text = "has no equivalent in the Gateway API; it is left out"
@@ -127,9 +127,7 @@ class _One:
 
 def _routes(one: _One, host: str, rules: list[PathRule]) -> Iterator[Json]:
     secure = one.sections(host)
-    redirects = (bool(secure) and one.values.unless_denied("ssl-redirect")) or one.values.granted(
-        "force-ssl-redirect"
-    )
+    redirects = (bool(secure) and one.values.is_not_false("ssl-redirect")) or one.values.is_true("force-ssl-redirect")
     name = one.ingress.name.name + ("" if host == EVERY_HOST else f"-{host.replace('*', 'any')}")
     sections = [*secure] if redirects and secure else ["http", *secure]
     yield _route(one, name, host, sections, list(_rules(one, rules)))
@@ -237,7 +235,7 @@ def _filters(one: _One, rule: PathRule) -> Iterator[Json]:
             rewrite["path"] = {"type": "ReplacePrefixMatch", "replacePrefixMatch": target}
     if rewrite:
         yield {"type": "URLRewrite", "urlRewrite": rewrite}
-    if values.granted("cors"):
+    if values.is_true("cors"):
         yield {"type": "CORS", "cors": _cors(values)}
 
 
@@ -255,7 +253,7 @@ def _cors(values: AnnotationValues) -> Json:
         "allowMethods": list(values("cors-allow-methods", ("GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"))),
         "allowHeaders": list(values("cors-allow-headers", ("Authorization", "Content-Type", "X-Requested-With"))),
         "exposeHeaders": list(values("cors-expose-headers", ())),
-        "allowCredentials": values.granted("cors-allow-credentials"),
+        "allowCredentials": values.is_true("cors-allow-credentials"),
         "maxAge": values.number("cors-max-age"),
     }
     return {key: to for key, to in found.items() if to}

@@ -60,11 +60,11 @@ def _spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str])
         if value is None or (name == "body-size" and not value):
             continue
         group, _, inner = path.rpartition(".")
-        (spec.setdefault(group, {}) if group else spec)[inner] = _written(name, value, ingress.name.namespace)
+        (spec.setdefault(group, {}) if group else spec)[inner] = _write_value(name, value, ingress.name.namespace)
     return spec
 
 
-def _written(name: str, value: object, namespace: str) -> object:
+def _write_value(name: str, value: object, namespace: str) -> object:
     """Write a value in the form of its field."""
     if name.startswith("timeout-") or name == "health-check-interval":
         return f"{value}ms"

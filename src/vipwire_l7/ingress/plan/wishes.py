@@ -14,7 +14,7 @@ from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
 from vipwire_l7.plan.dependencies import Finds
 from vipwire_l7.plan.limits import Demand, Limited, each_one
-from vipwire_l7.plan.policy import Canary, Policy, interned
+from vipwire_l7.plan.policy import Canary, Policy, intern_policy
 from vipwire_l7.plan.pool_policy import (
     canary_of,
     general_policy,
@@ -149,13 +149,15 @@ def _resolve(
         return ResolvedBackend(service, nowhere, problems=(missing,))
     if wanted.closed:
         return ResolvedBackend(service, nowhere)
-    policy = interned(with_mark(_policy_for(wanted, rule, port.application), ref.service, port.number))
+    policy = intern_policy(with_mark(_policy_for(wanted, rule, port.application), ref.service, port.number))
     target = pool_name(ref.service, port.number, policy)
-    ill = tuple(Problem("Ingress", name, f"{where}.service.name", text) for text in _ill_weighed(ref, service))
+    ill = tuple(
+        Problem("Ingress", name, f"{where}.service.name", text) for text in _list_invalid_weights(ref, service)
+    )
     return ResolvedBackend(service, target, Pool(target, ref.service, port, policy, service.external), ill)
 
 
-def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
+def _list_invalid_weights(ref: ServiceRef, service: BackendService) -> Iterator[str]:
     """Yield the invalid weights of a Service."""
     for complaint in read_weights(service.annotations)[1]:
         yield f"{ref.service}: the annotation vipwire.io/weights is invalid in part: {complaint}"
@@ -174,4 +176,4 @@ def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Poli
 def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
     host = _site(rule)
     wildcard = f"*.{host.partition('.')[2]}"
-    return wanted.annotations.unless_denied("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard))
+    return wanted.annotations.is_not_false("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard))

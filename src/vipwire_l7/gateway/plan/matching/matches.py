@@ -48,8 +48,8 @@ def http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatc
         if each.method is not None and each.method not in _METHODS:
             raise Unsupported(f"{each.method[:20]!r} is no method")
         method = (Compared(Aspect.METHOD, each.method),) if each.method else ()
-        headers = tuple(_named(Aspect.HEADER, each.headers))
-        queries = tuple(_named(Aspect.QUERY, each.query_params))
+        headers = tuple(_compare_named(Aspect.HEADER, each.headers))
+        queries = tuple(_compare_named(Aspect.QUERY, each.query_params))
         rank = (not method, -len(headers), -len(queries))
         yield RequestMatch(_path(each.path), (*method, *headers, *queries), rank)
 
@@ -57,7 +57,7 @@ def http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatc
 def grpc_matches(matches: Iterable[rule_wire.GrpcMatch]) -> Iterator[RequestMatch]:
     """Read the matches of a GRPCRoute's rule: a method is a path, /service/method (gRPC over HTTP2)."""
     for each in tuple(matches) or (rule_wire.GrpcMatch(),):
-        headers = tuple(_named(Aspect.HEADER, each.headers))
+        headers = tuple(_compare_named(Aspect.HEADER, each.headers))
         yield RequestMatch(_grpc_path(each.method), headers, (True, -len(headers), 0))
 
 
@@ -90,11 +90,11 @@ def _path(path: rule_wire.HttpPathMatch) -> PathMatch:
     return PathMatch(Match.PREFIX, f"/{elements}" if elements else "")
 
 
-def _named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[Compared]:
+def _compare_named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[Compared]:
     seen = set[str]()
     for each in matches:
         name = each.name.lower() if aspect is Aspect.HEADER else each.name
-        if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _plain(name):
+        if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _can_stand_unquoted(name):
             raise Unsupported(f"{each.name[:80]!r} is no name that HAProxy can compare")
         if name in seen:  # the first of several counts (HTTPRouteMatch)
             continue
@@ -109,6 +109,6 @@ def _named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[
             yield Compared(aspect, each.value, name)
 
 
-def _plain(name: str) -> bool:
+def _can_stand_unquoted(name: str) -> bool:
     """Report whether a configuration can have a name unquoted."""
     return re.fullmatch(r"[A-Za-z0-9_.-]+", name) is not None

@@ -55,17 +55,17 @@ def _authority(ref: rule_wire.ObjectRef, owner: Item, world: GatewayWorld, wrong
     text = world.authorities(name).get("ca.crt")
     if not text:
         return "", _bad(f"ConfigMap {name} does not exist or has no ca.crt")
-    return _read(text, f"ConfigMap {name}: ca.crt")
+    return _read_authority(text, f"ConfigMap {name}: ca.crt")
 
 
 def _bundle(name: str, world: GatewayWorld) -> tuple[str, Verdict]:
     text = world.bundle(name)
     if text is None:
         return "", _bad(f"ClusterTrustBundle {name[:253]} does not exist")
-    return _read(text, f"ClusterTrustBundle {name[:253]}: trustBundle")
+    return _read_authority(text, f"ClusterTrustBundle {name[:253]}: trustBundle")
 
 
-def _read(text: str, what: str) -> tuple[str, Verdict]:
+def _read_authority(text: str, what: str) -> tuple[str, Verdict]:
     try:
         chain = x509.load_pem_x509_certificates(text.encode())
     except ValueError:

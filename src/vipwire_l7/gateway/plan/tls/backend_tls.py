@@ -49,7 +49,7 @@ def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> Ba
     """Read all policies. `has_system` reports whether HAProxy finds the system's CA certificates."""
     made = BackendTls()
     for policy in world.all(IngressKind.BACKEND_TLS_POLICY, wire.BackendTlsSpec):
-        checked = _checked(policy, world, made.files, has_system=has_system)
+        checked = _check_policy(policy, world, made.files, has_system=has_system)
         conflicts = False
         for key in targets_of(policy):
             conflicts |= made.by_port.setdefault(key, checked) is not checked
@@ -67,7 +67,7 @@ def targets_of(policy: Declared[wire.BackendTlsSpec]) -> Iterator[tuple[ObjectNa
             yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
 
 
-def _checked(
+def _check_policy(
     policy: Declared[wire.BackendTlsSpec],
     world: GatewayWorld,
     files: dict[str, str],
@@ -83,7 +83,7 @@ def _checked(
         text = "HAProxy verifies certificates by the hostname: subjectAltNames must be the hostname"
         return Checked(policy, no("Invalid", text), resolved)
     if validation.well_known is not None:
-        accepted = _well_known(validation, has_system=has_system)
+        accepted = _check_well_known(validation, has_system=has_system)
         return Checked(policy, accepted, resolved, Verification(host) if accepted.holds else None)
     text, resolved = authorities_of(validation, policy, world, "InvalidKind")
     if not text:
@@ -93,7 +93,7 @@ def _checked(
     return Checked(policy, accepted, resolved, Verification(host, file))
 
 
-def _well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool]) -> Verdict:
+def _check_well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool]) -> Verdict:
     """Check a policy that names the system's CA certificates."""
     others = validation.ca_certificate_refs or validation.cluster_trust_bundle_ref
     if validation.well_known != _WELL_KNOWN or others:
