@@ -19,7 +19,7 @@ from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.demo.stage import Listened
 from vipwire_lab.namespaces.links import lan_port
 from vipwire_lab.namespaces.topology import UNDERLAY
-from vipwire_up.announcing.choose import choose
+from vipwire_up.announcing.choose import choose_machine
 
 NODES: Final = ("node-1", "node-2", "node-3")
 ECHO: Final = 8080
@@ -27,7 +27,7 @@ RIVAL: Final = "10.0.0.200"
 RIVAL_PORT: Final = 8090
 PATIENCE: Final = 60.0
 POOL: Final = [f"10.0.0.{number}" for number in range(64, 80)]
-OWNED: Final = {node: next(each for each in POOL if choose(each, NODES) == node) for node in NODES}
+OWNED: Final = {node: next(each for each in POOL if choose_machine(each, NODES) == node) for node in NODES}
 ANNOUNCE: Final = ("--announce-interface", "lan0")
 UP: Final = ("up", "--bind-address", "0.0.0.0", "--no-dns", *ANNOUNCE, "--load-balancer-range", "10.0.0.64/28")  # noqa: S104
 KEEPALIVED = """

@@ -123,7 +123,7 @@ def token() -> None:
     """Create, list and delete bootstrap tokens for machines."""
 
 
-@token.command()
+@token.command("create")
 @FOLDER
 @_KUBECONFIG
 @click.option("--ttl", default="24h", show_default=True, help="Lifetime, such as 2h30m; 0 means no expiry.")
@@ -132,7 +132,7 @@ def token() -> None:
 )
 @click.option("--description", default="", help="Description of the token.")
 @click.pass_context
-def create(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
+def create_token(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
     """Make a token, and print the command that joins a machine."""
     _commands().create_token(_kubeconfig(context, where), ttl, description, server=server)
 

@@ -16,7 +16,7 @@ from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
-from vipwire_up.api.patches.apply import Writer, apply, note_update, read_ownership, write_ownership
+from vipwire_up.api.patches.apply import FieldManager, apply, note_update, read_ownership, write_ownership
 from vipwire_up.api.patches.field_paths import from_fields, members, to_fields
 from vipwire_up.api.patches.json_patch import json_patch, merge_patch
 from vipwire_up.api.patches.strategic import strategic_patch
@@ -136,7 +136,7 @@ def test_fields_are_what_they_were_when_written_and_read(value: Any) -> None:
 
 @given(SPECS, SPECS)
 def test_an_apply_gives_its_manager_what_it_wants_and_is_the_same_twice(first: Any, second: Any) -> None:
-    me = Writer("me", "Apply")
+    me = FieldManager("me", "Apply")
     live, owned = apply({}, first, SERVICES.type, me, {}, force=False, now="1")
     live, owned = apply(live, second, SERVICES.type, me, owned, force=False, now="2")
     assert members(live, SERVICES.type) == members(second, SERVICES.type)
@@ -146,7 +146,7 @@ def test_an_apply_gives_its_manager_what_it_wants_and_is_the_same_twice(first: A
 
 @given(SPECS, SPECS, SPECS)
 def test_with_force_a_manager_has_its_way_and_takes_nothing_else(mine: Any, theirs: Any, more: Any) -> None:
-    me, other = Writer("me", "Apply"), Writer("other", "Apply")
+    me, other = FieldManager("me", "Apply"), FieldManager("other", "Apply")
     live, owned = apply({}, theirs, SERVICES.type, other, {}, force=False, now="1")
     live, owned = apply(live, mine, SERVICES.type, me, owned, force=True, now="2")
     live, owned = apply(live, more, SERVICES.type, me, owned, force=True, now="3")
@@ -160,8 +160,8 @@ def test_with_force_a_manager_has_its_way_and_takes_nothing_else(mine: Any, thei
 
 @given(SPECS, SPECS)
 def test_after_an_update_every_field_has_an_owner(first: Any, second: Any) -> None:
-    owned = note_update({}, Writer("a"), {}, first, SERVICES.type, "1")
-    owned = note_update(owned, Writer("b"), first, second, SERVICES.type, "2")
+    owned = note_update({}, FieldManager("a"), {}, first, SERVICES.type, "1")
+    owned = note_update(owned, FieldManager("b"), first, second, SERVICES.type, "2")
     held = frozenset().union(*(entry.paths for entry in owned.values()))
     assert held == members(second, SERVICES.type, whole=True).keys()
     assert read_ownership(write_ownership(owned)) == {who: entry for who, entry in owned.items() if entry.paths}

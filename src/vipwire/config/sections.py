@@ -203,7 +203,7 @@ class EBPF(Section, frozen=True):
 
 
 class Series(enum.Enum):
-    """The granularity of the metrics of Services; the value is the word of the configuration."""
+    """The granularity of the metrics of Services; the value is the spelling in the configuration."""
 
     NONE = "none"
     SERVICES = "services"

@@ -52,14 +52,14 @@ def remove_gone(folder: Path, own: Path) -> None:
             by_namespace.setdefault(match[1], []).append(path)
     mine = _FILE.fullmatch(own.name)
     signs = {name: _last_sign(paths) for name, paths in by_namespace.items() if not (mine and name == mine[1])}
-    for name in _find_gone(signs, time.time()):
+    for name in _find_stale_namespaces(signs, time.time()):
         _remove(by_namespace[name])
     for name, paths in by_namespace.items():
         if all(path.suffix == ".lock" for path in paths) or (mine and name == mine[1]):
             _remove([path for path in paths if path.suffix == ".lock"])
 
 
-def _find_gone(signs: Mapping[str, float], now: float) -> list[str]:
+def _find_stale_namespaces(signs: Mapping[str, float], now: float) -> list[str]:
     boot = _boot()
     last = sorted(signs, key=signs.__getitem__, reverse=True)
     return [

@@ -106,8 +106,8 @@ class Wire(asyncio.Protocol):
 class Response:
     """The answer to one request: `head()` waits for status and header fields, then the body is read once.
 
-    `headers` has lower-case names; of repeated ones, the last. Methods that wait raise HttpError if the connection
-    breaks, and the error given to `fail`.
+    `headers` has lower-case names; the last of repeated headers counts. Methods that wait raise HttpError if the
+    connection breaks, and the error given to `fail`.
     """
 
     def __init__(self, wire: Wire) -> None:

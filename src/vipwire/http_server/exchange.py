@@ -72,10 +72,10 @@ class ExchangeConnection(Protocol):
 
 
 class Exchange:
-    """One request and its answer. `headers` has lower-case names; of repeated ones, the last.
+    """One request and its answer. `headers` has lower-case names; the last of repeated headers counts.
 
-    `path` is decoded. `parameters` are the query's in order; `query` has them by name, of repeated ones the first, as
-    in Go.
+    `path` is decoded. `parameters` are the query's in order. `query` has them by name; the first
+    of repeated parameters counts, as in Go.
     """
 
     def __init__(  # a request's head

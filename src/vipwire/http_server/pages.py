@@ -29,7 +29,7 @@ _KERNEL_BUFFER: Final = 64 << 10
 
 
 class Request(Value, frozen=True):
-    """A request. `path` is decoded; `headers` has lower-case names; of repeated ones, the last."""
+    """A request. `path` is decoded; `headers` has lower-case names; the last of repeated headers counts."""
 
     method: str
     path: str

@@ -170,8 +170,8 @@ def _print_changes(
     with Live(console=show.console(), auto_refresh=False, transient=False) as live:
 
         def look(store: Any) -> None:
-            silences.hear_source(source, time.time())
-            silences.hear_proxy(scope.config, time.time())
+            silences.record_source_error(source, time.time())
+            silences.record_proxy_silence(scope.config, time.time())
             made = document(store) | {"silent": silences.documents()}
             if last[-1:] == [made]:
                 return

@@ -136,7 +136,7 @@ def _emit_all(events: list[EventOf[K, T]], emit: Callable[[EventOf[K, T]], None]
         emit(event)
 
 
-class _Source(Protocol[K, T]):  # type: ignore[misc]  # they stand in an argument's argument
+class _Source(Protocol[K, T]):  # type: ignore[misc]  # mypy wants covariance for an argument's argument
     def health(self) -> tuple[Health, ...]: ...
 
     def run(self, emit: Callable[[EventOf[K, T]], None]) -> Awaitable[None]: ...

@@ -18,7 +18,7 @@ def _note(number: int, frame: FrameType | None) -> None:
     _came.append(number)
 
 
-def take_recorded() -> bool:
+def take_recorded_sighup() -> bool:
     """Return once whether a SIGHUP was recorded; the caller handles later ones."""
     found = bool(_came)
     _came.clear()

@@ -33,7 +33,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 def listen(name: str) -> socket.socket:
     """Listen at a name in this network namespace. Raise ConfigError, and OSError with EADDRINUSE if it is taken."""
     place = _folder()
-    _make(place)
+    _make_folder(place)
     path = place / _file(name)
     with hold_lock(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         _remove_unused(place)
@@ -108,7 +108,7 @@ def _file(name: str) -> str:
     return f"{quote(name, safe='*:')}.{netns_inode()}"
 
 
-def _make(place: Path) -> None:
+def _make_folder(place: Path) -> None:
     """Create the folder for this user alone. Raise ConfigError if that fails, or another user can replace it."""
     remedy = (
         f"vipwire keeps its sockets in this folder: in a Pod, mount the node's {_ROOTS.parent}, or set {VARIABLE}"

@@ -18,7 +18,7 @@ class Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end, number.name)
         loop.add_signal_handler(signal.SIGHUP, hung_up)
-        if early_signals.take_recorded():  # a signal that arrived during the start
+        if early_signals.take_recorded_sighup():  # a signal that arrived during the start
             hung_up()
 
     def make_room(self, successor: str) -> None:

@@ -6,7 +6,7 @@
     least conn.    the fewest open connections for its weight; of equals, the next in turn
     hashes         a table of slots by the client's address (Maglev: and port), the same on every node
 
-An endpoint that fails `EJECT_AFTER` dials in succession gets no new connections for `REST_SECONDS`, unless all have
+An endpoint that fails `EJECT_AFTER` dials in succession gets no new connections for `EJECT_SECONDS`, unless all have
 failed. A repeated dial goes to an endpoint that was not tried, if there is one.
 """
 
@@ -20,9 +20,9 @@ from vipwire.model.spread import Algorithm, Spread, slots
 from vipwire.relay.messages import NOWHERE, Listener, SocketAddress
 
 EJECT_AFTER: Final = 3
-REST_SECONDS: Final = 10.0
+EJECT_SECONDS: Final = 10.0
 MOST_CLIENTS: Final = 65536
-"""Clients whose endpoints are remembered; beyond that the table forgets the longest absent one."""
+"""Clients whose endpoints are remembered; beyond that the table forgets the least recently seen client."""
 _MOST_SLOTS: Final = 4096
 
 
@@ -37,16 +37,16 @@ class BalancingAlgorithm(enum.Enum):
 
 
 class BalancedEndpoint:
-    """An endpoint, its traffic, and whether it rests after failures. `sockaddr` is for socket calls."""
+    """An endpoint, its traffic, and whether it is ejected after failures. `sockaddr` is for socket calls."""
 
     __slots__ = (
         "connections",
+        "ejected_until",
         "failed",
         "failures",
         "open",
         "place",
         "received",
-        "rests_until",
         "sent",
         "sockaddr",
         "weight",
@@ -56,7 +56,7 @@ class BalancedEndpoint:
         self.place, self.weight = place, weight
         self.sockaddr = (format_address(Address(place.address)) if place != NOWHERE else "nowhere", place.port)
         self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
-        self.rests_until = 0.0
+        self.ejected_until = 0.0
 
     def totals(self) -> tuple[int, int, int, int, int]:
         """Return the counters: connections, open connections, bytes sent and received, failed dials."""
@@ -156,11 +156,11 @@ class Pool:
         return target
 
     def _find_remembered(self, client: str, now: float) -> BalancedEndpoint | None:
-        """Return a client's remembered endpoint, if it is in this pool and does not rest."""
+        """Return a client's remembered endpoint, if it is in this pool and not ejected; else None."""
         for memory in (self.memory, self._beside):
             had = memory.recall(client, now, self._affinity) if memory is not None else None
             target = self._identities.get(had) if had is not None else None
-            if target is not None and target.rests_until <= now:
+            if target is not None and target.ejected_until <= now:
                 return target
         return None
 
@@ -169,14 +169,14 @@ class Pool:
         target.connections += 1
 
     def record_failed_dial(self, target: BalancedEndpoint, now: float) -> bool:
-        """Record a failed dial; report whether the endpoint now rests."""
+        """Record a failed dial; report whether that ejected the endpoint; a longer ejection does not count."""
         target.failed += 1
         target.failures += 1
         if target.failures < EJECT_AFTER or len(self.targets) < 2:
             return False
-        begins = target.rests_until <= now
-        target.rests_until = now + REST_SECONDS
-        return begins
+        is_new = target.ejected_until <= now
+        target.ejected_until = now + EJECT_SECONDS
+        return is_new
 
     def sweep(self, now: float) -> None:
         self.memory.forget(now, self._affinity)
@@ -200,7 +200,7 @@ class Pool:
     def _take_turn(self, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         begin, size = self._next, len(self._order)
         target = self._order[begin]
-        if target.rests_until <= now and not tried:  # the common case
+        if target.ejected_until <= now and not tried:  # the common case
             self._next = begin + 1 if begin + 1 < size else 0
             return target
         passed, target = first(self._from(begin), now, tried)
@@ -240,15 +240,15 @@ class Pool:
 def first(
     candidates: Iterable[BalancedEndpoint], now: float, tried: Sequence[BalancedEndpoint]
 ) -> tuple[int, BalancedEndpoint]:
-    """Find the first endpoint that neither was tried nor rests; else the first untried; else the first.
+    """Find an endpoint. Return the number of candidates before it, and the endpoint.
 
-    Return how many come before, too.
+    The first that was neither tried nor is ejected wins, else the first untried one, else the first.
     """
     first: tuple[int, BalancedEndpoint] | None = None
     untried: tuple[int, BalancedEndpoint] | None = None
     for passed, target in enumerate(candidates):
         if target not in tried:
-            if target.rests_until <= now:
+            if target.ejected_until <= now:
                 return passed, target
             untried = untried or (passed, target)
         first = first or (passed, target)

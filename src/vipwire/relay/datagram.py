@@ -176,7 +176,7 @@ class DatagramListener(BaseListener):
             sock.close()
             self.pool.record_failed_dial(target, self.loop.now)
             return None
-        return self._began(Session(self, client, target, sock, asked))
+        return self._register_session(Session(self, client, target, sock, asked))
 
     def _choose(self, host: str, port: int) -> BalancedEndpoint | None:
         if self.shared.dialled.goes_round(socket.IPPROTO_UDP, (host, port)):
@@ -195,7 +195,7 @@ class DatagramListener(BaseListener):
         asked = self.shared.origins.port(peer[:2], here)
         return asked if self.in_span(asked) and asked != here[1] else None
 
-    def _began(self, session: Session) -> Session:
+    def _register_session(self, session: Session) -> Session:
         client, target = session.client, session.target
         self._sessions[client] = session
         target.open += 1

@@ -154,7 +154,7 @@ class EndpointCounters(msgspec.Struct, array_like=True):
     sent: int
     received: int
     failed: int
-    resting: bool = False
+    ejected: bool = False
 
 
 class RelayCounters(msgspec.Struct, tag="Counted"):
@@ -191,7 +191,7 @@ def take_body(heard: bytearray) -> bytes | None:
         return None
     (size,) = HEAD.unpack_from(heard)
     if size > LARGEST:
-        raise DecodeError(f"a message of {size} bytes")
+        raise DecodeError(f"a message has {size} bytes (allowed: at most {LARGEST})")
     end = HEAD.size + size
     if len(heard) < end:
         return None

@@ -172,7 +172,7 @@ class Relay:
         now = self._loop.now
         listeners = {
             key: [
-                EndpointCounters(each.place, *each.totals(), each.rests_until > now)
+                EndpointCounters(each.place, *each.totals(), each.ejected_until > now)
                 for each in opened.pool.targets.values()
             ]
             for key, opened in self._listeners.items()

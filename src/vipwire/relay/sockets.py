@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.conntrack import CT_GET, decode, reply_request
+from vipwire.linux.netlink.conntrack import CT_GET, decode, encode_reply_dump
 from vipwire.linux.netlink.message import messages
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
@@ -97,7 +97,7 @@ class Origins:
                 self._netlink = NetlinkSocket(NETLINK_NETFILTER)
             self._netlink.drain()
             ends = parse_address(here[0]), here[1], parse_address(client[0].partition("%")[0]), client[1]
-            (answer,) = self._netlink.answers(CT_GET, reply_request(Protocol.UDP, *ends), 1, _MOST_BYTES)
+            (answer,) = self._netlink.answers(CT_GET, encode_reply_dump(Protocol.UDP, *ends), 1, _MOST_BYTES)
             return next(decode(message.payload).destination_port for message in messages(answer))
         except (OSError, DecodeError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOENT:

@@ -235,9 +235,9 @@ class RelayedConnection:
         target = self.target
         self.tried = (*self.tried, target)
         owner = self.owner
-        rests = owner.pool.record_failed_dial(target, owner.loop.now)
+        begins_ejection = owner.pool.record_failed_dial(target, owner.loop.now)
         target.open -= 1  # last: an endpoint without open connections may be forgotten
-        if rests:
+        if begins_ejection:
             owner.loop.note(f"endpoint {target} does not answer ({os.strerror(code)}); trying it again later")
 
     def _give_up(self, reason: str) -> None:

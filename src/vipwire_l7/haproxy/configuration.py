@@ -40,16 +40,16 @@ from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.plan.expressions import is_costly
 from vipwire_l7.plan.sites import (
     NOWHERE,
-    Apart,
     Certificate,
     Choice,
     Compared,
     Frontend,
     Match,
+    PathSensitive,
     Pool,
     Route,
     SitePlan,
-    apart_of,
+    find_path_sensitive,
     sites_with_guarding_expressions,
 )
 
@@ -172,7 +172,7 @@ def configure(
     Unchanged texts of pools are taken from `live`. Without `anew`, the result is to be compared with `live`: the
     searches of its frontends are those of `live`, if these suffice.
     """
-    apart, shared = apart_of(plan), shared_choices(plan.all_choices)
+    apart, shared = find_path_sensitive(plan), shared_choices(plan.all_choices)
     known = live.shape.lookups if live is not None and not anew else {}
     lookups = {each.mark: _lookups(each, plan, apart, shared, known) for each in plan.frontends}
     maps = make_maps(plan, lookups, apart.sites, shared)
@@ -200,7 +200,7 @@ def configure(
 
 
 def _lookups(
-    frontend: Frontend, plan: SitePlan, apart: Apart, shared: Collection[str], known: Mapping[str, Lookups]
+    frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared: Collection[str], known: Mapping[str, Lookups]
 ) -> Lookups:
     found = lookups_of(frontend, plan.routes, apart, f"prefixes-{file_part(frontend)}", shared)
     return found.kept(known.get(frontend.mark, found))

@@ -147,9 +147,9 @@ def _answers() -> str:
     refused = f"backend {REFUSED}\n" + line("mode tcp") + "\n" + line("tcp-request content reject") + "\n"
     answers = (
         (NOWHERE, 404, "no rule for this host and path"),
-        (UNAVAILABLE, 503, "the Service of this path is not there"),
-        (CLOSED, 503, "this path is closed, as Events tell"),
-        (BROKEN, 500, "this route leads nowhere, as its status tells"),
+        (UNAVAILABLE, 503, "the Service of this path does not exist"),
+        (CLOSED, 503, "vipwire denies requests for this path: see the Events of its object"),
+        (BROKEN, 500, "this route has no valid backend: see its status"),
     )
     return "".join(_answer(*each) for each in answers) + refused
 

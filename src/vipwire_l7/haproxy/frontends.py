@@ -26,7 +26,6 @@ from vipwire_l7.plan.sites import (
     EVERY_HOST,
     NOWHERE,
     REFUSED,
-    Apart,
     Aspect,
     Choice,
     Compared,
@@ -34,6 +33,7 @@ from vipwire_l7.plan.sites import (
     Frontend,
     Match,
     Mode,
+    PathSensitive,
     Route,
 )
 
@@ -46,9 +46,10 @@ _NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The searches that a frontend needs. `depths` are label counts of wildcards, the longest first.
+    """The maps in which a frontend looks a request up, and how.
 
-    `prefixes` is the map that takes the place of "prefixes" in `maps`.
+    `depths` are the label counts of the hosts' wildcards, the highest count first. `prefixes` is the name of the
+    frontend's map of path prefixes. `maps` names this map "prefixes".
     """
 
     prefixes: str = "prefixes"
@@ -116,7 +117,7 @@ def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
 
 
 def lookups_of(
-    frontend: Frontend, routes: Iterable[Route], apart: Apart, prefixes: str, shared: Collection[str] = ()
+    frontend: Frontend, routes: Iterable[Route], apart: PathSensitive, prefixes: str, shared: Collection[str] = ()
 ) -> Lookups:
     """Return the searches that a frontend's routes need. `prefixes` is its own map; `shared` are choices in a map."""
     hosts, kinds = set[str](), set[Match]()

@@ -20,7 +20,7 @@ from vipwire_l7.haproxy.readings import APART
 from vipwire_l7.haproxy.shares import SHARES, shared_choices
 from vipwire_l7.haproxy.slots import Slots, count_used_slots
 from vipwire_l7.plan.plan import HostPlan, sites_of
-from vipwire_l7.plan.sites import ANSWERS, Frontend, apart_of
+from vipwire_l7.plan.sites import ANSWERS, Frontend, find_path_sensitive
 
 MOST_COMMANDS = 20_000
 _HOSTS = frozenset({"sites", "listeners", APART})
@@ -331,7 +331,7 @@ def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Map
     default = wanted.maps["default"].get(DEFAULT_KEY, "")
     plan = sites_of((before for before, _ in delta.hosts.values()), frontends, live.pools, default)
     shared = shared_choices(plan.all_choices)
-    keys = make_maps(plan, lookups, apart_of(plan).sites, shared)
+    keys = make_maps(plan, lookups, find_path_sensitive(plan).sites, shared)
     there: Maps = {}
     for name in keys.keys() | wanted.maps.keys():
         known = live.maps.get(name, {})

@@ -1,4 +1,4 @@
-"""Limits the objects of one namespace, independent of the other namespaces. Pure.
+"""Caps each namespace's objects separately. Pure.
 
 One process plans for all namespaces, and one HAProxy serves them, so many objects of one namespace cost all. A limit
 counts one namespace alone: no namespace can make vipwire refuse an object of another. The oldest objects come first:

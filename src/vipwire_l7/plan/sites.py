@@ -255,7 +255,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class PathSensitive:
     """The places where a Pod's reading of a request matters.
 
     `sites` are those whose paths lead to different places. `choices` are those whose conditions decide which access
@@ -266,7 +266,7 @@ class Apart:
     choices: Mapping[str, tuple[Compared, ...]] = field(default_factory=dict)
 
 
-def apart_of(plan: SitePlan) -> Apart:
+def find_path_sensitive(plan: SitePlan) -> PathSensitive:
     """Find the places where a Pod's reading of a request matters."""
     # A generated response in place of an endpoint counts as an access control too.
     guards: dict[str, tuple[object, ...]] = {
@@ -284,7 +284,7 @@ def apart_of(plan: SitePlan) -> Apart:
     for site in found.keys() - {route.site for route in plan.routes if (route.match, route.path) == ROOT}:
         found[site].add(plan.default)
     apart = {site for site, targets in found.items() if len(targets) > 1 or targets & by_path}
-    return Apart(frozenset(apart), {name: conditions for name, conditions in deciding.items() if conditions})
+    return PathSensitive(frozenset(apart), {name: conditions for name, conditions in deciding.items() if conditions})
 
 
 def _note_guard(

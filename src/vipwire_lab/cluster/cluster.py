@@ -52,7 +52,7 @@ class Lab:
     @classmethod
     def attach(cls, name: str) -> Self:
         """Return a lab that is up; raise LabError if none has this name."""
-        return cls(state.load(name), name)
+        return cls(state.load_topology(name), name)
 
     @classmethod
     def attach_any(cls, name: str) -> Self | None:
@@ -76,7 +76,7 @@ class Lab:
 
         Unless it `stays`, it is stale after this process's end.
         """
-        directory = state.create(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
+        directory = state.create_state(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
         foreign = [host for host in self.topology.names() if self.netns(host).exists()]
         if foreign:
             state.remove(directory)
@@ -223,7 +223,7 @@ class Lab:
         plan = links.plan(self.topology)
         routers = {UNDERLAY, *(node.name for node in self.topology.nodes)}
         for host in self.topology.names():
-            netns.create(state.namespace_of(self.name, host))
+            netns.create_namespace(state.namespace_of(self.name, host))
             with self.inside(host):
                 _apply_settings(links.sysctls(router=host in routers))
         for wire in plan.wires:

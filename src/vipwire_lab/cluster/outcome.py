@@ -13,7 +13,7 @@ from typing import Self, TypedDict
 
 from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
 from vipwire.model.text import port_number
-from vipwire_lab.echo_servers.answer import Answer, Peer
+from vipwire_lab.echo_servers.answer import Answer, SocketAddress
 from vipwire_lab.namespaces.errors import LabError
 
 MAX_COUNT = 100_000
@@ -72,7 +72,7 @@ class ProbeResult:
     outcome: Outcome
     duration: float
     answer: Answer | None = None
-    source: Peer | None = None
+    source: SocketAddress | None = None
     errno: int = 0
     progress: str = ""
 

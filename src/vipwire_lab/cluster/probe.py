@@ -22,7 +22,7 @@ from pathlib import Path
 from vipwire.model.net import Protocol
 from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire_lab.echo_servers import sockets as raw_sockets
-from vipwire_lab.echo_servers.answer import HELLO, Answer, Peer
+from vipwire_lab.echo_servers.answer import HELLO, Answer, SocketAddress
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
 
@@ -203,7 +203,7 @@ class _Attempt:
         code: int = 0,
     ) -> None:
         name = self.socket.getsockname()
-        source = Peer(name[0], self._raw_port or name[1])
+        source = SocketAddress(name[0], self._raw_port or name[1])
         duration = time.monotonic() - self.begun
         told = _progress(self.socket) if outcome is Outcome.TIMED_OUT else ""
         results[self.number] = ProbeResult(outcome, duration, answer, source, code, told)

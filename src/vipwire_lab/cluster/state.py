@@ -82,7 +82,7 @@ def namespace_of(name: str, host: str) -> str:
     return f"vipwire-{name}-{host}"
 
 
-def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Path:
+def create_state(name: str, topology: Topology, owner: ProcessId | None = None) -> Path:
     """Claim the name; raise LabError if a lab of this name exists."""
     target = directory_of(name)
     sweep(target)
@@ -106,7 +106,7 @@ def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Pat
     return target
 
 
-def load(name: str) -> Topology:
+def load_topology(name: str) -> Topology:
     """Read a lab's topology; raise LabError if no lab has this name."""
     path = directory_of(name) / "lab.json"
     try:

@@ -14,7 +14,7 @@ HELLO = b"hello\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class SocketAddress:
     """One end of a connection."""
 
     address: str
@@ -31,8 +31,8 @@ class Answer:
     pod: str
     node: str
     protocol: str
-    saw: Peer
-    local: Peer
+    saw: SocketAddress
+    local: SocketAddress
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -42,7 +42,9 @@ class Answer:
         """Parse a line; raise DecodeError if it is no echo server's."""
         try:
             value = json.loads(line)
-            saw, local = (Peer(str(value[end]["address"]), int(value[end]["port"])) for end in ("saw", "local"))
+            saw, local = (
+                SocketAddress(str(value[end]["address"]), int(value[end]["port"])) for end in ("saw", "local")
+            )
             return cls(str(value["pod"]), str(value["node"]), str(value["protocol"]), saw, local)
         except (ValueError, KeyError, TypeError) as error:
             raise DecodeError(f"not the answer of an echo server: {line[:80]!r}") from error

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo_servers.answer import HELLO, Peer
+from vipwire_lab.echo_servers.answer import HELLO, SocketAddress
 
 DATA, INIT, INIT_ACK, SACK, ABORT, COOKIE_ECHO, COOKIE_ACK = 0, 1, 2, 3, 6, 10, 11
 
@@ -142,20 +142,21 @@ class Asker:
 class Responder:
     """The server's side, for all ports of a host. `answer` makes the line from the client's and the own address."""
 
-    def __init__(self, answer: Callable[[Peer, Peer], bytes], new_tag: Callable[[], int]) -> None:
+    def __init__(self, answer: Callable[[SocketAddress, SocketAddress], bytes], new_tag: Callable[[], int]) -> None:
         self.ports: set[int] = set()
         self._answer, self._new_tag = answer, new_tag
-        self._tags: dict[tuple[Peer, Peer], tuple[int, int]] = {}  # (theirs, ours), the oldest association first
+        self._tags: dict[tuple[SocketAddress, SocketAddress], tuple[int, int]] = {}
+        """The tags (theirs, ours) of each association, the oldest first."""
 
     @property
-    def associations(self) -> Collection[tuple[Peer, Peer]]:
+    def associations(self) -> Collection[tuple[SocketAddress, SocketAddress]]:
         """The associations as (client, server), the oldest first."""
         return self._tags.keys()
 
     def receive(self, data: bytes, peer_address: str, local_address: str) -> bytes:
         """Handle a packet; return the reply, b"" for none. Raise DecodeError for another format."""
         packet = Packet.decode(data)
-        peer, local = Peer(peer_address, packet.source), Peer(local_address, packet.destination)
+        peer, local = SocketAddress(peer_address, packet.source), SocketAddress(local_address, packet.destination)
         if opening := packet.find(INIT):
             return self._open(peer, local, _unpack(_INIT, opening)[0])
         theirs, ours = self._tags.get((peer, local), (0, 0))
@@ -170,7 +171,7 @@ class Responder:
             chunks.append(Chunk(DATA, _DATA.pack(ours, 0, 0, 0) + self._answer(peer, local), _WHOLE))
         return self._packet(peer, local, theirs, chunks) if chunks else b""
 
-    def _open(self, peer: Peer, local: Peer, theirs: int) -> bytes:
+    def _open(self, peer: SocketAddress, local: SocketAddress, theirs: int) -> bytes:
         if local.port not in self.ports:
             return self._packet(peer, local, theirs, [Chunk(ABORT)])
         if len(self._tags) >= _REMEMBERED:
@@ -181,5 +182,5 @@ class Responder:
         return self._packet(peer, local, theirs, [Chunk(INIT_ACK, _INIT.pack(ours, _WINDOW, 1, 1, ours) + cookie)])
 
     @staticmethod
-    def _packet(peer: Peer, local: Peer, tag: int, chunks: Sequence[Chunk]) -> bytes:
+    def _packet(peer: SocketAddress, local: SocketAddress, tag: int, chunks: Sequence[Chunk]) -> bytes:
         return Packet(local.port, peer.port, tag, tuple(chunks)).encode()

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vipwire_lab.echo_servers.answer import Answer, Peer, http_response
+from vipwire_lab.echo_servers.answer import Answer, SocketAddress, http_response
 from vipwire_lab.echo_servers.sockets import DatagramEcho, RawEcho, open_raw
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
@@ -101,7 +101,7 @@ class StreamEcho(asyncio.Protocol):
     def _answer(self) -> Answer:
         peer = self._transport.get_extra_info("peername")
         local = self._transport.get_extra_info("sockname")
-        return Answer(*self._who, Peer(peer[0], peer[1]), Peer(local[0], local[1]))
+        return Answer(*self._who, SocketAddress(peer[0], peer[1]), SocketAddress(local[0], local[1]))
 
 
 class Servers:

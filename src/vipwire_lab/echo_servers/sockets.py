@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Generator
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo_servers.answer import Answer, Peer
+from vipwire_lab.echo_servers.answer import Answer, SocketAddress
 from vipwire_lab.echo_servers.sctp_messages import Asker, Responder
 
 _IP_PKTINFO = 8
@@ -64,8 +64,8 @@ class DatagramEcho:
 
     def _reply(self, info: bytes, peer: tuple[str, int]) -> None:
         local = destination_address(self._socket.family, info)
-        here = Peer(socket.inet_ntop(self._socket.family, local), self._port)
-        answer = Answer(*self._who, Peer(peer[0], peer[1]), here)
+        here = SocketAddress(socket.inet_ntop(self._socket.family, local), self._port)
+        answer = Answer(*self._who, SocketAddress(peer[0], peer[1]), here)
         self._socket.sendmsg([answer.encode()], [sent_from(local)], 0, peer)
 
 

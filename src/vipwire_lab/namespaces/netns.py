@@ -30,7 +30,7 @@ def path_of(name: str) -> Path:
     return DIRECTORY / name
 
 
-def create(name: str) -> Path:
+def create_namespace(name: str) -> Path:
     """Create an empty namespace with a name; raise LabError if the name is taken or permission is missing."""
     _share_directory()
     path = path_of(name)

@@ -32,24 +32,24 @@ class Request:
 
 def veth(index: int, name: str, mac: bytes, peer: Request, namespace: int) -> Request:
     """Build a veth pair: one end here, already up, its `peer` in the namespace of the descriptor."""
-    data = codec.veth_peer(peer.payload, namespace)
-    payload = codec.link(index, name=name, mac=mac, up=True, kind="veth", data=data)
+    data = codec.encode_veth_peer(peer.payload, namespace)
+    payload = codec.encode_link(index, name=name, mac=mac, up=True, kind="veth", data=data)
     return Request(codec.NEW_LINK, payload, f"ip link add {name} type veth peer {peer.text}")
 
 
 def far_end(index: int, name: str, mac: bytes) -> Request:
     """Describe the far end of a pair. It starts down: veth opens no end without a peer."""
-    return Request(codec.NEW_LINK, codec.link(index, name=name, mac=mac), name)
+    return Request(codec.NEW_LINK, codec.encode_link(index, name=name, mac=mac), name)
 
 
 def up(index: int, *, up: bool = True) -> Request:
     word = "up" if up else "down"
-    return Request(codec.NEW_LINK, codec.link(index, up=up), f"ip link set {index} {word}", creates=False)
+    return Request(codec.NEW_LINK, codec.encode_link(index, up=up), f"ip link set {index} {word}", creates=False)
 
 
 def address(index: int, value: IPAddress) -> Request:
     """Add an address to an interface, without a subnet or duplicate address detection (nodad)."""
-    payload = codec.address(index, Address(value.packed), flags=codec.NO_DETECTION)
+    payload = codec.encode_address(index, Address(value.packed), flags=codec.NO_DETECTION)
     return Request(codec.NEW_ADDRESS, payload, f"ip address add {value} dev {index}")
 
 
@@ -84,7 +84,7 @@ def blackhole(to: IPNetwork) -> Request:
 
 
 def neighbour(index: int, value: IPAddress, mac: bytes) -> Request:
-    payload = codec.neighbour(index, Address(value.packed), mac)
+    payload = codec.encode_neighbour(index, Address(value.packed), mac)
     return Request(codec.NEW_NEIGHBOUR, payload, f"ip neighbour add {value} lladdr {mac.hex(':')} dev {index}")
 
 

@@ -12,7 +12,7 @@ from vipwire.model.names import ObjectName
 from vipwire_up.announcing.kinds import Balanced, Machine
 
 
-def choose(address: str, machines: Iterable[str]) -> str:
+def choose_machine(address: str, machines: Iterable[str]) -> str:
     """Choose a machine for an address; "" if there are none."""
     return max(machines, key=lambda name: (_draw(address, name), name), default="")
 
@@ -57,7 +57,7 @@ class View:
             found = set(list_eligible(each, self.machines, alive, placed.get(name, ())))
             for address in each.addresses:
                 able[address] = able.get(address, found) & found
-        return {address: choose(address, sorted(names)) for address, names in able.items()}
+        return {address: choose_machine(address, sorted(names)) for address, names in able.items()}
 
     def holders(self, address: str) -> list[ObjectName]:
         return sorted(name for name, each in self.services.items() if address in each.addresses)

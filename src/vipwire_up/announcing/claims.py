@@ -183,7 +183,7 @@ class Claims:
         if self._own is None or (began >= self.until and not self._full):
             self._begin_anew()  # this machine was silent: it must take each address again
         try:
-            await self._renew(began)
+            await self._write_own_lease(began)
         except ApiError as error:
             if error.code in (404, 409) and not self._unsure:  # fenced, or deleted
                 self.fall_silent()
@@ -211,7 +211,7 @@ class Claims:
         else:
             self.fall_silent()
 
-    async def _renew(self, began: float) -> None:
+    async def _write_own_lease(self, began: float) -> None:
         """Write this machine's own Lease.
 
         After a write with an unknown outcome, read the Lease first. If the Lease names this machine, no other machine

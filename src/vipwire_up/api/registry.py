@@ -126,7 +126,7 @@ class Registry:
         give_first_status(resource, new)
         if self.store.head(key_of(resource, namespace, name)) is not None:
             raise already_exists(resource.id, name)
-        owner = ssa.Writer(options.manager, version=resource.api_version) if owned is None else None
+        owner = ssa.FieldManager(options.manager, version=resource.api_version) if owned is None else None
         if owned is not None:
             new["metadata"]["managedFields"] = ssa.write_ownership(owned)
         return await self._store(
@@ -191,7 +191,7 @@ class Registry:
         if resource.has_status or subresource:
             new = split(new, old, subresource)
         attempt = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
-        writer = ssa.Writer(options.manager, subresource=subresource, version=resource.api_version)
+        writer = ssa.FieldManager(options.manager, subresource=subresource, version=resource.api_version)
         return await self._store(attempt, options, remarks, writer, record)
 
     async def apply(
@@ -214,7 +214,7 @@ class Registry:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
         wanted = select_addressed(without_nulls(wanted), resource, subresource)
         refuse_unknown(resource, namespace, name, wanted, options)
-        writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
+        writer = ssa.FieldManager(options.manager, "Apply", subresource, resource.api_version)
         record = self._sound(resource, namespace, name)
         old = decoded(record) if record else {}
         ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
@@ -274,7 +274,7 @@ class Registry:
         attempt: AdmissionRequest,
         options: Options,
         remarks: Remarks,
-        writer: ssa.Writer | None,
+        writer: ssa.FieldManager | None,
         record: Record | None = None,
     ) -> Result:
         """Run admission and validation on a change, and store it. `writer`, if given, owns the changed fields."""
@@ -286,7 +286,7 @@ class Registry:
         attempt: AdmissionRequest,
         options: Options,
         remarks: Remarks,
-        writer: ssa.Writer | None,
+        writer: ssa.FieldManager | None,
         record: Record | None,
     ) -> Result:
         resource, new, old = attempt.resource, attempt.new, attempt.old

@@ -39,7 +39,10 @@ SERVER: Final = "vipwire.io/server"
 """The label of an EndpointSlice of one of several servers: its Node's name."""
 _LABEL: Final = "app.kubernetes.io/managed-by"
 _PAUSE: Final = 1.0
-"""Seconds between checks of a Service that several servers share, so that servers that differ do not race."""
+"""Seconds between checks of a Service that several servers share.
+
+Without a pause, servers with different settings would overwrite the Service all the time.
+"""
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
 

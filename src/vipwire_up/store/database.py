@@ -228,7 +228,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _make_or_refuse(path: Path) -> None:
     if not path.exists():
-        _make(path)
+        _make_file(path)
     elif path.stat().st_size == 0:
         why = "is empty, and its objects are lost"
         raise StoreError(f"{path}: {why}; {RESTORE}, or start with an empty store in another --data-dir")
@@ -237,7 +237,7 @@ def _make_or_refuse(path: Path) -> None:
         raise StoreError(f"{path}: an interrupted restore has moved its log aside; {RESTORE}")
 
 
-def _make(path: Path) -> None:
+def _make_file(path: Path) -> None:
     """Create an empty store, under another name until it is complete: an empty file is never a new store."""
     for left in leftovers(path):
         raise StoreError(

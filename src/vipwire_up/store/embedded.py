@@ -174,7 +174,7 @@ class EmbeddedStore(Visible):
         for submission in batch:
             if not submission.done.done():
                 submission.done.set_exception(error)
-                submission.done.exception()  # the caller may no longer wait
+                submission.done.exception()  # retrieved: asyncio logs others when the caller was cancelled
 
     async def _compact(self, disk: ThreadPoolExecutor) -> None:
         if floor := self._history.excess():

@@ -26,7 +26,7 @@ import dns.rrset
 import yaml
 from tests.fakes.own_network import own_network, run
 
-from vipwire_lab.namespaces.netns import create, delete, inside
+from vipwire_lab.namespaces.netns import create_namespace, delete, inside
 
 Json = dict[str, Any]
 NODE, NEAR, OTHER, THIRD = "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"
@@ -123,7 +123,7 @@ def node(folder: Path) -> Iterator[Node]:
     """Make the node with its neighbours, and remove them at the end."""
     here, name = Node(folder), f"tenants-{os.getpid()}"
     with own_network(), contextlib.ExitStack() as stack:
-        there = create(name)
+        there = create_namespace(name)
         stack.callback(delete, name)
         run(f"ip link add here type veth peer name there netns {name}")
         for command in ("addr add 10.9.0.1/24 dev here", "addr add fd09::1/64 dev here nodad", "link set here up"):

@@ -9,7 +9,7 @@ from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
 from vipwire_l7.haproxy.state import compare
 from vipwire_l7.plan.policy import Policy
-from vipwire_l7.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
+from vipwire_l7.plan.sites import Frontend, Match, Mode, PathSensitive, Pool, Route, SitePlan
 from vipwire_l7.watch.objects import BackendPort
 
 OWNER = ObjectName("infra", "web")
@@ -40,7 +40,7 @@ def test_only_what_routes_need_is_searched(
 ) -> None:
     frontend = Frontend("gateway:80", "*:80", ":80", mode, hosts=frozenset(listeners))
     made = [Route(f"{host}:80", Match.PREFIX, "", "pool", OWNER) for host in routes]
-    found = lookups_of(frontend, made, Apart(), "prefixes-0")
+    found = lookups_of(frontend, made, PathSensitive(), "prefixes-0")
     assert (set(found.maps), found.depths, found.hostless) == (maps, depths, hostless)
     assert found.plain == (maps == {"prefixes"})
     assert found.asked == {"prefixes-0" if each == "prefixes" else each for each in maps}

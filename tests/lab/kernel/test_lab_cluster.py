@@ -321,7 +321,7 @@ def test_a_lab_that_is_down_leaves_nothing() -> None:
 def test_a_lab_that_cannot_be_finished_is_removed() -> None:
     lab = Lab(make_topology(pods=(1,)))
     taken = f"vipwire-{lab.name}-client"
-    netns.create(taken)
+    netns.create_namespace(taken)
     try:
         with pytest.raises(LabError, match=f"{taken} already exists"):
             lab.up()
@@ -342,8 +342,8 @@ def test_a_lab_whose_build_fails_half_way_is_removed() -> None:
 
 def test_a_half_built_lab_of_a_killed_command_is_removed() -> None:
     name = f"half{os.getpid()}"
-    state.create(name, DEFAULT)
-    netns.create(f"vipwire-{name}-underlay")
+    state.create_state(name, DEFAULT)
+    netns.create_namespace(f"vipwire-{name}-underlay")
     netns.path_of(f"vipwire-{name}-node-1").touch()  # created, and killed before it was mounted
     Lab.attach(name).down()
     assert namespaces(name) == set()

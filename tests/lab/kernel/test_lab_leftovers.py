@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def namespace() -> Iterator[str]:
     """Name the lab that a namespace without a directory belongs to."""
     name = unused()
-    netns.create(f"vipwire-{name}-node-1")
+    netns.create_namespace(f"vipwire-{name}-node-1")
     yield name
     netns.delete(f"vipwire-{name}-node-1")
 
@@ -59,7 +59,7 @@ def aged(directory: Path) -> Path:
 
 
 def test_a_lab_of_which_nothing_runs_is_not_up_and_its_directory_is_swept(folder: Path) -> None:
-    directory = state.create(name := unused(), DEFAULT)
+    directory = state.create_state(name := unused(), DEFAULT)
     dead_process().write(directory / "echo.pid")
     aged(directory)
     with pytest.raises(LabError, match=f"^no lab named {name} is up: "):
@@ -69,34 +69,34 @@ def test_a_lab_of_which_nothing_runs_is_not_up_and_its_directory_is_swept(folder
 
 @pytest.mark.usefixtures("folder")
 def test_a_lab_that_may_just_be_made_is_left_alone() -> None:
-    directory = state.create(unused(), DEFAULT)
+    directory = state.create_state(unused(), DEFAULT)
     state.sweep(directory)
     assert state.labs() == (directory.name,)
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_lab_with_a_process_or_a_namespace_is_up(namespace: str) -> None:
-    running = aged(state.create(unused(), DEFAULT))
+    running = aged(state.create_state(unused(), DEFAULT))
     own = ProcessId.of(os.getpid())
     assert own
     own.write(running / "echo.pid")
     aged(running)
-    aged(state.create(namespace, DEFAULT))
+    aged(state.create_state(namespace, DEFAULT))
     assert state.labs() == tuple(sorted([running.name, namespace]))
 
 
 def test_a_dead_lab_is_no_obstacle_to_one_of_its_name(folder: Path) -> None:
-    directory = aged(state.create(unused(), DEFAULT))
-    state.create(directory.name, SMALL)
+    directory = aged(state.create_state(unused(), DEFAULT))
+    state.create_state(directory.name, SMALL)
     assert json.loads((directory / "lab.json").read_text())["pods"] == []
     assert list(folder.iterdir()) == [directory]
 
 
 def test_an_error_names_a_few_of_the_labs_that_are_up(folder: Path) -> None:
     for number in range(7):
-        state.create(f"demo-{number}", DEFAULT)
+        state.create_state(f"demo-{number}", DEFAULT)
     for _ in range(20):
-        aged(state.create(unused(), DEFAULT))
+        aged(state.create_state(unused(), DEFAULT))
     with pytest.raises(LabError) as caught:
         Lab.attach("other")
     said = str(caught.value)
@@ -133,8 +133,8 @@ def test_a_lab_ends_with_its_owner_when_stale_ones_are_taken_down(folder: Path) 
 
 
 def test_namespaces_without_a_directory_are_removed_by_name(folder: Path, namespace: str) -> None:
-    aged(state.create(other := f"{namespace}-b", DEFAULT))  # whose namespaces begin with the same words
-    netns.create(f"vipwire-{other}-1")
+    aged(state.create_state(other := f"{namespace}-b", DEFAULT))  # whose namespaces begin with the same words
+    netns.create_namespace(f"vipwire-{other}-1")
     try:
         result = CliRunner().invoke(command, ["down", "--name", namespace])
         assert result.output == f"The lab {namespace} is down.\n"
@@ -148,7 +148,7 @@ def test_namespaces_without_a_directory_are_removed_by_name(folder: Path, namesp
 def test_namespaces_of_a_dead_process_are_stale_and_those_of_a_running_one_are_not() -> None:
     dead, alive = (f"t{pid}-{secrets.token_hex(2)}" for pid in (dead_process().pid, os.getpid()))
     for name in (dead, alive):
-        netns.create(f"vipwire-{name}-client")
+        netns.create_namespace(f"vipwire-{name}-client")
     try:
         said = CliRunner().invoke(command, ["down", "--stale"]).output
         assert dead in said

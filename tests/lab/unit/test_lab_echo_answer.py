@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo_servers.answer import Answer, Peer, http_response
+from vipwire_lab.echo_servers.answer import Answer, SocketAddress, http_response
 from vipwire_lab.namespaces.processes import ProcessId, end
 
-ANSWER = Answer("pod-1a", "node-1", "TCP", Peer("fd00::2", 4000), Peer("fd00::1", 80))
+ANSWER = Answer("pod-1a", "node-1", "TCP", SocketAddress("fd00::2", 4000), SocketAddress("fd00::1", 80))
 
 
 def test_an_answer_is_read_as_it_was_written() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo_servers.answer import Peer
+from vipwire_lab.echo_servers.answer import SocketAddress
 from vipwire_lab.echo_servers.sctp_messages import (
     ABORT,
     COOKIE_ACK,
@@ -83,7 +83,7 @@ def test_the_server_forgets_the_oldest_of_too_many() -> None:
     for port in range(10_100):
         server.receive(Asker(port, 80, tag=7).first(), CLIENT, SERVER)
     assert len(server.associations) == 10_000
-    assert (Peer(CLIENT, 99), Peer(SERVER, 80)) not in server.associations
+    assert (SocketAddress(CLIENT, 99), SocketAddress(SERVER, 80)) not in server.associations
 
 
 @given(st.binary(max_size=64), st.booleans())

@@ -10,7 +10,7 @@ import struct
 import sys
 from pathlib import Path
 
-from vipwire.linux.bpf.programs import load
+from vipwire.linux.bpf.programs import load_program
 from vipwire.linux.bpf.syscall import information
 from vipwire.modes.ebpf import probe
 
@@ -31,7 +31,7 @@ def translated(descriptor: int) -> list[int]:
 
 
 def loaded(hook: str, code: bytes, licence: str, name: str) -> int:
-    descriptor = load(hook, code, licence, name)
+    descriptor = load_program(hook, code, licence, name)
     operations = translated(descriptor)
     barriers = [number for number, each in enumerate(operations) if each == BARRIER]
     before = [operations[number - 1] for number in barriers]

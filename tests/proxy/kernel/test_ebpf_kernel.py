@@ -22,7 +22,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.inspect.check import facts
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.pins import open_pinned, pin
-from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load, look_at_link, update_link
+from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load_program, look_at_link, update_link
 from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf import probe as trying
@@ -207,7 +207,7 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     assert not any(list_attached(target, hook)[0] for hook in HOOKS)
     code = bytes.fromhex("b700000001000000" + "9500000000000000")
-    theirs = load("connect4", code, "GPL", "theirs")
+    theirs = load_program("connect4", code, "GPL", "theirs")
     bpf(BpfCommand.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
     try:
         with pytest.raises(UnsupportedError, match=r"connect4.*another owner's program"):
@@ -216,7 +216,7 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
     finally:
         bpf(BpfCommand.PROGRAM_DETACH, struct.pack("=IIII", target, theirs, HOOKS["connect4"], 0))
         os.close(theirs)
-    beside = create_link(load("connect4", code, "GPL", "theirs"), target, "connect4")
+    beside = create_link(load_program("connect4", code, "GPL", "theirs"), target, "connect4")
     probe(cgroup)
     os.close(beside)
     os.close(target)
@@ -229,7 +229,7 @@ def test_all_programs_are_listed_that_a_cgroup_and_the_one_above_it_have(cgroup:
     outer, inner = opened
     try:
         code = bytes.fromhex("b700000001000000" + "9500000000000000")
-        opened.append(program := load("connect4", code, "GPL", "theirs"))
+        opened.append(program := load_program("connect4", code, "GPL", "theirs"))
         opened.extend(create_link(program, target, "connect4") for target in (outer, inner) for _ in range(40))
         assert len(list_attached(inner, "connect4")[0]) == 40
         assert len(list_attached(inner, "connect4", effective=True)[0]) >= 80
@@ -301,7 +301,7 @@ def test_a_verifier_that_wants_more_rights_is_quoted(cgroup: Path, monkeypatch: 
     def load(*_: object) -> int:
         raise refused
 
-    monkeypatch.setattr(trying, "load", load)
+    monkeypatch.setattr(trying, "load_program", load)
     with pytest.raises(UnsupportedError, match=r"without CAP_PERFMON.*spilled pointer on stack: add that cap"):
         probe(cgroup)
 
@@ -339,7 +339,11 @@ def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:
     everything = Settings.read(settings())._replace(connected=True, affinity=True)
     constants = Map.constants("constants", everything.packed)
     for hook in HOOKS:
-        os.close(load(hook, binary.link_program(f"cgroup/{hook}", maps, constants.descriptor), "Proprietary", "test"))
+        os.close(
+            load_program(
+                hook, binary.link_program(f"cgroup/{hook}", maps, constants.descriptor), "Proprietary", "test"
+            )
+        )
     constants.close()
     with suppress(OSError):
         pins.close()

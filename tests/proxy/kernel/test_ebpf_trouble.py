@@ -167,7 +167,7 @@ def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: P
     assert "frontends4 6 of 16384, slots4 12 of 65536" in whole["maps of IPv4"]
     code = bytes.fromhex("b700000001000000" + "9500000000000000")
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
-    program = programs.load("connect4", code, "GPL", "theirs")
+    program = programs.load_program("connect4", code, "GPL", "theirs")
     theirs = programs.create_link(program, target, "connect4")
     for each in (program, target):
         os.close(each)

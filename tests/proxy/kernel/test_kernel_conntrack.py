@@ -24,7 +24,7 @@ from vipwire.linux.netlink.conntrack import (
     FlowEvent,
     decode,
     decode_event,
-    lookup_request,
+    encode_lookup,
 )
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
@@ -401,11 +401,11 @@ def test_only_beginnings_and_bad_ends_come_of_the_endpoints_that_are_watched(
         (FlowChange.NEW, 5001),
     ]
     with NetlinkSocket(NETLINK_NETFILTER) as asker:
-        (found,) = asker.request(CT_GET, lookup_request(heard[0].flow))
+        (found,) = asker.request(CT_GET, encode_lookup(heard[0].flow))
         flow = decode(found.payload)
         assert (flow.identifier, flow.status & STATUS_SEEN_REPLY) == (heard[0].flow.identifier, STATUS_SEEN_REPLY)
         with pytest.raises(NetlinkError) as error:
-            asker.request(CT_GET, lookup_request(heard[1].flow))
+            asker.request(CT_GET, encode_lookup(heard[1].flow))
         assert error.value.errno == errno.ENOENT
     table.delete(table.flows(network.family, Protocol.UDP))
 

@@ -21,9 +21,9 @@ from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.userspace.driver import build_backends, choose, leftovers
+from vipwire.modes.userspace.driver import build_backends, choose_iptables_tool, leftovers
 from vipwire.modes.userspace.entrance import Entrance
-from vipwire.modes.userspace.kernel import UserspaceBackend, sights
+from vipwire.modes.userspace.kernel import UserspaceBackend, open_commit_counter
 from vipwire.modes.userspace.leftovers import forget_relayed
 from vipwire.modes.userspace.names import Front, Key, Value
 from vipwire.modes.userspace.settings import Bind, Choices
@@ -293,8 +293,8 @@ class Obstinate(IptablesTool):
 
 
 def test_rules_that_are_refused_leave_everything_as_it_was(family: Family, server: socket.socket) -> None:
-    tool = Obstinate(family, choose(family, tried=True).variant, "a test")
-    backend = UserspaceBackend(family, Choices(), tool, sights([tool]))
+    tool = Obstinate(family, choose_iptables_tool(family, tried=True).variant, "a test")
+    backend = UserspaceBackend(family, Choices(), tool, open_commit_counter([tool]))
     _OPEN.append(backend)
     reconciler: Reconciler[Key, Value] = Reconciler(backend)
     reconciler.desire_node(backend.render_node(_node(family)))

@@ -89,7 +89,7 @@ def test_an_endpoint_that_hangs_costs_a_quarter_of_a_second_and_then_rests() -> 
             waited.append(time.monotonic() - begun)
         assert at.count("web", silent(1)).failed == EJECT_AFTER, "it is left alone from then on"
         assert sum(seconds >= DIAL_TIMEOUTS[0] - _EARLY for seconds in waited) >= EJECT_AFTER
-        assert at.count("web", silent(1)).resting
+        assert at.count("web", silent(1)).ejected
         assert "endpoint 10.244.0.1:8080 does not answer (Connection timed out); trying it again later" in at.said()
 
 

@@ -15,8 +15,8 @@ from vipwire.linux.netlink.conntrack import (
     FlowEvent,
     decode,
     decode_event,
-    delete_request,
-    dump_request,
+    encode_delete,
+    encode_dump,
 )
 from vipwire.linux.netlink.message import NLM_F_CREATE, Message
 from vipwire.model.net import Family, Protocol, parse_address
@@ -99,25 +99,25 @@ def test_what_is_no_flow_is_refused(message: bytes) -> None:
 
 
 def test_a_deletion_names_the_tuple_the_identifier_and_the_zone() -> None:
-    fields = attributes(delete_request(FLOW4._replace(zone=5)), 4)
+    fields = attributes(encode_delete(FLOW4._replace(zone=5)), 4)
     assert fields.keys() == {1, 12, 18}
     assert bytes(fields[12]) == (1039086655).to_bytes(4)
     assert bytes(fields[18]) == b"\0\5"
     assert bytes(fields[1]) == bytes(attributes(encode_flow(FLOW4), 4)[1])
-    assert attributes(delete_request(FLOW6), 4).keys() == {1, 12}
+    assert attributes(encode_delete(FLOW6), 4).keys() == {1, 12}
 
 
 def test_a_flow_without_ports_cannot_be_deleted_lest_all_are() -> None:
     with pytest.raises(ValueError, match="protocol 1 has no ports"):
-        delete_request(FLOW4._replace(protocol=1))
+        encode_delete(FLOW4._replace(protocol=1))
 
 
 def test_a_dump_asks_the_kernel_to_filter_by_protocol_and_port() -> None:
-    assert dump_request(Family.IPV4) == b"\2\0\0\0"
-    udp = attributes(dump_request(Family.IPV6, Protocol.UDP), 4)
+    assert encode_dump(Family.IPV4) == b"\2\0\0\0"
+    udp = attributes(encode_dump(Family.IPV6, Protocol.UDP), 4)
     assert bytes(attributes(udp[25])[1]) == struct.pack("=I", 0b001000)
     assert {kind: bytes(value) for kind, value in attributes(attributes(udp[1])[2]).items()} == {1: b"\x11"}
-    dns = attributes(dump_request(Family.IPV6, Protocol.UDP, 53), 4)
+    dns = attributes(encode_dump(Family.IPV6, Protocol.UDP, 53), 4)
     assert bytes(attributes(dns[25])[1]) == struct.pack("=I", 0b101000)
     assert bytes(attributes(attributes(dns[1])[2])[3]) == b"\0\x35"
 

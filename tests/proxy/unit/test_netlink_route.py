@@ -11,14 +11,14 @@ from vipwire.linux.netlink.route import (
     InterfaceAddress,
     Route,
     RoutingRule,
-    addresses_request,
     decode_address,
     decode_link,
     decode_route,
     decode_rule,
+    encode_list_addresses,
+    encode_list_links,
     encode_route,
     encode_rule,
-    links_request,
 )
 from vipwire.model.net import Family, Prefix, parse_address
 
@@ -86,10 +86,10 @@ def test_a_rule_that_is_written_is_the_rule_that_is_read() -> None:
 
 
 def test_requests_have_the_size_that_a_strict_kernel_demands() -> None:
-    assert addresses_request(Family.IPV4) == b"\2" + bytes(7)
-    assert addresses_request(Family.IPV6) == b"\x0a" + bytes(7)
-    assert addresses_request() == bytes(8)
-    assert len(links_request()) == 16 + 8
+    assert encode_list_addresses(Family.IPV4) == b"\2" + bytes(7)
+    assert encode_list_addresses(Family.IPV6) == b"\x0a" + bytes(7)
+    assert encode_list_addresses() == bytes(8)
+    assert len(encode_list_links()) == 16 + 8
 
 
 def test_reachable_are_the_addresses_that_others_can_use() -> None:

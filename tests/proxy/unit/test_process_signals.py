@@ -14,14 +14,14 @@ from vipwire.process_lifecycle.signals import Stop
 def _forgotten() -> Iterator[None]:
     """Leave nothing remembered."""
     yield
-    early_signals.take_recorded()
+    early_signals.take_recorded_sighup()
 
 
 def test_one_that_came_before_counts_once() -> None:
     early_signals.remember()
     os.kill(os.getpid(), signal.SIGHUP)
-    assert early_signals.take_recorded()
-    assert not early_signals.take_recorded()
+    assert early_signals.take_recorded_sighup()
+    assert not early_signals.take_recorded_sighup()
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -3,7 +3,7 @@
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.sock_diag import destroy, list_sockets, read_socket
+from vipwire.linux.netlink.sock_diag import decode_socket, encode_destroy, encode_list_connected
 from vipwire.model.net import Family, parse_address
 
 COOKIE = bytes(range(8))
@@ -20,23 +20,23 @@ def answer(family: int, peer: str, port: int = 53) -> bytes:
     ids=["IPv4", "IPv6"],
 )
 def test_a_socket_tells_its_peer(family: int, told: str, peer: str) -> None:
-    found = read_socket(answer(family, told))
+    found = decode_socket(answer(family, told))
     assert found.peer == (parse_address(peer), 53)
     assert found.cookie == COOKIE
-    assert destroy(found)[8:] == found.identity
+    assert encode_destroy(found)[8:] == found.identity
 
 
 def test_a_socket_of_ipv6_may_have_an_ipv4_peer() -> None:
     mapped = bytearray(answer(10, "fd00::1"))
     mapped[24:40] = bytes(10) + b"\xff\xff" + parse_address("10.0.0.1")
-    assert read_socket(bytes(mapped)).peer == (parse_address("10.0.0.1"), 53)
+    assert decode_socket(bytes(mapped)).peer == (parse_address("10.0.0.1"), 53)
 
 
 @pytest.mark.parametrize("data", [b"", bytes(51), bytes((7, 1, 0, 0)) + bytes(60)], ids=["none", "short", "family"])
 def test_what_is_no_socket_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError, match="sock_diag"):
-        read_socket(data)
+        decode_socket(data)
 
 
 def test_all_udp_sockets_of_a_family_are_asked_for() -> None:
-    assert [list_sockets(family)[:2] for family in Family] == [bytes((2, 17)), bytes((10, 17))]
+    assert [encode_list_connected(family)[:2] for family in Family] == [bytes((2, 17)), bytes((10, 17))]

@@ -221,7 +221,7 @@ def test_an_endpoint_that_fails_again_and_again_rests_and_the_operator_is_told()
             with client(port) as sock:
                 settled(at, sock, there)
         assert at.count("web", place).failed == EJECT_AFTER
-        assert at.count("web", place).resting
+        assert at.count("web", place).ejected
         assert f"endpoint 127.0.0.1:{place.port} does not answer" in at.said()
 
 

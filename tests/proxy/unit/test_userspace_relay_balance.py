@@ -7,8 +7,8 @@ import pytest
 
 from vipwire.relay.balance import (
     EJECT_AFTER,
+    EJECT_SECONDS,
     MOST_CLIENTS,
-    REST_SECONDS,
     BalancedEndpoint,
     BalancingAlgorithm,
     ClientMemory,
@@ -123,8 +123,8 @@ def fail(of: Pool, number: int, times: int, now: float = 0.0) -> list[bool]:
 def test_who_fails_again_and_again_rests_and_comes_back() -> None:
     subject = pool(listener(1, 2))
     assert fail(subject, 1, EJECT_AFTER + 1) == [*[False] * (EJECT_AFTER - 1), True, False]
-    assert set(choose(subject, 4, now=REST_SECONDS / 2)) == {2}
-    assert set(choose(subject, 4, now=REST_SECONDS + 1)) == {1, 2}
+    assert set(choose(subject, 4, now=EJECT_SECONDS / 2)) == {2}
+    assert set(choose(subject, 4, now=EJECT_SECONDS + 1)) == {1, 2}
 
 
 def test_who_answers_in_between_does_not_rest() -> None:

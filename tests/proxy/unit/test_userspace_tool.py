@@ -7,7 +7,7 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
-from vipwire.modes.userspace.driver import choose
+from vipwire.modes.userspace.driver import choose_iptables_tool
 from vipwire.modes.xtables import tool as xtables
 from vipwire.modes.xtables.variant import Variant
 
@@ -33,14 +33,14 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 def test_a_variant_that_only_lists_is_left_for_the_other_one_if_it_is_tried(engine: Engine) -> None:
     engine(Variant.NFT, REFUSES)
     engine(Variant.LEGACY, "exit 0")
-    assert choose(Family.IPV4, tried=True).variant is Variant.LEGACY
-    assert choose(Family.IPV4, tried=False).variant is Variant.NFT
+    assert choose_iptables_tool(Family.IPV4, tried=True).variant is Variant.LEGACY
+    assert choose_iptables_tool(Family.IPV4, tried=False).variant is Variant.NFT
 
 
 def test_a_lock_that_others_hold_says_nothing_about_the_kernel(engine: Engine) -> None:
     engine(Variant.NFT, "echo 'Another app is currently holding the xtables lock' >&2; exit 4")
     engine(Variant.LEGACY, "exit 0")
-    assert choose(Family.IPV4, tried=True).variant is Variant.NFT
+    assert choose_iptables_tool(Family.IPV4, tried=True).variant is Variant.NFT
 
 
 def test_where_neither_can_it_is_said_what_each_says(engine: Engine) -> None:
@@ -49,10 +49,10 @@ def test_where_neither_can_it_is_said_what_each_says(engine: Engine) -> None:
     with pytest.raises(
         UnsupportedError, match=r"nft-restore: TABLE_ADD failed; .*Table does not exist; load iptable"
     ):
-        choose(Family.IPV4, tried=True)
+        choose_iptables_tool(Family.IPV4, tried=True)
 
 
 @pytest.mark.usefixtures("engine")
 def test_where_neither_is_installed_there_is_a_way_without_rules() -> None:
     with pytest.raises(UnsupportedError, match=r"iptables-restore, which is not installed: .*--userspace-bind"):
-        choose(Family.IPV4, tried=True)
+        choose_iptables_tool(Family.IPV4, tried=True)

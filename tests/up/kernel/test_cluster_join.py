@@ -16,13 +16,13 @@ from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.demo.stage import Listened
 from vipwire_lab.demo.standalone import Standalone
 from vipwire_lab.namespaces.topology import make_topology
-from vipwire_up.announcing.choose import choose
+from vipwire_up.announcing.choose import choose_machine
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 ANNOUNCED = ("--announce-interface", "lan0")
 FLAGS = ("--node-name", "node-1", "--bind-address", "0.0.0.0", "--no-dns", *ANNOUNCED)
 POOL = [f"10.0.0.{number}" for number in range(64, 80)]
-MOVING = next(each for each in POOL if choose(each, ("node-1", "node-2")) == "node-2")
+MOVING = next(each for each in POOL if choose_machine(each, ("node-1", "node-2")) == "node-2")
 
 
 class Machine:

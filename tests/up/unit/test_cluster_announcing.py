@@ -14,7 +14,7 @@ from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.lease import new_lease
 from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
-from vipwire_up.announcing.choose import View, choose
+from vipwire_up.announcing.choose import View, choose_machine
 from vipwire_up.announcing.claims import SECONDS, Claims
 from vipwire_up.announcing.kinds import (
     LEASE_ADDRESS,
@@ -38,12 +38,12 @@ READERS = {resource.kind: ObjectReader(resource) for resource in RESOURCES}
 
 def test_addresses_are_spread_evenly_and_few_move() -> None:
     many = [f"10.0.{high}.{low}" for high in range(4) for low in range(250)]
-    before = {address: choose(address, NODES) for address in many}
+    before = {address: choose_machine(address, NODES) for address in many}
     for node in NODES:
         assert 250 < list(before.values()).count(node) < 420
-    without = {address: choose(address, NODES[:2]) for address in many}
+    without = {address: choose_machine(address, NODES[:2]) for address in many}
     assert all(without[address] == node for address, node in before.items() if node != "n3")
-    assert choose("10.0.0.1", ()) == ""
+    assert choose_machine("10.0.0.1", ()) == ""
 
 
 def machine(name: str, *labels: tuple[str, str], ready: bool = True, excluded: bool = False) -> Machine:
@@ -217,7 +217,7 @@ class Peer:
             self.hear()
             alive = self.claims.alive()
             for address in ADDRESSES[:3]:
-                wanted = choose(address, alive)
+                wanted = choose_machine(address, alive)
                 mine = address in self.claims.mine
                 if wanted == self.node and not mine:
                     await _tried(self.claims.take(address))

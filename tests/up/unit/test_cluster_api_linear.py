@@ -19,7 +19,7 @@ from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.metadata import check_metadata
 from vipwire_up.api.objects.resource import Resource
-from vipwire_up.api.patches.apply import Owned, Writer, apply, note_write
+from vipwire_up.api.patches.apply import FieldManager, Owned, apply, note_write
 from vipwire_up.api.patches.field_paths import members
 from vipwire_up.api.patches.json_patch import json_patch
 from vipwire_up.api.patches.strategic import strategic_patch
@@ -30,7 +30,7 @@ Act = Callable[[], object]
 FEW: Final = 1_000
 TIMES: Final = 4
 NOW: Final = "2026-01-01T00:00:00Z"
-ME: Final = Writer("me", "Apply")
+ME: Final = FieldManager("me", "Apply")
 
 
 def volumes(count: int) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.patches.apply import (
+    FieldManager,
     Owned,
     Ownership,
-    Writer,
     apply,
     note_update,
     read_ownership,
@@ -131,7 +131,7 @@ def test_fields_are_written_as_kubernetes_does_and_read_again() -> None:
 
 
 def test_who_makes_a_map_or_list_by_an_update_owns_it_whole_and_who_adds_to_it_does_not() -> None:
-    first, second = Writer("first"), Writer("second")
+    first, second = FieldManager("first"), FieldManager("second")
     bare: dict[str, Any] = {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 80}]}}
     labelled = {**bare, "metadata": {"name": "x", "labels": {"a": "1"}}}
     twice = {**bare, "metadata": {"name": "x", "labels": {"a": "1", "b": "2"}}}
@@ -146,11 +146,11 @@ def test_who_makes_a_map_or_list_by_an_update_owns_it_whole_and_who_adds_to_it_d
     assert second not in note_update(owned, first, twice, bare, SERVICES.type, "t4")
 
 
-ME, OTHER = Writer("me", "Apply"), Writer("other", "Apply")
+ME, OTHER = FieldManager("me", "Apply"), FieldManager("other", "Apply")
 
 
 def applied(
-    live: Any, wanted: Any, owned: Ownership, who: Writer = ME, *, force: bool = False
+    live: Any, wanted: Any, owned: Ownership, who: FieldManager = ME, *, force: bool = False
 ) -> tuple[Any, Ownership]:
     return apply(live, wanted, SERVICES.type, who, owned, force=force, now="now")
 
@@ -179,7 +179,7 @@ def test_an_element_that_another_keeps_by_one_field_keeps_its_keys() -> None:
     live, owned = applied({}, ports(1, 2), {})
     named = copy.deepcopy(live)
     named["spec"]["ports"][0]["name"] = "theirs"
-    owned = note_update(owned, Writer("hand"), live, named, SERVICES.type, "now")
+    owned = note_update(owned, FieldManager("hand"), live, named, SERVICES.type, "now")
     live, _ = applied(named, ports(2), owned)
     assert live["spec"]["ports"] == [{"port": 1, "name": "theirs"}, {"port": 2, "name": "p2"}]
 
@@ -203,25 +203,25 @@ def applied_by_kubectl(text: str) -> tuple[dict[str, Any], Ownership]:
     """Make a Service as kubectl's client-side apply leaves it, changed afterwards by somebody else."""
     annotated = {"metadata": {"name": "web", "annotations": {LAST: text}}}
     live = annotated | {"spec": {"sessionAffinity": "None", "type": "ClusterIP", "externalName": "old"}}
-    first = note_update({}, Writer("kubectl-client-side-apply"), {}, live, SERVICES.type, "t1")
+    first = note_update({}, FieldManager("kubectl-client-side-apply"), {}, live, SERVICES.type, "t1")
     patched = live | {"spec": live["spec"] | {"type": "NodePort"}}
-    return patched, note_update(first, Writer("kubectl-patch"), live, patched, SERVICES.type, "t2")
+    return patched, note_update(first, FieldManager("kubectl-patch"), live, patched, SERVICES.type, "t2")
 
 
 def test_kubectl_goes_over_to_server_side_apply_without_a_conflict_with_itself() -> None:
     said = {"spec": {"sessionAffinity": "None", "type": "ClusterIP"}}
     live, owned = applied_by_kubectl(json.dumps(said))
     wanted = {"metadata": {"name": "web"}, "spec": {"sessionAffinity": "ClientIP", "type": "ClusterIP"}}
-    kubectl, other = Writer("kubectl", "Apply"), Writer("other", "Apply")
+    kubectl, other = FieldManager("kubectl", "Apply"), FieldManager("other", "Apply")
 
-    def put(writer: Writer, spec: dict[str, str]) -> Any:
+    def put(writer: FieldManager, spec: dict[str, str]) -> Any:
         free = undisputed_fields(live, SERVICES, writer)
         value = wanted | {"spec": spec}
         return apply(live, value, SERVICES.type, writer, owned, force=free, now="t3")
 
     merged, after = put(kubectl, {"sessionAffinity": "ClientIP"})
     assert merged["spec"]["sessionAffinity"] == "ClientIP"
-    assert ("f:spec", "f:sessionAffinity") not in after[Writer("kubectl-client-side-apply")].paths
+    assert ("f:spec", "f:sessionAffinity") not in after[FieldManager("kubectl-client-side-apply")].paths
     for writer, spec, why in (
         (kubectl, wanted["spec"], 'Apply failed with 1 conflict: conflict with "kubectl-patch" using v1: .spec.type'),
         (kubectl, {"externalName": "new"}, '"kubectl-client-side-apply" using v1: .spec.externalName'),
@@ -239,12 +239,12 @@ def test_kubectl_goes_over_to_server_side_apply_without_a_conflict_with_itself()
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"spec": 7}', '{"spec": {"ports": {"a": "b"}}}', "[" * 9999])
 def test_what_was_applied_last_may_be_anything(text: str) -> None:
     live, _ = applied_by_kubectl(text)
-    assert undisputed_fields(live, SERVICES, Writer("kubectl", "Apply")) == frozenset()
+    assert undisputed_fields(live, SERVICES, FieldManager("kubectl", "Apply")) == frozenset()
 
 
 def test_ownership_survives_being_written() -> None:
     _, owned = applied({}, ports(1, 2), {})
-    owned = note_update(owned, Writer("editor"), ports(1, 2), ports(1), SERVICES.type, "later")
+    owned = note_update(owned, FieldManager("editor"), ports(1, 2), ports(1), SERVICES.type, "later")
     assert read_ownership(write_ownership(owned)) == {writer: held for writer, held in owned.items() if held.paths}
     (mine,) = owned.values()
     assert not any('"port":2' in step for path in mine.paths for step in path)

@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire.linux.bpf.programs import at_interface
-from vipwire.linux.netlink.route import GET_LINK, Link, decode_whole_link, links_request
+from vipwire.linux.netlink.route import GET_LINK, Link, decode_whole_link, encode_list_links
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.linux.netlink.traffic_control import (
     GET_FILTER,
     GET_QDISC,
     decode_filter,
     decode_ingress,
-    filters_request,
-    qdiscs_request,
+    encode_list_filters,
+    encode_list_qdiscs,
 )
 
 
@@ -46,12 +46,12 @@ def is_bridge(name: str) -> bool:
 
 
 def _links(netlink: NetlinkSocket) -> list[Link]:
-    return [decode_whole_link(payload) for payload in netlink.dump(GET_LINK, links_request())]
+    return [decode_whole_link(payload) for payload in netlink.dump(GET_LINK, encode_list_links())]
 
 
 def _filters(netlink: NetlinkSocket, names: dict[int, str]) -> Iterator[InterfaceProgram]:
-    numbers = {decode_ingress(payload) for payload in netlink.dump(GET_QDISC, qdiscs_request())}
+    numbers = {decode_ingress(payload) for payload in netlink.dump(GET_QDISC, encode_list_qdiscs())}
     for number in sorted(numbers & names.keys()):
-        filters = netlink.dump(GET_FILTER, filters_request(number))
+        filters = netlink.dump(GET_FILTER, encode_list_filters(number))
         for name in dict.fromkeys(decode_filter(payload) for payload in filters):
             yield InterfaceProgram("tc", name, names[number])

@@ -223,7 +223,7 @@ class _Hooks:
         return self._priorities.output if hook == "output" else self._priorities.prerouting
 
     def ends_at_ours(self, hook: str) -> bool:
-        """Report whether rules after vipwire's jump in the same chain do not matter."""
+        """Report whether rules after vipwire's jump in the same chain can be ignored: vipwire decides before them."""
         return self.last(hook) <= (_SOURCE_NAT if hook in _SOURCE_HOOKS else _NAT)
 
 

@@ -102,7 +102,7 @@ class KnownPacket(NamedTuple):
 
 
 def _common_bytes(values: Sequence[bytes]) -> _Bytes:
-    """Return the bytes that all values have in the same place."""
+    """Return the byte at each offset; None where the values differ."""
     return [column[0] if len(set(column)) == 1 else None for column in zip(*values, strict=True)]
 
 

@@ -13,10 +13,10 @@ from vipwire.linux.netlink.route import (
     SCOPE_LINK,
     InterfaceAddress,
     Route,
-    addresses_request,
     decode_address,
     decode_route,
-    route_request,
+    encode_get_route,
+    encode_list_addresses,
 )
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Prefix
@@ -35,7 +35,7 @@ def source_towards(address: Address) -> Address | None:
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         way = _way(netlink, address)
         if way is not None:
-            found = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, addresses_request())]
+            found = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, encode_list_addresses())]
             held = sorted((each for each in found if each is not None), key=lambda each: each.link)
             return masquerade_source(way.link, way.gateway or address, address, held)
     return None
@@ -63,7 +63,7 @@ def obstacle_towards(address: Address) -> str:
 
 
 def _way(netlink: NetlinkSocket, address: Address) -> Route | None:
-    found = (decode_route(answer.payload) for answer in netlink.request(GET_ROUTE, route_request(address)))
+    found = (decode_route(answer.payload) for answer in netlink.request(GET_ROUTE, encode_get_route(address)))
     return next((each for each in found if each is not None and each.link), None)
 
 

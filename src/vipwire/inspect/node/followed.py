@@ -45,10 +45,10 @@ class Followed:
     def silent(self) -> list[dict[str, Any]]:
         now = time.time()
         if self._error is None:
-            self._silences.hear_source(self._source, now)
+            self._silences.record_source_error(self._source, now)
         else:
             self._silences.hear(OBJECTS, str(self._error), now)
-        self._silences.hear_proxy(self._config, now)
+        self._silences.record_proxy_silence(self._config, now)
         return self._silences.documents()
 
     def _run(self) -> None:

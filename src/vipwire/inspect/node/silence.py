@@ -34,14 +34,14 @@ class Silences:
         else:
             self._known.pop(part, None)
 
-    def hear_source(self, source: Source, now: float) -> None:
+    def record_source_error(self, source: Source, now: float) -> None:
         self.hear(OBJECTS, error_of(source), now)
 
-    def hear_kernel(self, situation: Situation, now: float) -> None:
+    def record_kernel_errors(self, situation: Situation, now: float) -> None:
         for side in situation.sides:
             self.hear(f"{KERNEL} {side.family.value}", side.obstacle, now)
 
-    def hear_proxy(self, config: Config, now: float) -> None:
+    def record_proxy_silence(self, config: Config, now: float) -> None:
         since, error = proxy_silence(config, now)
         self.hear(PROXY, error, since)
 
@@ -93,5 +93,5 @@ def _line(silent: dict[str, Any]) -> str:
 def now_silent(config: Config) -> list[dict[str, Any]]:
     """Describe a silent proxy, for a command that looks once."""
     silences = Silences()
-    silences.hear_proxy(config, time.time())
+    silences.record_proxy_silence(config, time.time())
     return silences.documents()

@@ -1,8 +1,8 @@
 """Access control of the page: the host names that a browser may use, and the token.
 
-A page of another site can make a browser send requests here; with DNS rebinding under a name of its own it could read
-the answers. So the Host header must be an IP address, `localhost`, or a name that the operator allows. Beyond
-loopback, vipwire also requires a token.
+A page of another site can make a browser send requests here. With DNS rebinding, that page could read the answers. So
+the Host header must be an IP address, `localhost`, or a name that the operator allows. Beyond loopback, vipwire also
+requires a token.
 """
 
 import hmac

@@ -122,7 +122,7 @@ class Look:
     def _publish_state(self) -> None:
         """Publish the proxy's state, the silent parts, and the time of the last reading of the kernel."""
         now = time.time()
-        self._silences.hear_proxy(self._config, now)
+        self._silences.record_proxy_silence(self._config, now)
         told = {"now": now, "looked": self._looked, "lateAfter": self._pace.late_after}
         proxy, silent = proxy_document(self._config), self._silences.documents()
         self._publish("state", told | {"proxy": proxy, "silent": silent})
@@ -130,7 +130,7 @@ class Look:
     def _step(self, source: Source, kernel: Kernel, store: Store) -> None:
         self._loop = asyncio.get_running_loop()
         began = time.monotonic()
-        self._silences.hear_source(source, time.time())
+        self._silences.record_source_error(source, time.time())
         changed = store.dirty or store.node_changed or self._synced
         if self._situation is None or self._pace.due(began, changed=changed):
             store.take_touched()
@@ -148,7 +148,7 @@ class Look:
         self._rates.recognise(Frontends.of(situation))
         self._situation = situation
         self._looked = time.time()
-        self._silences.hear_kernel(situation, self._looked)
+        self._silences.record_kernel_errors(situation, self._looked)
         self._publish("head", self._head(situation))
         self._rows = {name: self._row(situation, name) for name in sorted(store.services)}
         self._publish("rows", [row for _, row in self._rows.values()])

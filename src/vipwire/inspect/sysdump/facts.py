@@ -1,4 +1,4 @@
-"""The parts of an archive about this machine. Each is a function that returns text; an error costs that part only."""
+"""The parts of an archive about this machine. Each function returns text; a failure costs only that text."""
 
 import platform
 import shutil

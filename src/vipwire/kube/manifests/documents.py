@@ -94,7 +94,7 @@ class ManifestObject(Generic[K, T]):
 
     @property
     def names(self) -> tuple[ObjectName, ...]:
-        """The names of its objects in events; its own name without objects."""
+        """The names of the objects, for events. If the document has no objects, the name of the document."""
         return tuple(name_of(value) for value in self.objects) or (self.name,)
 
 

@@ -49,20 +49,20 @@ class Program(NamedTuple):
     maps: frozenset[int]
 
 
-def load(hook: str, code: bytes, licence: str, name: str) -> int:
+def load_program(hook: str, code: bytes, licence: str, name: str) -> int:
     """Load a program for a hook; return its descriptor. Raise OSError, with the verifier's log as a note."""
     try:
-        return _load(hook, code, licence, name, None)
+        return _load_with_log(hook, code, licence, name, None)
     except OSError as refused:
         log = buffer_of(_LOG)
         try:
-            return _load(hook, code, licence, name, log)
+            return _load_with_log(hook, code, licence, name, log)
         except OSError:
             refused.add_note(log.value.decode(errors="replace")[-3000:])
             raise refused from None
 
 
-def _load(hook: str, code: bytes, licence: str, name: str, log: "ctypes.Array[ctypes.c_char] | None") -> int:
+def _load_with_log(hook: str, code: bytes, licence: str, name: str, log: "ctypes.Array[ctypes.c_char] | None") -> int:
     instructions, text = buffer_of(code), buffer_of(licence.encode() + b"\0")
     logging = (1, len(log), address_of(log)) if log is not None else (0, 0, 0)
     attributes = struct.pack(

@@ -19,9 +19,9 @@ from vipwire.linux.netlink.conntrack import (
     STATUS_OFFLOADED,
     Flow,
     FlowDecoder,
-    delete_request,
-    dump_request,
-    status_request,
+    encode_delete,
+    encode_dump,
+    encode_status_dump,
 )
 from vipwire.linux.netlink.message import NLM_F_REQUEST, encode
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
@@ -104,7 +104,7 @@ class FlowTable:
         decode = self._decoder.decode
         self._reader.drain()
         try:
-            for payload in self._reader.dump(CT_GET, dump_request(family, protocol, destination_port)):
+            for payload in self._reader.dump(CT_GET, encode_dump(family, protocol, destination_port)):
                 flow = decode(payload)
                 if protocol in (None, flow.protocol) and destination_port in (0, flow.destination_port):
                     yield flow
@@ -115,7 +115,7 @@ class FlowTable:
         """Count a family's flows in flowtables. Raise DumpInterruptedError as `flows`."""
         self._reader.drain()
         try:
-            payloads = self._reader.dump(CT_GET, status_request(family, STATUS_OFFLOADED))
+            payloads = self._reader.dump(CT_GET, encode_status_dump(family, STATUS_OFFLOADED))
             return sum(bool(self._decoder.decode(each).status & STATUS_OFFLOADED) for each in payloads)
         except NetlinkError as error:
             raise _explain_error(error) from error
@@ -136,7 +136,7 @@ class FlowTable:
         self._deleter.drain()
         first = self._deleter.sequence(len(batch))
         requests = [
-            encode(CT_DELETE, NLM_F_REQUEST, first + index, delete_request(flow)) for index, flow in enumerate(batch)
+            encode(CT_DELETE, NLM_F_REQUEST, first + index, encode_delete(flow)) for index, flow in enumerate(batch)
         ]
         # The kernel answers failures unasked; acknowledgements of successes would only cost time.
         self._deleter.send(b"".join(requests))

@@ -19,12 +19,12 @@ from vipwire.linux.netlink.route import (
     GROUP_IPV6_ADDRESS,
     LOCAL,
     TABLE_LOCAL,
-    addresses_request,
     decode_address,
     decode_link,
     decode_route,
-    links_request,
-    routes_request,
+    encode_list_addresses,
+    encode_list_links,
+    encode_list_routes,
 )
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback
@@ -71,9 +71,9 @@ def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress
 
 
 def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
-    links = (decode_link(payload) for payload in rtnetlink.dump(GET_LINK, links_request()))
+    links = (decode_link(payload) for payload in rtnetlink.dump(GET_LINK, encode_list_links()))
     names = {link.number: link.name for link in links}
-    found = [decode_address(payload) for payload in rtnetlink.dump(GET_ADDRESS, addresses_request())]
+    found = [decode_address(payload) for payload in rtnetlink.dump(GET_ADDRESS, encode_list_addresses())]
     return tuple(
         sorted(
             LocalAddress(item.address, item.prefix_length, item.scope, names.get(item.link, ""))
@@ -95,7 +95,7 @@ def read_local_networks() -> frozenset[Prefix]:
 
 def _dump_local(rtnetlink: NetlinkSocket) -> Iterator[Prefix]:
     for family in Family:
-        for payload in rtnetlink.dump(GET_ROUTE, routes_request(family, TABLE_LOCAL)):
+        for payload in rtnetlink.dump(GET_ROUTE, encode_list_routes(family, TABLE_LOCAL)):
             found = decode_route(payload)
             if found is not None and found.type in (LOCAL, BROADCAST, ANYCAST):
                 yield found.destination

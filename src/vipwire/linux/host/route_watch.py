@@ -15,8 +15,8 @@ from vipwire.linux.netlink.route import (
     NEW_LINK,
     Interface,
     decode_link,
+    encode_list_links,
     is_running,
-    links_request,
 )
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
 
@@ -72,7 +72,7 @@ class RouteWatch:
     def _link(self, number: int) -> memoryview | None:
         """Read an interface's current state; None if it is gone."""
         try:
-            return self._requests.request(GET_LINK, links_request(number))[0].payload
+            return self._requests.request(GET_LINK, encode_list_links(number))[0].payload
         except NetlinkError as error:
             if error.errno != errno.ENODEV:
                 raise
@@ -125,7 +125,7 @@ class LinkWatch(RouteWatch):
     def names(self) -> frozenset[str]:
         """Read the names of all interfaces. Raise DumpInterruptedError if changes do not end."""
         found = repeat_dump(
-            lambda: [decode_link(payload) for payload in self._requests.dump(GET_LINK, links_request())]
+            lambda: [decode_link(payload) for payload in self._requests.dump(GET_LINK, encode_list_links())]
         )
         self._known = frozenset(link for link in found if not link.loopback)
         return frozenset(link.name for link in self._known)

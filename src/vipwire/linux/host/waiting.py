@@ -1,6 +1,6 @@
 """Lists the addresses and ports at which sockets of this machine listen."""
 
-from vipwire.linux.netlink.sock_diag import BY_FAMILY, list_waiting, read_socket
+from vipwire.linux.netlink.sock_diag import BY_FAMILY, decode_socket, encode_list_waiting
 from vipwire.linux.netlink.socket import NETLINK_SOCK_DIAG, NetlinkSocket
 from vipwire.model.net import Family, Protocol, format_address
 
@@ -12,6 +12,6 @@ def waiting_places() -> frozenset[tuple[str, int]]:
             (format_address(address), port)
             for family in Family
             for protocol in (Protocol.TCP, Protocol.UDP)
-            for payload in diag.dump(BY_FAMILY, list_waiting(family, protocol))
-            for address, port in (read_socket(bytes(payload)).place,)
+            for payload in diag.dump(BY_FAMILY, encode_list_waiting(family, protocol))
+            for address, port in (decode_socket(bytes(payload)).place,)
         )

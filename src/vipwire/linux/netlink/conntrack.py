@@ -88,7 +88,7 @@ def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) ->
     )
 
 
-def dump_request(family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> bytes:
+def encode_dump(family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> bytes:
     """Encode the payload of a CT_GET dump of one family: of a protocol or all, to one original port or any.
 
     Kernels since 5.8 filter by protocol and port (CTA_FILTER); older ones do not, so callers filter again. No kernel
@@ -110,20 +110,20 @@ def dump_request(family: Family, protocol: Protocol | None = None, destination_p
     )
 
 
-def status_request(family: Family, status: int) -> bytes:
+def encode_status_dump(family: Family, status: int) -> bytes:
     """Encode the payload of a CT_GET dump of flows with all of these bits; the kernel filters since 5.15."""
     bits = u32be(_STATUS, status) + u32be(_STATUS_MASK, status)
     return struct.pack("=BBH", _AF[family], 0, 0) + bits
 
 
-def reply_request(
+def encode_reply_dump(
     protocol: Protocol, source: Address, source_port: int, destination: Address, destination_port: int
 ) -> bytes:
     ends = source, source_port, destination, destination_port
     return struct.pack("=BBH", 2 if len(source) == 4 else 10, 0, 0) + _tuple(_REPLY, ends, protocol)
 
 
-def delete_request(flow: Flow) -> bytes:
+def encode_delete(flow: Flow) -> bytes:
     """Encode the payload of a CT_DELETE for this flow and no other.
 
     The identifier makes the kernel answer ENOENT if a newer flow has the same tuple. Raise ValueError for a protocol
@@ -139,7 +139,7 @@ def delete_request(flow: Flow) -> bytes:
     )
 
 
-def lookup_request(flow: Flow) -> bytes:
+def encode_lookup(flow: Flow) -> bytes:
     """Encode the payload of a CT_GET for this flow's tuple; compare the identifier of the answer.
 
     Raise ValueError for a protocol without ports.

@@ -91,7 +91,7 @@ def _address(kind: int, address: Address) -> bytes:
     return encode_nested(kind, attribute((1 if len(address) == 4 else 2) | _NETWORK_ORDER, address))
 
 
-def ask_type(family: Family, kind: SetType) -> bytes:
+def encode_get_type(family: Family, kind: SetType) -> bytes:
     """Encode the request for the kernel's revisions of a set type; the kernel loads the module."""
     number = 0 if kind is SetType.PORT else _NFPROTO[family]
     return _header(number) + string(3, kind.value) + _u8(5, number)
@@ -104,7 +104,7 @@ def decode_revision(payload: memoryview) -> int:
     return value[0]
 
 
-def create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int = 1 << 20) -> bytes:
+def encode_create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int = 1 << 20) -> bytes:
     """Encode the payload that creates a set for at most `most` elements."""
     number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
     parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(19, most)]
@@ -118,7 +118,7 @@ def encode_set_name(family: Family, name: str) -> bytes:
     return _header(_NFPROTO[family]) + string(2, name)
 
 
-def changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]]) -> Iterator[bytes]:
+def encode_changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]]) -> Iterator[bytes]:
     for start in range(0, len(elements), _PER_MESSAGE):
         part = elements[start : start + _PER_MESSAGE]
         blobs = [encode_nested(7, *_element(element, mark)) for element, mark in part]

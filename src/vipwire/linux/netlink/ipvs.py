@@ -24,13 +24,13 @@ _HEADER = struct.Struct("=BBH")  # command, version of the family, reserved
 HEADER_SIZE: Final = _HEADER.size
 
 
-def command(number: int, payload: bytes = b"", version: int = 1) -> bytes:
+def encode_command(number: int, payload: bytes = b"", version: int = 1) -> bytes:
     return _HEADER.pack(number, version, 0) + payload
 
 
-def ask_family(name: str) -> bytes:
+def encode_get_family(name: str) -> bytes:
     """Encode the request of `CONTROL` for a family's number. The kernel answers ENOENT without its module."""
-    return command(_GET_FAMILY, string(_FAMILY_NAME, name))
+    return encode_command(_GET_FAMILY, string(_FAMILY_NAME, name))
 
 
 def family_number(payload: memoryview) -> int:
@@ -194,38 +194,42 @@ def _encode_forwarding(family: Family, forwarding: Forwarding) -> bytes:
     )
 
 
-def service_command(number: Command, family: Family, server: VirtualServer, scheduling: Scheduling | None) -> bytes:
+def encode_service_command(
+    number: Command, family: Family, server: VirtualServer, scheduling: Scheduling | None
+) -> bytes:
     """Encode the payload of NEW_, SET_ or DEL_SERVICE; the last needs no scheduling."""
     if scheduling is None:
-        return command(number, _encode_server_key(family, server))
-    return command(number, encode_nested(_SERVICE, identity(family, server), _encode_scheduling(family, scheduling)))
+        return encode_command(number, _encode_server_key(family, server))
+    return encode_command(
+        number, encode_nested(_SERVICE, identity(family, server), _encode_scheduling(family, scheduling))
+    )
 
 
-def dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:
+def encode_dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:
     where = attribute(1, real.address.ljust(16, b"\0")) + attribute(2, _BE16.pack(real.port))
-    return command(
+    return encode_command(
         number,
         _encode_server_key(family, real.server) + encode_nested(_DEST, where, _encode_forwarding(family, forwarding)),
     )
 
 
-def list_services() -> bytes:
-    return command(Command.GET_SERVICE)
+def encode_list_services() -> bytes:
+    return encode_command(Command.GET_SERVICE)
 
 
-def list_dests(family: Family, server: VirtualServer) -> bytes:
-    return command(Command.GET_DEST, _encode_server_key(family, server))
+def encode_list_dests(family: Family, server: VirtualServer) -> bytes:
+    return encode_command(Command.GET_DEST, _encode_server_key(family, server))
 
 
-def set_timeouts(timeouts: Timeouts) -> bytes:
-    return command(
+def encode_set_timeouts(timeouts: Timeouts) -> bytes:
+    return encode_command(
         Command.SET_CONFIG,
         b"".join(attribute(kind, _U32.pack(value)) for kind, value in enumerate(timeouts, 4) if value),
     )
 
 
-def ask_timeouts() -> bytes:
-    return command(Command.GET_CONFIG)
+def encode_get_timeouts() -> bytes:
+    return encode_command(Command.GET_CONFIG)
 
 
 def decode_timeouts(payload: memoryview) -> Timeouts:

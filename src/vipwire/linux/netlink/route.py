@@ -96,7 +96,7 @@ class RoutingRule(NamedTuple):
     interface: str = ""
 
 
-def link(
+def encode_link(
     number: int = 0, *, name: str = "", mac: bytes = b"", up: bool | None = None, kind: str = "", data: bytes = b""
 ) -> bytes:
     """Encode the payload of a request for an interface, by number or name; `data` are attributes of its `kind`."""
@@ -109,27 +109,27 @@ def link(
     return _LINK.pack(0, 0, number, _UP if up else 0, change) + b"".join(parts)
 
 
-def veth_peer(peer: bytes, namespace: int) -> bytes:
+def encode_veth_peer(peer: bytes, namespace: int) -> bytes:
     """Encode the data of a `veth` link: its peer, in the network namespace of the descriptor `namespace`."""
     return attribute(1, peer + attribute(28, _U32.pack(namespace)))  # VETH_INFO_PEER, IFLA_NET_NS_FD
 
 
-def links_request(number: int = 0) -> bytes:
+def encode_list_links(number: int = 0) -> bytes:
     """Encode the payload of a GET_LINK dump, or of a request for one link.
 
     Asks for no statistics, which are most of an answer (RTEXT_FILTER_SKIP_STATS).
     """
-    return link(number) + attribute(29, _U32.pack(1 << 3))
+    return encode_link(number) + attribute(29, _U32.pack(1 << 3))
 
 
-def address(number: int, value: Address, *, flags: int = 0, scope: int = 0, deprecated: bool = False) -> bytes:
+def encode_address(number: int, value: Address, *, flags: int = 0, scope: int = 0, deprecated: bool = False) -> bytes:
     """Encode an interface's address without a subnet. The kernel avoids a deprecated address as source."""
     family, width = _FAMILIES[family_of(value)]
     head = _ADDRESS.pack(family, 8 * width, flags, scope, number)
     return head + attribute(2, value) + attribute(1, value) + (attribute(6, _DEPRECATED) if deprecated else b"")
 
 
-def addresses_request(family: Family | None = None) -> bytes:
+def encode_list_addresses(family: Family | None = None) -> bytes:
     return _ADDRESS.pack(_FAMILIES[family][0] if family else 0, 0, 0, 0, 0)
 
 
@@ -147,12 +147,12 @@ def encode_route(route: Route) -> bytes:
     return head + b"".join(attribute(kind, value) for kind, value in parts if value is not None)
 
 
-def routes_request(family: Family, table: int = 0) -> bytes:
+def encode_list_routes(family: Family, table: int = 0) -> bytes:
     """Encode the payload of a GET_ROUTE or GET_RULE dump; a socket that filters dumps gets one table's routes."""
     return _ROUTE.pack(_FAMILIES[family][0], 0, 0, 0, table, 0, 0, 0, 0)
 
 
-def route_request(to: Address) -> bytes:
+def encode_get_route(to: Address) -> bytes:
     family, width = _FAMILIES[family_of(to)]
     return _ROUTE.pack(family, 8 * width, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, to)
 
@@ -165,7 +165,7 @@ def encode_rule(family: Family, rule: RoutingRule) -> bytes:
     return head + name + b"".join(attribute(kind, _U32.pack(number)) for kind, number in numbers.items())
 
 
-def neighbour(number: int, value: Address, mac: bytes) -> bytes:
+def encode_neighbour(number: int, value: Address, mac: bytes) -> bytes:
     """Encode a permanent neighbour entry of an interface."""
     head = _NEIGHBOUR.pack(_FAMILIES[family_of(value)][0], number, _PERMANENT, 0, 0)
     return head + attribute(1, value) + attribute(2, mac)

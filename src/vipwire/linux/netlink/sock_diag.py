@@ -47,24 +47,24 @@ class ConnectedSocket(NamedTuple):
         return Address(address), int.from_bytes(self.identity[2:4])
 
 
-def list_sockets(family: Family) -> bytes:
+def encode_list_connected(family: Family) -> bytes:
     """Encode the request for all UDP sockets of a family (NLM_F_DUMP)."""
     identity = bytes(40) + b"\xff" * 8  # no cookie: any
     return _REQUEST.pack(_FAMILIES[family], Protocol.UDP, 0, 0, _ANY_STATE) + identity
 
 
-def list_waiting(family: Family, protocol: Protocol) -> bytes:
+def encode_list_waiting(family: Family, protocol: Protocol) -> bytes:
     """Encode the request for a family's listening sockets (TCP), or those without a peer (UDP)."""
     state = _LISTENING if protocol is Protocol.TCP else _UNCONNECTED
     return _REQUEST.pack(_FAMILIES[family], protocol, 0, 0, 1 << state) + bytes(40) + b"\xff" * 8
 
 
-def read_socket(payload: bytes) -> ConnectedSocket:
+def decode_socket(payload: bytes) -> ConnectedSocket:
     if len(payload) < 4 + _IDENTITY or payload[0] not in _FAMILIES.values():
         raise DecodeError("sock_diag describes a socket in a form that is not known")
     return ConnectedSocket(payload[0], bytes(payload[4 : 4 + _IDENTITY]))
 
 
-def destroy(found: ConnectedSocket) -> bytes:
+def encode_destroy(found: ConnectedSocket) -> bytes:
     """Encode the request to destroy a socket: its owner gets ECONNABORTED, and may connect again."""
     return _REQUEST.pack(found.kind, Protocol.UDP, 0, 0, _ANY_STATE) + found.identity

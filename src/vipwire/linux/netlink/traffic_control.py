@@ -16,11 +16,11 @@ _INGRESS, _INGRESS_FILTERS = 0xFFFFFFF1, 0xFFFFFFF2
 _KIND, _OPTIONS, _BPF_NAME = 1, 2, 7
 
 
-def qdiscs_request() -> bytes:
+def encode_list_qdiscs() -> bytes:
     return _MESSAGE.pack(0, 0, 0, 0, 0)
 
 
-def filters_request(number: int) -> bytes:
+def encode_list_filters(number: int) -> bytes:
     return _MESSAGE.pack(0, number, 0, _INGRESS_FILTERS, 0)
 
 

@@ -12,7 +12,14 @@ from typing import Final
 from vipwire.errors import DecodeError
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.namespaces import within
-from vipwire.linux.netlink.sock_diag import BY_FAMILY, DESTROY, ConnectedSocket, destroy, list_sockets, read_socket
+from vipwire.linux.netlink.sock_diag import (
+    BY_FAMILY,
+    DESTROY,
+    ConnectedSocket,
+    decode_socket,
+    encode_destroy,
+    encode_list_connected,
+)
 from vipwire.linux.netlink.socket import NETLINK_SOCK_DIAG, NetlinkError, NetlinkSocket
 from vipwire.logging import log
 from vipwire.model.net import Address, Family, Protocol
@@ -92,12 +99,12 @@ def _end(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
 
 
 def _sockets(diag: NetlinkSocket, family: Family) -> Iterator[ConnectedSocket]:
-    return (read_socket(bytes(payload)) for payload in diag.dump(BY_FAMILY, list_sockets(family)))
+    return (decode_socket(bytes(payload)) for payload in diag.dump(BY_FAMILY, encode_list_connected(family)))
 
 
 def _destroy_socket(diag: NetlinkSocket, found: ConnectedSocket) -> bool:
     try:
-        diag.request(DESTROY, destroy(found))
+        diag.request(DESTROY, encode_destroy(found))
     except NetlinkError as error:
         if error.errno != errno.ENOENT:  # the process has closed it
             raise

@@ -61,10 +61,10 @@ def _attempt(config: Config, families: Iterable[Family]) -> None:
 
 
 class ProgramRemains:
-    """The leftovers of ebpf mode in bpffs for this node. Both families share it: the first call removes them.
+    """The leftovers of ebpf mode in bpffs for this node. Both families share them: the first call removes all.
 
-    Programs that connect sockets to endpoints go at once. Programs that map a datagram's source back go a second
-    later, for answers on their way. Direct connections stay.
+    It removes the programs that connect sockets to endpoints at once. One second later it removes those that restore
+    a datagram's source, because answers on their way still need them. Direct connections stay.
     """
 
     def __init__(self, pinned: NodePins) -> None:

@@ -28,7 +28,7 @@ from vipwire.linux.bpf.programs import (
     Program,
     create_link,
     detach,
-    load,
+    load_program,
     look_at_link,
     program,
     update_link,
@@ -149,7 +149,7 @@ class NodePins:
         if self._cgroup is None:
             raise ValueError("a reader cannot attach programs")
         (self.folder / "netns" / str(netns_inode())).mkdir(mode=0o700, parents=True, exist_ok=True)
-        loaded = self._load(settings)
+        loaded = self._load_programs(settings)
         wanted = set(hooks) | {hook for hook in HOOKS if (self.folder / "links" / hook).exists()}
         target = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -203,7 +203,7 @@ class NodePins:
         pins.pin(made, path)
         os.close(made)
 
-    def _load(self, settings: bytes) -> Mapping[str, int]:
+    def _load_programs(self, settings: bytes) -> Mapping[str, int]:
         if self._loaded is not None and self._loaded[0] == settings:
             return self._loaded[1]
         self._forget_programs()
@@ -216,7 +216,7 @@ class NodePins:
         for hook in HOOKS:
             section = f"cgroup/{hook}"
             code = binary.link_program(section, maps, constants.descriptor)
-            found[hook] = load(hook, code, binary.licence, f"vw_{hook}")
+            found[hook] = load_program(hook, code, binary.licence, f"vw_{hook}")
         self._loaded = (settings, found)
         return found
 

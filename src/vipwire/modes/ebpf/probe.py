@@ -11,7 +11,7 @@ from typing import Final
 from vipwire.config.sections import CounterLevel
 from vipwire.errors import UnsupportedError
 from vipwire.linux.bpf.maps import Map
-from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load
+from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load_program
 from vipwire.linux.host.rights import capabilities
 from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.programs import build
@@ -35,7 +35,7 @@ def probe(cgroup: Path, *, affinity: bool = False) -> None:
         target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
         opened.append(target)
         for hook in HOOKS:
-            opened.append(_load(hook, maps, constants.descriptor))
+            opened.append(_load_probe(hook, maps, constants.descriptor))
             opened.append(_attach(hook, opened[-1], target, cgroup))
     finally:
         for descriptor in reversed(opened):
@@ -55,10 +55,10 @@ def _maps(opened: list[int]) -> dict[str, int]:
     return found
 
 
-def _load(hook: str, maps: dict[str, int], constants: int) -> int:
+def _load_probe(hook: str, maps: dict[str, int], constants: int) -> int:
     binary = build().object
     try:
-        return load(hook, binary.link_program(f"cgroup/{hook}", maps, constants), binary.licence, "vw_trial")
+        return load_program(hook, binary.link_program(f"cgroup/{hook}", maps, constants), binary.licence, "vw_trial")
     except OSError as error:
         what = f"the kernel does not load the program for {hook}"
         notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]

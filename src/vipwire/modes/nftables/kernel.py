@@ -332,10 +332,11 @@ class NftablesBackend:
         return [item for item in found if item.table == TABLE]
 
     def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
-        """Report whether the flowtable differs, or a chain has a hook where vipwire's has none, or vice versa.
+        """Report whether vipwire must write the whole table anew.
 
-        Such a table is written anew. A base chain with merely another hook is replaced alone, but other programs'
-        rules may refer to a chain without a hook.
+        vipwire must if the kernel's flowtable is not the wanted one, or if a chain has a hook where the wanted chain
+        has none, or vice versa. A base chain with another hook is replaced alone. A chain without a hook cannot be:
+        other programs' rules may refer to it.
         """
         for key, ours in self._known.items():
             found = objects.get(key)

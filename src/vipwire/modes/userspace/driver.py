@@ -9,7 +9,7 @@ from vipwire.errors import BusyError, CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.modes.spec import MASQUERADES_NOTHING, Driver, Mode, ModeSpec, NatPriorities
-from vipwire.modes.userspace.kernel import LIMIT_SECONDS, PURPOSE, UserspaceBackend, sights
+from vipwire.modes.userspace.kernel import LIMIT_SECONDS, PURPOSE, UserspaceBackend, open_commit_counter
 from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
 from vipwire.modes.userspace.ownership import UserspaceOwner
@@ -25,7 +25,7 @@ _PROBE: Final = (
 """Creates and deletes a rule in a chain without jumps to it, because kernels or containers may lack NAT."""
 
 
-def choose(family: Family, *, tried: bool) -> IptablesTool:
+def choose_iptables_tool(family: Family, *, tried: bool) -> IptablesTool:
     """Choose the variant that this node uses; with `tried`, one in which this kernel accepts vipwire's rules.
 
     A kernel may list the tables of a variant and refuse every rule; then vipwire takes the other variant. Raise
@@ -64,9 +64,12 @@ def build_backends(families: Iterable[Family], choices: Choices, *, prepare: boo
 
     Raise UnsupportedError if this machine refuses the rules.
     """
-    tools = {family: choose(family, tried=prepare) if choices.bind is Bind.RULES else None for family in families}
-    sight = sights(tools.values())
-    return {family: UserspaceBackend(family, choices, tool, sight, runs=prepare) for family, tool in tools.items()}
+    tools = {
+        family: choose_iptables_tool(family, tried=prepare) if choices.bind is Bind.RULES else None
+        for family in families
+    }
+    commits = open_commit_counter(tools.values())
+    return {family: UserspaceBackend(family, choices, tool, commits, runs=prepare) for family, tool in tools.items()}
 
 
 def leftovers(families: Iterable[Family], *, rules: bool = True) -> list[UserspaceBackend]:

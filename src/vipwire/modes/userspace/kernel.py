@@ -240,7 +240,7 @@ def _first_ports(ports: Mapping[str, list[int]]) -> Ports:
     return lambda front: next(iter(ports.get(front, ())), 0)
 
 
-def sights(tools: Iterable[IptablesTool | None]) -> Generations | None:
+def open_commit_counter(tools: Iterable[IptablesTool | None]) -> Generations | None:
     """Return the commit counter of nf_tables; None if some rules are in the legacy engine."""
     tools = tuple(tools)
     return Generations() if tools and all(tool and tool.variant is Variant.NFT for tool in tools) else None

@@ -63,7 +63,7 @@ def _task_stacks() -> Iterator[str]:
 
 
 async def _profile(request: Request) -> Reply:
-    """Profile the event loop's thread for some seconds; print functions by their own time, longest first."""
+    """Profile the event loop's thread for some seconds; print the functions, most own time (`tottime`) first."""
     try:
         seconds = float(request.query.get("seconds", "5"))
     except ValueError:

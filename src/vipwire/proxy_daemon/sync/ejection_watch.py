@@ -24,7 +24,7 @@ from vipwire.linux.netlink.conntrack import (
     FlowDecoder,
     decode,
     decode_event,
-    lookup_request,
+    encode_lookup,
 )
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.linux.netlink.socket_filter import beginnings_and_ends
@@ -163,7 +163,7 @@ class EjectionWatch:
     def _look(self, flow: Flow) -> bool | None:
         assert self._asker is not None  # noqa: S101 - it is as old as the listening socket
         try:
-            (answer,) = self._asker.request(CT_GET, lookup_request(flow))
+            (answer,) = self._asker.request(CT_GET, encode_lookup(flow))
             found = decode(answer.payload)
         except (OSError, ValueError, DecodeError):
             return None

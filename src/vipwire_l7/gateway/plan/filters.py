@@ -170,7 +170,7 @@ def _apply_reply(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, 
     body = "" if of.status_code in _WITHOUT_BODY else of.body.string
     content = body.encode("utf-8", "replace")
     if len(content) > _LONGEST:
-        raise Unsupported(f"a body of {len(content)} bytes is longer than {_LONGEST}")
+        raise Unsupported(f"a body has {len(content)} bytes (allowed: at most {_LONGEST})")
     file = f"reply-{hashlib.sha256(content).hexdigest()[:32]}.txt" if body else ""
     return replace(policy, reply=Reply(of.status_code, file)), content.decode()
 

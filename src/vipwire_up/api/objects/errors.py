@@ -77,7 +77,7 @@ def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiE
 
 
 def not_found(resource: str, name: str) -> ApiError:
-    """Build the 404 of a missing object; `resource` with its group."""
+    """Build the 404 of a missing object. `resource` includes the API group, as in `deployments.apps`."""
     return ApiError(404, "NotFound", f'{resource} "{name}" not found', _about(resource, name))
 
 

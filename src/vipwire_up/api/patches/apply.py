@@ -32,7 +32,7 @@ from vipwire_up.api.patches.field_paths import (
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class FieldManager:
     """A field manager: a name, the operation, the subresource and the version of a write."""
 
     manager: str
@@ -49,14 +49,14 @@ class Owned:
     time: str
 
 
-Ownership = dict[Writer, Owned]
+Ownership = dict[FieldManager, Owned]
 
 
 def read_ownership(entries: Any) -> Ownership:
     """Parse managedFields."""
     found: Ownership = {}
     for entry in entries or ():
-        writer = Writer(
+        writer = FieldManager(
             entry.get("manager", ""),
             entry.get("operation", ""),
             entry.get("subresource", ""),
@@ -85,7 +85,9 @@ def write_ownership(ownership: Ownership) -> list[dict[str, Any]]:
     ]
 
 
-def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, kind: Type, now: str) -> Ownership:
+def note_update(
+    ownership: Ownership, writer: FieldManager, before: Any, after: Any, kind: Type, now: str
+) -> Ownership:
     """Assign the fields that a write changed to its writer; drop removed fields. `before` may be {}.
 
     Fields that the writer cannot change (such as the status for a write of the object) must be equal in both.
@@ -106,11 +108,11 @@ def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, k
 
 def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
     """Assign the fields of an object without managers to a manager `before-first-apply`, as Kubernetes does."""
-    before = Writer("before-first-apply", version=resource.api_version)
+    before = FieldManager("before-first-apply", version=resource.api_version)
     return {before: Owned(frozenset(members(live, resource.type)), now)}
 
 
-def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now: str) -> list[dict[str, Any]]:
+def note_write(resource: Resource, old: Object, new: Object, writer: FieldManager, now: str) -> list[dict[str, Any]]:
     """Return the managedFields of an object that is written. `old` is {} at creation.
 
     managedFields in the body replace the stored ones; an empty list resets them. The creator does not own the initial
@@ -127,7 +129,7 @@ def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now
 
 
 def apply(
-    live: Any, wanted: Any, kind: Type, writer: Writer, ownership: Ownership, *, force: bool | Paths, now: str
+    live: Any, wanted: Any, kind: Type, writer: FieldManager, ownership: Ownership, *, force: bool | Paths, now: str
 ) -> tuple[Any, Ownership]:
     """Merge a manager's configuration into the live object. Raise ApiError 409 that lists the conflicts."""
     wants, has = members(wanted, kind), members(live, kind)
@@ -155,7 +157,7 @@ def apply(
     return merged, others | {writer: Owned(frozenset(wants), mine[0].time if same else now)}
 
 
-def _conflict(contested: Mapping[Writer, Iterable[Path]]) -> ApiError:
+def _conflict(contested: Mapping[FieldManager, Iterable[Path]]) -> ApiError:
     causes, texts = [], []
     for other, paths in sorted(contested.items(), key=lambda item: item[0].manager):
         fields = sorted(spell(path) for path in paths)
@@ -254,7 +256,7 @@ _MOST: Final = 256 << 10
 """Bytes of all annotations of an object."""
 
 
-def undisputed_fields(live: Object, resource: Resource, writer: Writer) -> Paths:
+def undisputed_fields(live: Object, resource: Resource, writer: FieldManager) -> Paths:
     """Return the fields that kubectl's apply may take over: those that client-side apply set before.
 
     To the server, client-side apply is an update by another manager, so a later `--server-side` with another manifest
@@ -274,7 +276,7 @@ def undisputed_fields(live: Object, resource: Resource, writer: Writer) -> Paths
     )
 
 
-def update_last_applied(merged: Object, wanted: Object, writer: Writer) -> Object:
+def update_last_applied(merged: Object, wanted: Object, writer: FieldManager) -> Object:
     """Update the last-applied annotation, if it exists, to the applied configuration."""
     if not _annotation(merged, writer):
         return merged
@@ -288,7 +290,7 @@ def update_last_applied(merged: Object, wanted: Object, writer: Writer) -> Objec
     return merged | {"metadata": merged["metadata"] | {"annotations": kept}}
 
 
-def _annotation(value: Object, writer: Writer) -> str:
+def _annotation(value: Object, writer: FieldManager) -> str:
     if writer.manager != _KUBECTL or writer.subresource:
         return ""
     return str((at(value, "metadata", "annotations") or {}).get(ANNOTATION, ""))

@@ -65,7 +65,7 @@ _SECONDS: Final = 2.0
 
 
 def tls_trouble(server: EtcdServer, settings: EtcdSettings, now: datetime) -> str:
-    """Connect once; return the problem of a certificate, "" for none or without any connection."""
+    """Connect once; return the problem of a certificate, "" if there is none or the connection fails."""
     if not server.secure:
         return ""
     try:

@@ -415,4 +415,4 @@ class EtcdStore(Visible):
 def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # the caller may no longer wait
+        future.exception()  # retrieved: asyncio logs others when the caller was cancelled

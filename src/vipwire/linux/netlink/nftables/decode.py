@@ -221,7 +221,9 @@ def chain_names(sock: NetlinkSocket, family: Family) -> dict[str, dict[str, bool
             if flags & NLM_F_DUMP_INTR:
                 raise DumpInterruptedError(errno.EINTR, "the dump was interrupted by a change")
             if length <= _BODY or at + length > end:
-                raise DecodeError(f"a message of {length} bytes in a list of chains")
+                raise DecodeError(
+                    f"a message of {length} bytes in a list of chains (allowed: {_BODY + 1} to {end - at})"
+                )
             table, name, is_base = _read_chain_name(datagram, at + _BODY, at + length)
             chains = tables.get(table)
             if chains is None:

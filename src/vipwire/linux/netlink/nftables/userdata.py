@@ -22,7 +22,7 @@ LONGEST_COMMENT = 128  # nft's own limit, without the NUL (NFTNL_UDATA_COMMENT_M
 def entry(kind: int, value: bytes) -> bytes:
     """Encode one entry. Raise ValueError if the value is longer than 255 bytes."""
     if len(value) > 255:
-        raise ValueError(f"userdata of {len(value)} bytes does not fit; 255 is the most")
+        raise ValueError(f"userdata has {len(value)} bytes (allowed: at most 255)")
     return bytes((kind, len(value))) + value
 
 

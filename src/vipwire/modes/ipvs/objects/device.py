@@ -27,13 +27,13 @@ from vipwire.linux.netlink.route import (
     NO_DETECTION,
     SCOPE_LINK,
     InterfaceAddress,
-    address,
-    addresses_request,
     decode_address,
     decode_link,
     decode_route,
-    link,
-    route_request,
+    encode_address,
+    encode_get_route,
+    encode_link,
+    encode_list_addresses,
 )
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of, format_address
@@ -43,7 +43,7 @@ from vipwire.modes.ipvs.objects.names import DEVICE
 def link_index(netlink: NetlinkSocket, name: str) -> int | None:
     """Return a link's index; None if no link has the name."""
     try:
-        answers = netlink.request(GET_LINK, link(name=name))
+        answers = netlink.request(GET_LINK, encode_link(name=name))
     except NetlinkError as error:
         if error.errno != errno.ENODEV:
             raise
@@ -53,20 +53,20 @@ def link_index(netlink: NetlinkSocket, name: str) -> int | None:
 
 def create_link(netlink: NetlinkSocket, name: str, kind: str, data: bytes = b"", *, up: bool = False) -> None:
     """Create a link of a kind, with attributes of that kind. Raise NetlinkError; EEXIST if it exists."""
-    netlink.request(NEW_LINK, link(name=name, kind=kind, data=data, up=up or None), NLM_F_CREATE | NLM_F_EXCL)
+    netlink.request(NEW_LINK, encode_link(name=name, kind=kind, data=data, up=up or None), NLM_F_CREATE | NLM_F_EXCL)
 
 
 def delete_link(netlink: NetlinkSocket, index: int) -> None:
-    netlink.request(DELETE_LINK, link(index))
+    netlink.request(DELETE_LINK, encode_link(index))
 
 
 def link_names(netlink: NetlinkSocket) -> dict[int, str]:
-    links = (decode_link(payload) for payload in netlink.dump(GET_LINK, link()))
+    links = (decode_link(payload) for payload in netlink.dump(GET_LINK, encode_link()))
     return {each.number: each.name for each in links}
 
 
 def link_addresses(netlink: NetlinkSocket, family: Family) -> Iterator[InterfaceAddress]:
-    decoded = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, addresses_request(family))]
+    decoded = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, encode_list_addresses(family))]
     return (item for item in decoded if item is not None)
 
 
@@ -76,8 +76,8 @@ def vip_on(index: int, vip: Address) -> bytes:
     In IPv4 the address gets scope link; in IPv6 it is deprecated.
     """
     if family_of(vip) is Family.IPV4:
-        return address(index, vip, scope=SCOPE_LINK)
-    return address(index, vip, flags=NO_DETECTION, deprecated=True)  # no detection: every node has the VIP
+        return encode_address(index, vip, scope=SCOPE_LINK)
+    return encode_address(index, vip, flags=NO_DETECTION, deprecated=True)  # no detection: every node has the VIP
 
 
 _NET: Final = Path("/proc/thread-self/net")
@@ -158,7 +158,7 @@ class Device:
 
     def _is_local(self, address: Address) -> bool:
         try:
-            (answer,) = self._link.request(GET_ROUTE, route_request(address))
+            (answer,) = self._link.request(GET_ROUTE, encode_get_route(address))
         except NetlinkError:
             return False
         found = decode_route(answer.payload)

@@ -32,7 +32,7 @@ class PolicyRouting:
     def marks(self) -> list[int]:
         """Read the marks that have a rule."""
         self._link.drain()
-        request = rtnetlink.routes_request(self._family)
+        request = rtnetlink.encode_list_routes(self._family)
         rules = [rtnetlink.decode_rule(payload) for payload in self._link.dump(rtnetlink.GET_RULE, request)]
         return [each.mark for each in rules if each.mark and (each.table, each.priority) == (TABLE, PRIORITY)]
 
@@ -47,7 +47,7 @@ class PolicyRouting:
     def routes(self) -> list[Address]:
         """Read the addresses with a local route in the table; 0.0.0.0 or :: is a default route."""
         self._link.drain()
-        request = rtnetlink.routes_request(self._family, TABLE)
+        request = rtnetlink.encode_list_routes(self._family, TABLE)
         routes = [rtnetlink.decode_route(payload) for payload in self._link.dump(rtnetlink.GET_ROUTE, request)]
         local = (TABLE, rtnetlink.LOCAL)
         return [each.destination.network for each in routes if each and (each.table, each.type) == local]

@@ -20,7 +20,7 @@ from vipwire.linux.netlink.ipvs import (
     Timeouts,
     TrafficStats,
     VirtualServer,
-    ask_family,
+    encode_get_family,
     family_number,
 )
 from vipwire.linux.netlink.socket import NETLINK_GENERIC, NetlinkError, NetlinkSocket
@@ -142,7 +142,7 @@ class IpvsServers:
         self._family = family
         self._generic = NetlinkSocket(NETLINK_GENERIC)
         try:
-            (answer,) = self._generic.request(CONTROL, ask_family(ipvs.FAMILY))
+            (answer,) = self._generic.request(CONTROL, encode_get_family(ipvs.FAMILY))
             self._number = family_number(answer.payload)
             # An open file stays bound to the network namespace of the opening thread.
             self._table: TextIO = _TABLE.open(encoding="ascii")
@@ -157,7 +157,7 @@ class IpvsServers:
     def services(self) -> dict[VirtualServer, tuple[Scheduling, TrafficStats]]:
         """Read all virtual servers of the family, of vipwire and others."""
         self._generic.drain()
-        payloads = read_until_stable(lambda: list(self._generic.dump(self._number, ipvs.list_services())))
+        payloads = read_until_stable(lambda: list(self._generic.dump(self._number, ipvs.encode_list_services())))
         decoded = [ipvs.decode_service(payload) for payload in payloads]
         return {server: (how, counters) for family, server, how, counters in decoded if family is self._family}
 
@@ -175,7 +175,7 @@ class IpvsServers:
     def reals(self, server: VirtualServer) -> list[RealServerState]:
         """Read one virtual server's real servers; empty if the virtual server does not exist."""
         self._generic.drain()
-        request = ipvs.list_dests(self._family, server)
+        request = ipvs.encode_list_dests(self._family, server)
         try:
             return [ipvs.decode_dest(payload) for payload in self._generic.dump(self._number, request)]
         except NetlinkError as error:
@@ -185,10 +185,10 @@ class IpvsServers:
 
     def set_timeouts(self, timeouts: Timeouts) -> None:
         if any(timeouts):
-            self._generic.request(self._number, ipvs.set_timeouts(timeouts))
+            self._generic.request(self._number, ipvs.encode_set_timeouts(timeouts))
 
     def timeouts(self) -> Timeouts:
-        (answer,) = self._generic.request(self._number, ipvs.ask_timeouts())
+        (answer,) = self._generic.request(self._number, ipvs.encode_get_timeouts())
         return ipvs.decode_timeouts(answer.payload)
 
     def apply(self, changes: Iterable[ServerCommand]) -> int:
@@ -219,10 +219,10 @@ class IpvsServers:
     def _payload(self, change: ServerCommand) -> bytes:
         key, value = change.key, change.value
         if isinstance(key, RealServer) and isinstance(value, Forwarding):
-            return ipvs.dest_command(change.command, self._family, key, value)
+            return ipvs.encode_dest_command(change.command, self._family, key, value)
         scheduling = value if isinstance(value, Scheduling) and change.command is not Command.DEL_SERVICE else None
         server = key.server if isinstance(key, RealServer) else key
-        return ipvs.service_command(change.command, self._family, server, scheduling)
+        return ipvs.encode_service_command(change.command, self._family, server, scheduling)
 
     def _refusal(self, change: ServerCommand, code: int) -> str:
         what = f"{change.command.name} {describe_server(change.key)}"

@@ -11,11 +11,11 @@ from vipwire.linux.netlink.ipset import (
     IpsetMessage,
     IpsetSpec,
     SetType,
-    ask_type,
-    changes,
-    create,
     decode_list,
     decode_revision,
+    encode_changes,
+    encode_create,
+    encode_get_type,
     encode_set_name,
 )
 from vipwire.linux.netlink.message import Acknowledgement
@@ -76,7 +76,7 @@ class Sets:
     def create(self, specs: Mapping[str, IpsetSpec]) -> int:
         """Create sets; return the bytes sent."""
         requests = [
-            NetlinkRequest(IpsetMessage.CREATE, create(self._family, name, spec, self._revision(spec.type)))
+            NetlinkRequest(IpsetMessage.CREATE, encode_create(self._family, name, spec, self._revision(spec.type)))
             for name, spec in specs.items()
         ]
         return self._send(requests, list(specs), "create")
@@ -101,7 +101,7 @@ class Sets:
         requests: list[NetlinkRequest] = []
         names: list[str] = []
         for name, elements in by_set.items():
-            for payload in changes(self._family, name, elements):
+            for payload in encode_changes(self._family, name, elements):
                 requests.append(NetlinkRequest(kind, payload))
                 names.append(name)
         return self._send(requests, names, verb)
@@ -118,7 +118,7 @@ class Sets:
     def _revision(self, kind: SetType) -> int:
         known = self._revisions.get(kind)
         if known is None:
-            answer = self._netfilter.request(IpsetMessage.TYPE, ask_type(self._family, kind))[0]
+            answer = self._netfilter.request(IpsetMessage.TYPE, encode_get_type(self._family, kind))[0]
             known = self._revisions[kind] = decode_revision(answer.payload)
         return known
 

@@ -30,7 +30,7 @@ def _comment(_: Family, words: str) -> bytes:
     if not words.startswith('--comment "') or words[-1] != '"' or b'"' in text or b"\\" in text:
         raise UnknownRuleError(f"not a comment of ours: {words!r}")
     if len(text) >= _NUMBER_OF_CHARACTERS:
-        raise UnknownRuleError(f"a comment of {len(text)} bytes")
+        raise UnknownRuleError(f"a comment has {len(text)} bytes (allowed: at most {_NUMBER_OF_CHARACTERS - 1})")
     return text.ljust(_NUMBER_OF_CHARACTERS, b"\0")
 
 
