@@ -40,5 +40,5 @@ def loaded(hook: str, code: bytes, licence: str, name: str) -> int:
 
 
 if __name__ == "__main__":
-    vars(probe).update(load=loaded)
+    vars(probe).update(load_program=loaded)
     probe.probe(Path(sys.argv[1]), affinity=True)
