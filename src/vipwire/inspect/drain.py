@@ -31,7 +31,15 @@ from vipwire.model.node import Drain
 from vipwire.model.text import port_number
 from vipwire.modes.registry import selected_mode
 from vipwire.plan.plan import Forward, Frontend
-from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path, in_force, read_orders
+from vipwire.proxy_daemon.drains import (
+    DrainOrder,
+    boot_time,
+    change_orders,
+    drains_path,
+    in_force,
+    read_orders,
+    seconds_since_boot,
+)
 from vipwire.terminal.columns import Column
 from vipwire.terminal.output import warn
 from vipwire.watched_objects.store import Store
@@ -110,7 +118,7 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
     lost = find_newly_unserved(before, planned(config, store, now_drained(config) | {wanted}))
     if lost and not wish.force:
         raise ConfigError("\n".join([*lost, "no endpoint was drained; to drain it nevertheless, use --force"]))
-    now = time.time()
+    now = seconds_since_boot()
     until = None if wish.timeout is None else now + wish.timeout
 
     def add(orders: tuple[DrainOrder, ...]) -> list[DrainOrder]:
@@ -119,7 +127,7 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
 
     _change(config, add)
     document = _wait_for_kernel(config, store, wanted)
-    document |= {"services": [str(name) for name in names], "drained": True, "until": show.shown_time(until)}
+    document |= {"services": [str(name) for name in names], "drained": True, "until": _shown(until)}
     _say(document, wish.output)
     if wish.wait and not _wait_until_closed(config, store, wanted, until, wish.output):
         return 1
@@ -148,7 +156,7 @@ def _fits(drained: Drain, wanted: Drain) -> bool:
 
 
 def _orders(config: Config) -> tuple[DrainOrder, ...]:
-    now = time.time()
+    now = seconds_since_boot()
     orders = read_orders(drains_path(config.state_dir, node_name(config)))
     return tuple(order for order in orders if order.drain in in_force([order], now))
 
@@ -198,7 +206,7 @@ def _wait_until_closed(config: Config, store: Store, wanted: Drain, until: float
     last: dict[str, int] | None = None
     quiet = False
     with suppress(KeyboardInterrupt):
-        while until is None or time.time() < until:
+        while until is None or seconds_since_boot() < until:
             left = _count(planned(config, store), wanted)
             if left is None:
                 return False
@@ -219,8 +227,8 @@ def _list(config: Config, store: Store, output: str) -> None:
         {
             "endpoint": str(order.drain._replace(service=None)),
             "service": None if order.drain.service is None else str(order.drain.service),
-            "since": show.shown_time(order.since),
-            "until": show.shown_time(order.until),
+            "since": _shown(order.since),
+            "until": _shown(order.until),
             "services": [str(name) for name in find_concerned(situation, order.drain)],
             "connections": _count(situation, order.drain),
         }
@@ -228,6 +236,10 @@ def _list(config: Config, store: Store, output: str) -> None:
     ]
     drained = {"kind": "DrainList", "node": situation.node_name, "drained": rows}
     show.print_view(drained, output, list_view, soft_wrap=True)
+
+
+def _shown(moment: float | None) -> str | None:
+    return show.shown_time(None if moment is None else boot_time() + moment)
 
 
 def _say(document: Document, output: str) -> None:

@@ -1,7 +1,8 @@
 """The drained endpoints of this node: a file that `vipwire drain` writes and the proxy follows.
 
 The file outlives a restart of the proxy, but not a reboot: it lies in /run. Its name contains the node's name,
-because a lab runs several nodes on one machine.
+because a lab runs several nodes on one machine. Its times are of the clock for people; it also has the boot's time by
+the same clock, so that a drain of 30 minutes takes as long if the clock jumps meanwhile.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from vipwire.errors import ConfigError
 from vipwire.file_io.file_watch import FileWatch
-from vipwire.file_io.files import hold_lock, make_folders, replace_file
+from vipwire.file_io.files import boot_id, hold_lock, make_folders, replace_file
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address, parse_address
@@ -28,7 +29,7 @@ _VERSION: Final = 1
 
 
 class DrainOrder(NamedTuple):
-    """An endpoint to drain, with start and end in seconds since the epoch (None: until `drain --undo`)."""
+    """An endpoint to drain, with start and end in seconds since the boot (None: until `drain --undo`)."""
 
     drain: Drain
     since: float
@@ -46,6 +47,18 @@ class _Row(Struct):
 class _Document(Struct):
     version: int
     drained: tuple[_Row, ...]
+    boot: str = ""
+    booted: float = 0.0
+
+
+def seconds_since_boot() -> float:
+    """Return the time that orders are in; the machine's sleep counts."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_time() -> float:
+    """Return the boot's time in seconds since the epoch, by the clock as it is now."""
+    return time.time() - seconds_since_boot()
 
 
 def drains_path(state_dir: str, node_name: str) -> Path:
@@ -67,7 +80,8 @@ def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
     try:
         document = msgspec.json.decode(content, type=_Document)
         _check_version(document)
-        return tuple(_order(row) for row in document.drained)
+        booted = document.booted if document.boot == boot_id() else boot_time()
+        return tuple(_order(row, booted) for row in document.drained)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: not a list of drained endpoints ({error}); to begin with an empty list, remove the file"
@@ -79,10 +93,11 @@ def _check_version(document: _Document) -> None:
         raise ValueError(f"version {document.version} is not {_VERSION}")
 
 
-def _order(row: _Row) -> DrainOrder:
+def _order(row: _Row, booted: float) -> DrainOrder:
     namespace, slash, name = (row.service or "").partition("/")
     service = ObjectName(namespace, name) if slash else None
-    return DrainOrder(Drain(parse_address(row.address), row.port, service), row.since, row.until)
+    until = None if row.until is None else round(row.until - booted, 3)
+    return DrainOrder(Drain(parse_address(row.address), row.port, service), round(row.since - booted, 3), until)
 
 
 def change_orders(
@@ -96,15 +111,17 @@ def change_orders(
     lock = path.with_suffix(".lock")
     with hold_lock(os.open(lock, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)):
         orders = tuple(change(read_orders(path)))
-        document = _Document(_VERSION, tuple(_row(order) for order in orders))
+        booted = boot_time()
+        document = _Document(_VERSION, tuple(_row(order, booted) for order in orders), boot_id(), booted)
         replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1))
     return orders
 
 
-def _row(order: DrainOrder) -> _Row:
+def _row(order: DrainOrder, booted: float) -> _Row:
     drain = order.drain
     service = None if drain.service is None else str(drain.service)
-    return _Row(format_address(drain.address), drain.port, service, order.since, order.until)
+    until = None if order.until is None else order.until + booted
+    return _Row(format_address(drain.address), drain.port, service, order.since + booted, until)
 
 
 def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
@@ -137,7 +154,7 @@ class DrainFollower:
             tasks.create_task(self._watch(), name="drained endpoints")
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(next_end(self._orders, time.time())):
+                    async with asyncio.timeout(next_end(self._orders, seconds_since_boot())):
                         await self._came.wait()
                 self._came.clear()
                 if self._refresh():
@@ -154,7 +171,7 @@ class DrainFollower:
 
     def _refresh(self) -> bool:
         """Read the drains that apply now; report whether they changed."""
-        before, self.drained = self.drained, in_force(self._orders, time.time())
+        before, self.drained = self.drained, in_force(self._orders, seconds_since_boot())
         self._count(len(self.drained))
         for drain in sorted(self.drained - before, key=str):
             log.info("endpoint drained; no new connections to it", endpoint=drain)

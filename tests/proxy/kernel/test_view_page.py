@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.fakes.screen_reader import FAINT, complaints, tabbed, tree
 from vipwire.inspect.page.look import CALM_SECONDS
 from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
-from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path
+from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path, seconds_since_boot
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.cluster.manifests import Backend, Port, as_yaml, service_manifest
 from vipwire_lab.demo import objects
@@ -219,7 +218,7 @@ def test_a_repair_of_the_kernel_is_a_row_of_the_changes(stage: Stage) -> None:
 def test_what_no_object_tells_of_is_seen_before_the_next_calm_look(stage: Stage) -> None:
     """Drain an endpoint just after a look: what comes first is the news of a sync, not a look for its own sake."""
     pod = parse_address(objects.PODS[0].addresses[0])
-    order = DrainOrder(Drain(pod), time.time())
+    order = DrainOrder(Drain(pod), seconds_since_boot())
 
     async def story() -> float:
         last = await heard(stage, "head", bool)

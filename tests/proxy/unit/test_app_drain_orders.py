@@ -11,6 +11,7 @@ from vipwire.file_io.file_watch import FileWatch
 from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
+from vipwire.proxy_daemon import drains
 from vipwire.proxy_daemon.drains import (
     DrainFollower,
     DrainOrder,
@@ -39,6 +40,18 @@ def test_what_is_written_is_read_by_anybody(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert change_orders(path, lambda orders: orders[:1]) == ORDERS[:1]
     assert sorted(each.name for each in path.parent.iterdir()) == ["drained-node-1.json", "drained-node-1.lock"]
+
+
+def test_a_jump_of_the_clock_moves_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, booted = drains_path(str(tmp_path), "node"), drains.boot_time()
+    change_orders(path, lambda _: ORDERS)
+    monkeypatch.setattr(drains, "boot_time", lambda: booted - 3600)
+    assert read_orders(path) == ORDERS
+    assert change_orders(path, lambda orders: orders) == ORDERS
+    assert read_orders(path) == ORDERS
+    monkeypatch.setattr(drains, "boot_id", lambda: "another")  # the folder outlived a reboot: only the clock is there
+    monkeypatch.setattr(drains, "boot_time", lambda: booted - 3600 + 10)
+    assert [order.until for order in read_orders(path)] == [None, 20.0, 10.0]
 
 
 def test_each_node_has_its_own_file_whatever_its_name() -> None:

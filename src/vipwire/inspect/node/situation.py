@@ -4,7 +4,6 @@ If something cannot be read (no rights, no kernel support), `obstacle` says why,
 """
 
 import errno
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from vipwire.model.node import Drain, Node
 from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
-from vipwire.proxy_daemon.drains import drains_path, in_force, read_orders
+from vipwire.proxy_daemon.drains import drains_path, in_force, read_orders, seconds_since_boot
 from vipwire.proxy_daemon.start.modes import build_explainer, build_modes, families, vip_devices
 from vipwire.proxy_daemon.start.record import read_record, recorded_node
 from vipwire.proxy_daemon.sync.node_plan import Known, effective_node, planned_node
@@ -126,7 +125,7 @@ def machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
 
 def now_drained(config: Config) -> frozenset[Drain]:
     """Read this node's drains. Raise ConfigError if the file cannot be read."""
-    return in_force(read_orders(drains_path(config.state_dir, node_name(config))), time.time())
+    return in_force(read_orders(drains_path(config.state_dir, node_name(config))), seconds_since_boot())
 
 
 def now_ejected(config: Config) -> EjectedUntil:
