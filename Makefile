@@ -20,7 +20,7 @@ help:
 	@echo "make tree    vipwire with its own Python, for any other Linux, and install.sh, in dist/"
 	@echo "make image   the images for amd64 and arm64, in dist/; make image-test runs every Pod from them"
 	@echo "make release the wheel, sdist, packages, trees, Helm chart and checksums, built twice and compared, in dist/"
-	@echo "make release-test  install, use, upgrade and remove dist/'s packages on fresh systems with systemd; run its images"
+	@echo "make release-test  install, use, upgrade and remove dist/'s packages on fresh systems with systemd; run its images; try its chart"
 	@echo "make lock    pin the newest versions of all dependencies in requirements/"
 	@echo "make man     the manual pages, in build/man8/"
 	@echo "make docs    write docs/annotations.md, configuration.md and metrics.md anew, after a change of what they list"
@@ -124,11 +124,12 @@ tree: wheel
 	@$(BIN)/python -m scripts.tree --wheel dist/vipwire-*.whl
 	@cd dist && sha256sum vipwire-*-linux-*.tar.gz install.sh >SHA256SUMS
 
-# What `make release` made: packages and tree on fresh systems (docs/install.md, "Tried"), then the images.
+# What `make release` made: packages and tree on fresh systems (docs/install.md, "Tried"), then the images and the chart.
 # BEFORE=FOLDER upgrades from the release in this folder, and goes back to it.
 release-test: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m scripts.release_test $(if $(BEFORE),--before $(BEFORE))
 	@$(SUDO) $(BIN)/python -m scripts.images --images dist
+	@$(PYTEST:$(BIN)/%=env VIPWIRE_TEST_CHART=$$(echo dist/vipwire-*.tgz) $(BIN)/%) -q tests/project/test_deploy_helm_release.py
 
 # The images as files, for amd64 and arm64 (docs/deploy.md): no engine, no registry, no emulator.
 image:

@@ -1,12 +1,13 @@
 """The chart as a release on `vipwire up`: install, upgrade, a refused upgrade, rollback, uninstall, by a real helm.
 
 `up` runs no Pods and has fixed roles: the server in front of it keeps DaemonSets, roles and ServiceAccounts, and
-passes on the rest.
+passes on the rest. `make release-test` names the packed chart of a release by VIPWIRE_TEST_CHART.
 """
 
 import asyncio
 import csv
 import json
+import os
 import platform
 import ssl
 import subprocess
@@ -141,7 +142,7 @@ async def helm(front: Front, folder: Path, *arguments: str, fails: bool = False)
 
 
 async def test_a_release_is_upgraded_rolled_back_and_removed(tmp_path: Path) -> None:
-    chart = str(CHART)
+    chart = os.environ.get("VIPWIRE_TEST_CHART", str(CHART))
     with up(tmp_path / "cluster"):
         front = Front(tmp_path / "cluster/admin.kubeconfig")
         async with front.listening():
