@@ -125,9 +125,9 @@ tree: wheel
 	@cd dist && sha256sum vipwire-*-linux-*.tar.gz install.sh >SHA256SUMS
 
 # What `make release` made: packages and tree on fresh systems (docs/install.md, "Tried"), then the images and the chart.
-# BEFORE=FOLDER upgrades from the release in this folder, and goes back to it.
+# BEFORE=FOLDER upgrades from the release in this folder, and goes back to it. UBUNTU_KEYS=FILE has the keys of Ubuntu's archive.
 release-test: .venv/ready-for-test
-	@$(SUDO) $(BIN)/python -m scripts.release_test $(if $(BEFORE),--before $(BEFORE))
+	@$(SUDO) $(BIN)/python -m scripts.release_test $(if $(BEFORE),--before $(BEFORE)) $(if $(UBUNTU_KEYS),--ubuntu-keys $(UBUNTU_KEYS))
 	@$(SUDO) $(BIN)/python -m scripts.images --images dist
 	@$(PYTEST:$(BIN)/%=env VIPWIRE_TEST_CHART=$$(echo dist/vipwire-*.tgz) $(BIN)/%) -q tests/project/test_deploy_helm_release.py
 

@@ -24,11 +24,11 @@ from scripts.environment import ROOT, wheel_options
 from scripts.interpreters import SUITES, own_architecture, run
 from scripts.machines import Ethernet, Host, Machine, until
 
+UBUNTU: Final = "noble"
 UBUNTU_KEYS: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 """Debian has no package of it."""
-UBUNTU: Final = ("noble", f"deb [signed-by={UBUNTU_KEYS}] http://archive.ubuntu.com/ubuntu noble main")
 _INCLUDED: Final = "systemd,systemd-sysv,dbus,iproute2,curl,ca-certificates,procps,nftables,haproxy"
-WAYS: Final = {"deb": (*SUITES,), "pip": ("bookworm",), "tree": (*SUITES, UBUNTU[0])}
+WAYS: Final = {"deb": (*SUITES,), "pip": ("bookworm",), "tree": (*SUITES, UBUNTU)}
 _CACHED: Final = "apt-get install --download-only --yes python3 libstdc++6 python3-venv"
 _FILES: Final = (
     "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/log "
@@ -250,12 +250,13 @@ def try_tree(system: System, *, before: bool) -> None:
     system.check_removed()
 
 
-def make_root(suite: str, to: Path) -> None:
+def make_root(suite: str, to: Path, keys: Path) -> None:
     """Make the root of a release, with what apt needs to install Python without a network."""
     options = ["--quiet", "--variant=minbase", f"--include={_INCLUDED}"]
     if suite in SUITES:
         options += ["--skip=cleanup/apt/cache,cleanup/apt/lists", f'--customize-hook=chroot "$1" {_CACHED}']
-    run("mmdebstrap", *options, suite, to, *([UBUNTU[1]] if suite == UBUNTU[0] else ()))
+    source = f"deb [signed-by={keys}] http://archive.ubuntu.com/ubuntu {UBUNTU} main"
+    run("mmdebstrap", *options, suite, to, *([source] if suite == UBUNTU else ()))
 
 
 def complete(root: Path, dist: Path, before: Path | None) -> None:
@@ -267,11 +268,7 @@ def complete(root: Path, dist: Path, before: Path | None) -> None:
     shutil.copy(ROOT / ".venv/bin/kubectl", root / "usr/bin/kubectl")
 
 
-def try_system(suite: str, way: str, roots: Path, dist: Path, before: Path | None) -> None:
-    root = roots / suite
-    if not root.exists():
-        say(f"making the root of {suite}")
-        make_root(suite, root)
+def try_system(suite: str, way: str, root: Path, dist: Path, before: Path | None) -> None:
     complete(root, dist, before)
     if way == "pip":
         pip = (sys.executable, "-m", "pip", "download", "--quiet", "--dest", root / "root/wheels")
@@ -308,13 +305,15 @@ def main() -> None:
     )
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
     parser.add_argument("--before", type=Path, help="a folder with the last release, to upgrade from and go back to")
-    parser.add_argument("--suite", action="append", choices=[*SUITES, UBUNTU[0]])
+    parser.add_argument("--suite", action="append", choices=[*SUITES, UBUNTU])
     parser.add_argument("--way", action="append", choices=[*WAYS])
     parser.add_argument("--roots", type=Path, help="a folder that keeps the roots for the next time")
+    parser.add_argument("--ubuntu-keys", type=Path, default=UBUNTU_KEYS, help="the keys of Ubuntu's archive")
     given = parser.parse_args()
-    if not given.suite and not UBUNTU_KEYS.exists():
-        say(f"Ubuntu is left out: {UBUNTU_KEYS} is missing")
-    suites, ways = given.suite or [*SUITES, *([UBUNTU[0]] if UBUNTU_KEYS.exists() else ())], given.way or [*WAYS]
+    if not given.suite and not given.ubuntu_keys.exists():
+        say(f"Ubuntu is left out: {given.ubuntu_keys} is missing")
+    suites = given.suite or [*SUITES, *([UBUNTU] if given.ubuntu_keys.exists() else ())]
+    ways = given.way or [*WAYS]
     trials = [(suite, way) for suite in suites for way in ways if suite in WAYS[way]]
     for pattern in {file_of(*trial) for trial in trials}:
         for folder in (given.dist, *([given.before] if given.before else ())):
@@ -322,7 +321,11 @@ def main() -> None:
                 raise SystemExit(f"{folder} has {len(found)} files {pattern}, and needs one: make release")
     with tempfile.TemporaryDirectory(prefix="vipwire-roots-") as name:
         for suite, way in trials:
-            try_system(suite, way, given.roots or Path(name), given.dist, given.before)
+            root = (given.roots or Path(name)) / suite
+            if not root.exists():
+                say(f"making the root of {suite}")
+                make_root(suite, root, given.ubuntu_keys)
+            try_system(suite, way, root, given.dist, given.before)
     say(f"as it should be: {', '.join(f'{way} on {suite}' for suite, way in trials)}")
 
 
