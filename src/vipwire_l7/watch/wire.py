@@ -14,72 +14,52 @@ Texts: TypeAlias = dict[str, str] | None
 
 
 class Meta(NameMeta, gc=False, rename="camel"):
-    """`metadata`."""
-
     creation_timestamp: str | None = None
     labels: Texts = None
     annotations: Texts = None
 
 
 class PortRef(Struct, gc=False):
-    """`service.port`."""
-
     name: str | None = None
     number: int | None = None
 
 
 class ServiceBackend(Struct, gc=False):
-    """`backend.service`."""
-
     name: str | None = None
     port: PortRef | None = None
 
 
 class LocalRef(Struct, gc=False):
-    """`backend.resource`."""
-
     kind: str | None = None
     name: str | None = None
 
 
 class Backend(Struct, gc=False):
-    """`backend`."""
-
     service: ServiceBackend | None = None
     resource: LocalRef | None = None
 
 
 class Path(Struct, gc=False, rename="camel"):
-    """One of `http.paths`."""
-
     path: str | None = None
     path_type: str | None = None
     backend: Backend | None = None
 
 
 class Http(Struct, gc=False):
-    """`rules[].http`."""
-
     paths: tuple[Path, ...] | None = None
 
 
 class Rule(Struct, gc=False):
-    """One of `spec.rules`."""
-
     host: str | None = None
     http: Http | None = None
 
 
 class IngressTls(Struct, gc=False, rename="camel"):
-    """One of `spec.tls`."""
-
     hosts: tuple[str, ...] | None = None
     secret_name: str | None = None
 
 
 class IngressSpec(Struct, gc=False, rename="camel"):
-    """An Ingress's `spec`."""
-
     ingress_class_name: str | None = None
     default_backend: Backend | None = None
     rules: tuple[Rule, ...] | None = None
@@ -87,15 +67,11 @@ class IngressSpec(Struct, gc=False, rename="camel"):
 
 
 class LoadBalancerIngress(Struct, gc=False):
-    """One of `status.loadBalancer.ingress`."""
-
     ip: str | None = None
     hostname: str | None = None
 
 
 class LoadBalancer(Struct, gc=False):
-    """`status.loadBalancer`."""
-
     ingress: tuple[LoadBalancerIngress, ...] | None = None
 
 
@@ -106,29 +82,21 @@ class IngressStatus(Struct, gc=False, rename="camel"):
 
 
 class Ingress(Struct, gc=False):
-    """networking.k8s.io/v1 Ingress."""
-
     metadata: Meta | None = None
     spec: IngressSpec | None = None
     status: IngressStatus | None = None
 
 
 class ClassSpec(Struct, gc=False):
-    """An IngressClass's `spec`."""
-
     controller: str | None = None
 
 
 class IngressClass(Struct, gc=False):
-    """networking.k8s.io/v1 IngressClass."""
-
     metadata: Meta | None = None
     spec: ClassSpec | None = None
 
 
 class ServicePort(Struct, gc=False, rename="camel"):
-    """One of a Service's `spec.ports`."""
-
     name: str | None = None
     port: int | None = None
     protocol: str | None = None
@@ -137,8 +105,6 @@ class ServicePort(Struct, gc=False, rename="camel"):
 
 
 class ServiceSpec(Struct, gc=False, rename="camel"):
-    """A Service's `spec`."""
-
     external_ips: tuple[str, ...] | None = field(default=None, name="externalIPs")
 
     type: str | None = None
@@ -150,22 +116,16 @@ class ServiceSpec(Struct, gc=False, rename="camel"):
 
 
 class WireService(Struct, gc=False):
-    """core/v1 Service."""
-
     metadata: Meta | None = None
     spec: ServiceSpec | None = None
     status: IngressStatus | None = None
 
 
 class TargetRef(Struct, gc=False):
-    """`endpoints[].targetRef`."""
-
     name: str | None = None
 
 
 class WireEndpoint(Struct, gc=False, rename="camel"):
-    """One of a slice's `endpoints`."""
-
     addresses: tuple[str, ...] | None = None
     conditions: Conditions | None = None
     target_ref: TargetRef | None = None
@@ -174,8 +134,6 @@ class WireEndpoint(Struct, gc=False, rename="camel"):
 
 
 class Slice(Struct, gc=False, rename="camel"):
-    """discovery.k8s.io/v1 EndpointSlice."""
-
     metadata: Meta | None = None
     address_type: str | None = None
     endpoints: tuple[WireEndpoint, ...] | None = None

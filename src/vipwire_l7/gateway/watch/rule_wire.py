@@ -24,24 +24,18 @@ class Header(Wire, frozen=True):
 
 
 class HeaderModifier(Wire, frozen=True):
-    """`requestHeaderModifier` and `responseHeaderModifier`."""
-
     set_: tuple[Header, ...] = field(default=(), name="set")
     add: tuple[Header, ...] = ()
     remove: tuple[str, ...] = ()
 
 
 class PathModifier(Wire, frozen=True):
-    """`path` of a redirect or a rewrite."""
-
     type: str
     replace_full_path: str | None = None
     replace_prefix_match: str | None = None
 
 
 class RequestRedirect(Wire, frozen=True):
-    """`requestRedirect`."""
-
     scheme: str | None = None
     hostname: str | None = None
     path: PathModifier | None = None
@@ -50,8 +44,6 @@ class RequestRedirect(Wire, frozen=True):
 
 
 class UrlRewrite(Wire, frozen=True):
-    """`urlRewrite`."""
-
     hostname: str | None = None
     path: PathModifier | None = None
 
@@ -64,16 +56,12 @@ class Fraction(Wire, frozen=True):
 
 
 class Mirror(Wire, frozen=True):
-    """`requestMirror`."""
-
     backend_ref: "BackendRef"
     percent: int | None = None
     fraction: Fraction | None = None
 
 
 class CorsFilter(Wire, frozen=True):
-    """`cors`."""
-
     allow_origins: tuple[str, ...] = ()
     allow_credentials: bool = False
     allow_methods: tuple[str, ...] = ()
@@ -83,28 +71,20 @@ class CorsFilter(Wire, frozen=True):
 
 
 class HttpAuth(Wire, frozen=True):
-    """`http` of `externalAuth`."""
-
     path: str = ""
     allowed_headers: tuple[str, ...] = ()
     allowed_response_headers: tuple[str, ...] = ()
 
 
 class GrpcAuth(Wire, frozen=True):
-    """`grpc` of `externalAuth`."""
-
     allowed_headers: tuple[str, ...] = ()
 
 
 class ForwardBody(Wire, frozen=True):
-    """`forwardBody`."""
-
     max_size: int = 0
 
 
 class ExternalAuthFilter(Wire, frozen=True):
-    """`externalAuth`."""
-
     backend_ref: "BackendRef"
     protocol: str = ""
     http: HttpAuth = HttpAuth()
@@ -113,8 +93,6 @@ class ExternalAuthFilter(Wire, frozen=True):
 
 
 class ReplyBody(Wire, frozen=True):
-    """`body` of `directResponse`."""
-
     string: str = ""
 
 
@@ -126,8 +104,6 @@ class DirectResponse(Wire, frozen=True):
 
 
 class Filter(Wire, frozen=True):
-    """One of the `filters` of a rule or a backend."""
-
     type: str
     request_header_modifier: HeaderModifier | None = None
     response_header_modifier: HeaderModifier | None = None
@@ -141,8 +117,6 @@ class Filter(Wire, frozen=True):
 
 
 class BackendRef(Wire, frozen=True):
-    """One of a rule's `backendRefs`."""
-
     name: str
     group: str = ""
     kind: str = "Service"
@@ -153,23 +127,17 @@ class BackendRef(Wire, frozen=True):
 
 
 class HttpPathMatch(Wire, frozen=True):
-    """`matches[].path`."""
-
     type: str = "PathPrefix"
     value: str = "/"
 
 
 class NamedMatch(Wire, frozen=True):
-    """One of `matches[].headers` or `matches[].queryParams`."""
-
     name: str
     value: str
     type: str = "Exact"
 
 
 class HttpMatch(Wire, frozen=True):
-    """One of an HTTPRoute's `matches`; all of it must hold."""
-
     path: HttpPathMatch = HttpPathMatch()
     headers: tuple[NamedMatch, ...] = ()
     query_params: tuple[NamedMatch, ...] = ()
@@ -177,16 +145,12 @@ class HttpMatch(Wire, frozen=True):
 
 
 class GrpcMethodMatch(Wire, frozen=True):
-    """`matches[].method` of a GRPCRoute."""
-
     type: str = "Exact"
     service: str | None = None
     method: str | None = None
 
 
 class GrpcMatch(Wire, frozen=True):
-    """One of a GRPCRoute's `matches`."""
-
     method: GrpcMethodMatch | None = None
     headers: tuple[NamedMatch, ...] = ()
 
@@ -199,22 +163,16 @@ class Timeouts(Wire, frozen=True):
 
 
 class Retry(Wire, frozen=True):
-    """`retry`."""
-
     codes: tuple[int, ...] = ()
     attempts: int | None = None
     backoff: str | None = None
 
 
 class CookieConfig(Wire, frozen=True):
-    """`cookieConfig`."""
-
     lifetime_type: str = "Session"
 
 
 class SessionPersistence(Wire, frozen=True):
-    """`sessionPersistence`."""
-
     session_name: str | None = None
     absolute_timeout: str | None = None
     idle_timeout: str | None = None
@@ -230,8 +188,6 @@ class RouteRule(Wire, frozen=True):
 
 
 class HttpRule(RouteRule, frozen=True):
-    """One of an HTTPRoute's `rules`."""
-
     matches: tuple[HttpMatch, ...] = (HttpMatch(),)
     filters: tuple[Filter, ...] = ()
     timeouts: Timeouts | None = None
@@ -240,8 +196,6 @@ class HttpRule(RouteRule, frozen=True):
 
 
 class GrpcRule(RouteRule, frozen=True):
-    """One of a GRPCRoute's `rules`."""
-
     matches: tuple[GrpcMatch, ...] = ()
     filters: tuple[Filter, ...] = ()
     session_persistence: SessionPersistence | None = None

@@ -18,16 +18,12 @@ POLICY_GROUP = "vipwire.io"
 
 
 class ObjectMeta(Meta, gc=False, rename="camel"):
-    """`metadata`."""
-
     creation_timestamp: str | None = None
     generation: int | None = None
     labels: dict[str, str] | None = None
 
 
 class ParentRef(Wire, frozen=True):
-    """One of a route's `parentRefs`."""
-
     name: str
     group: str = GROUP
     kind: str = "Gateway"
@@ -50,20 +46,14 @@ class NamedRouteSpec(RouteSpec, frozen=True):
 
 
 class HttpRouteSpec(NamedRouteSpec, frozen=True):
-    """The `spec` of an HTTPRoute."""
-
     rules: tuple[HttpRule, ...] = (HttpRule(),)
 
 
 class GrpcRouteSpec(NamedRouteSpec, frozen=True):
-    """The `spec` of a GRPCRoute."""
-
     rules: tuple[GrpcRule, ...] = ()
 
 
 class SelectorRequirement(Wire, frozen=True):
-    """One of `matchExpressions`."""
-
     key: str
     operator: str
     values: tuple[str, ...] = ()
@@ -77,36 +67,26 @@ class Selector(Wire, frozen=True):
 
 
 class FromNamespaces(Wire, frozen=True):
-    """`namespaces` of `allowedRoutes` and `allowedListeners`."""
-
     from_: str | None = field(default=None, name="from")
     selector: Selector | None = None
 
 
 class RouteKind(Wire, frozen=True):
-    """One of `allowedRoutes.kinds`."""
-
     kind: str
     group: str = GROUP
 
 
 class AllowedRoutes(Wire, frozen=True):
-    """`allowedRoutes`."""
-
     namespaces: FromNamespaces = FromNamespaces("Same")
     kinds: tuple[RouteKind, ...] = ()
 
 
 class ListenerTls(Wire, frozen=True):
-    """`tls` of a listener."""
-
     mode: str = "Terminate"
     certificate_refs: tuple[ObjectRef, ...] = ()
 
 
 class GatewayListener(Wire, frozen=True):
-    """One of `listeners`."""
-
     name: str
     protocol: str
     port: int | None = None
@@ -116,21 +96,15 @@ class GatewayListener(Wire, frozen=True):
 
 
 class GatewayAddress(Wire, frozen=True):
-    """One of `spec.addresses`."""
-
     type: str = "IPAddress"
     value: str | None = None
 
 
 class AllowedListeners(Wire, frozen=True):
-    """`allowedListeners`."""
-
     namespaces: FromNamespaces = FromNamespaces("None")
 
 
 class ClientValidation(Wire, frozen=True):
-    """`validation` of the certificates of clients."""
-
     ca_certificate_refs: tuple[ObjectRef, ...] = field(default=(), name="caCertificateRefs")
     cluster_trust_bundle_ref: ObjectRef | None = None
     mode: str = "AllowValidOnly"
@@ -143,28 +117,20 @@ class PortTls(Wire, frozen=True):
 
 
 class TlsOfPort(Wire, frozen=True):
-    """One of `perPort`."""
-
     port: int
     tls: PortTls = PortTls()
 
 
 class FrontendTls(Wire, frozen=True):
-    """`tls.frontend`."""
-
     default: PortTls = PortTls()
     per_port: tuple[TlsOfPort, ...] = ()
 
 
 class GatewayBackendTls(Wire, frozen=True):
-    """`tls.backend`."""
-
     client_certificate_ref: ObjectRef | None = None
 
 
 class GatewayTls(Wire, frozen=True):
-    """`tls` of a Gateway."""
-
     frontend: FrontendTls = FrontendTls()
     backend: GatewayBackendTls = GatewayBackendTls()
 
@@ -178,8 +144,6 @@ class Infrastructure(Wire, frozen=True):
 
 
 class GatewaySpec(Wire, frozen=True):
-    """The `spec` of a Gateway."""
-
     gateway_class_name: str = ""
     listeners: tuple[GatewayListener, ...] = ()
     addresses: tuple[GatewayAddress, ...] = ()
@@ -189,45 +153,33 @@ class GatewaySpec(Wire, frozen=True):
 
 
 class ListenerSetSpec(Wire, frozen=True):
-    """The `spec` of a ListenerSet."""
-
     parent_ref: ParentRef
     listeners: tuple[GatewayListener, ...] = ()
 
 
 class GatewayClassSpec(Wire, frozen=True):
-    """The `spec` of a GatewayClass."""
-
     controller_name: str = ""
     parameters_ref: ObjectRef | None = None
 
 
 class GrantFrom(Wire, frozen=True):
-    """One of `from` of a ReferenceGrant."""
-
     kind: str
     namespace: str
     group: str = ""
 
 
 class GrantTo(Wire, frozen=True):
-    """One of `to` of a ReferenceGrant."""
-
     kind: str
     group: str = ""
     name: str | None = None
 
 
 class GrantSpec(Wire, frozen=True):
-    """The `spec` of a ReferenceGrant."""
-
     from_: tuple[GrantFrom, ...] = field(default=(), name="from")
     to: tuple[GrantTo, ...] = ()
 
 
 class PolicyTargetRef(Wire, frozen=True):
-    """One of a policy's `targetRefs`."""
-
     name: str
     kind: str
     group: str = ""
@@ -235,16 +187,12 @@ class PolicyTargetRef(Wire, frozen=True):
 
 
 class AltName(Wire, frozen=True):
-    """One of `subjectAltNames`."""
-
     type: str
     hostname: str | None = None
     uri: str | None = None
 
 
 class TlsValidation(Wire, frozen=True):
-    """`validation`."""
-
     hostname: str = ""
     ca_certificate_refs: tuple[ObjectRef, ...] = field(default=(), name="caCertificateRefs")
     cluster_trust_bundle_ref: ObjectRef | None = None
@@ -253,8 +201,6 @@ class TlsValidation(Wire, frozen=True):
 
 
 class BackendTlsSpec(Wire, frozen=True):
-    """The `spec` of a BackendTLSPolicy."""
-
     target_refs: tuple[PolicyTargetRef, ...] = ()
     validation: TlsValidation = TlsValidation()
 
@@ -267,56 +213,38 @@ class Object(Wire, frozen=True):
 
 
 class GatewayClass(Object, frozen=True):
-    """GatewayClass."""
-
     spec: GatewayClassSpec = GatewayClassSpec()
 
 
 class Gateway(Object, frozen=True):
-    """Gateway."""
-
     spec: GatewaySpec = GatewaySpec()
 
 
 class ListenerSet(Object, frozen=True, kw_only=True):
-    """ListenerSet."""
-
     spec: ListenerSetSpec
 
 
 class HttpRoute(Object, frozen=True):
-    """HTTPRoute."""
-
     spec: HttpRouteSpec = HttpRouteSpec()
 
 
 class GrpcRoute(Object, frozen=True):
-    """GRPCRoute."""
-
     spec: GrpcRouteSpec = GrpcRouteSpec()
 
 
 class TlsRoute(Object, frozen=True):
-    """TLSRoute."""
-
     spec: NamedRouteSpec = NamedRouteSpec()
 
 
 class PlainRoute(Object, frozen=True):
-    """TCPRoute and UDPRoute."""
-
     spec: RouteSpec = RouteSpec()
 
 
 class ReferenceGrant(Object, frozen=True):
-    """ReferenceGrant."""
-
     spec: GrantSpec = GrantSpec()
 
 
 class BackendTlsPolicy(Object, frozen=True):
-    """BackendTLSPolicy."""
-
     spec: BackendTlsSpec = BackendTlsSpec()
 
 
@@ -337,12 +265,8 @@ class ConfigMap(Object, frozen=True):
 
 
 class TrustBundle(Wire, frozen=True):
-    """The `spec` of a ClusterTrustBundle."""
-
     trust_bundle: str = ""
 
 
 class ClusterTrustBundle(Object, frozen=True):
-    """ClusterTrustBundle."""
-
     spec: TrustBundle = TrustBundle()
