@@ -18,7 +18,8 @@ from vipwire.config.modes import ModeSettings, register_temporarily
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
-from vipwire.modes.spec import Difference, Driver, Inspection, Mode, ModeSpec, NatPriorities, Tool, clean_by
+from vipwire.modes.inspection import Inspection
+from vipwire.modes.spec import Difference, Driver, Mode, ModeSpec, NatPriorities, Tool, clean_by
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered

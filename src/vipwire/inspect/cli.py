@@ -50,7 +50,8 @@ from vipwire.inspect.status.tables import status_view
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family
 from vipwire.model.text import visible_document
-from vipwire.modes.registry import inspection_of, selected_mode
+from vipwire.modes.inspection import inspection_of
+from vipwire.modes.registry import selected_mode
 from vipwire.plan.resolve import Packet
 from vipwire.terminal.output import FAILED, complain, warn
 

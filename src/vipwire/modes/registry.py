@@ -5,7 +5,7 @@ from importlib import import_module
 
 from vipwire.config.configuration import Config
 from vipwire.config.modes import find_registered, mode_names
-from vipwire.modes.spec import Driver, Inspection, ModeSpec
+from vipwire.modes.spec import Driver, ModeSpec
 
 
 def spec_of(name: str) -> ModeSpec:
@@ -30,12 +30,4 @@ def driver_of(spec: ModeSpec) -> Driver:
     found = import_module(spec.driver).DRIVER
     if not isinstance(found, Driver):
         raise TypeError(f"DRIVER of {spec.driver} is not a Driver")
-    return found
-
-
-@cache
-def inspection_of(spec: ModeSpec) -> Inspection:
-    found = import_module(spec.inspection).INSPECTION
-    if not isinstance(found, Inspection):
-        raise TypeError(f"INSPECTION of {spec.inspection} is not an Inspection")
     return found

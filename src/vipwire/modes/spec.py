@@ -27,7 +27,6 @@ from vipwire.reconcile.counts import Counts
 if TYPE_CHECKING:
     from vipwire.modes.xtables.ownership import RuleOwner
     from vipwire.modes.xtables.save import ChainName
-    from vipwire.reconcile.explainer import Explainer
 
 
 class Supposed(Protocol):
@@ -89,15 +88,6 @@ class Tool(NamedTuple):
     name: str
     purpose: str
     needed: bool = False
-
-
-class Remark(NamedTuple):
-    """A mode's remark about this machine: the subject, and the remedy for a fault."""
-
-    what: str
-    said: str
-    remedy: str = ""
-    bad: bool = False
 
 
 class NatPriorities(NamedTuple):
@@ -230,17 +220,6 @@ class Driver(Value, frozen=True):
     """Reports whether an object of the mode beside iptables rules translates now. Raises OSError if unknown."""
     before_first_commit: "Callable[[Backend[Any, Any], Others], Backend[Any, Any]]"
     """Returns the backend for the first commit: the given one, or one that leaves no gap beside the others."""
-
-
-class Inspection(Value, frozen=True):
-    """The part of a mode for the commands that look; a running proxy does not load its module."""
-
-    explainer: "Callable[[Family, Any], Explainer[Any, Any, Any] | None]"
-    """Builds the explainer of a Mode's objects."""
-    remarks: Callable[[Config], Iterable[Remark]] = lambda _: ()
-    """Lists facts about this machine for an operator, beside whether the mode can be built."""
-    standing: Callable[[Config], Iterable[Remark]] = lambda _: ()
-    """Describes the mode's state beside rules for `vipwire status`; reads only."""
 
 
 def clean_by(build: ModeBuilder) -> Cleaners:

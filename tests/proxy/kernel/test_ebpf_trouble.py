@@ -31,9 +31,9 @@ from vipwire.modes.ebpf.kernel import LONGEST, EbpfBackend, ProgramSetup, Undone
 from vipwire.modes.ebpf.layout import FRONTENDS, Ours, Settings
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.remarks import remarks, standing
+from vipwire.modes.inspection import Remark
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.mode import MODE as NFTABLES
-from vipwire.modes.spec import Remark
 from vipwire.reconcile.delta import diff
 
 pytestmark = pytest.mark.kernel

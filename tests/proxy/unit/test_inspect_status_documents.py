@@ -21,7 +21,7 @@ from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.model.net import Address, Family
-from vipwire.modes.spec import Remark
+from vipwire.modes.inspection import Remark
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, inspection_of, selected_mode, spec_of
-from vipwire.modes.spec import Remark
+from vipwire.modes.inspection import Remark, inspection_of
+from vipwire.modes.registry import driver_of, every_spec, selected_mode, spec_of
 from vipwire.modes.xtables.save import read_tables
 from vipwire.modes.xtables.tool import with_tables
 from vipwire.modes.xtables.variant import Variant

@@ -19,11 +19,13 @@ from vipwire.linux.host.addresses import LocalAddress, global_addresses, read_ad
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.model.node import Drain, Node
+from vipwire.modes.inspection import inspection_of
+from vipwire.modes.registry import selected_mode
 from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
 from vipwire.proxy_daemon.drains import drains_path, in_force, read_orders, seconds_since_boot
-from vipwire.proxy_daemon.start.modes import build_explainer, build_modes, families, vip_devices
+from vipwire.proxy_daemon.start.modes import build_modes, families, vip_devices
 from vipwire.proxy_daemon.start.record import read_record, recorded_node
 from vipwire.proxy_daemon.sync.node_plan import Known, effective_node, planned_node
 from vipwire.reconcile.counts import AdoptsSettings
@@ -77,7 +79,8 @@ class Kernel:
             with suppress(VipwireError, OSError):  # `observe` reports a kernel that cannot be read
                 if isinstance(mode, AdoptsSettings):
                     mode.adopt_settings(config.explicit)
-        self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
+        explainer = inspection_of(selected_mode(config)).explainer
+        self.explainers.update((family, explainer(family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
         for mode in self.modes.values():

@@ -22,9 +22,10 @@ from vipwire.inspect.status.counts import observed_counts
 from vipwire.inspect.status.document import Document, service_document
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
-from vipwire.modes.registry import every_spec
+from vipwire.modes.inspection import inspection_of
+from vipwire.modes.registry import driver_of, every_spec, selected_mode
 from vipwire.plan.resolve import Packet, resolve
-from vipwire.proxy_daemon.start.modes import build_explainer, families, suppose_modes
+from vipwire.proxy_daemon.start.modes import families
 from vipwire.reconcile.delta import Delta
 
 MOST_LINES: Final = 2000
@@ -101,7 +102,7 @@ def _explain_in_mode(situation: Situation, packet: Packet, mode: str) -> Documen
     """Explain a packet in a mode that does not run here, from the objects which that mode would write."""
     config = replace(situation.config, mode=mode, explicit=situation.config.explicit | {"mode"})
     try:
-        built = suppose_modes(config, families())
+        built = driver_of(selected_mode(config)).supposed(config, families())
     except (VipwireError, OSError) as error:
         raise UnsupportedError(f"{mode} mode cannot run on this machine: {error}") from error
     try:
@@ -128,7 +129,7 @@ def _as_if(config: Config, side: FamilyView, built: Mapping[Any, Any], packet: P
     made = replace(
         side,
         mode=mode,
-        explainer=build_explainer(config, side.family, mode),
+        explainer=inspection_of(selected_mode(config)).explainer(side.family, mode),
         node_objects=node_objects,
         rendered=rendered,
         remains="",

@@ -23,7 +23,7 @@ from vipwire.model.net import Family, format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
 from vipwire.model.text import nearest
-from vipwire.modes.spec import Remark
+from vipwire.modes.inspection import Remark
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
 from vipwire.proxy_daemon.start.modes import families as families_here
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, read_record

@@ -30,8 +30,8 @@ from vipwire.modes.ebpf.layout import (
     version,
 )
 from vipwire.modes.ebpf.remarks import remarks, standing
+from vipwire.modes.inspection import Inspection
 from vipwire.modes.nftables.explain.explainer import INSPECTION as RULES
-from vipwire.modes.spec import Inspection
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Direct, Explainer, Walk

@@ -15,7 +15,7 @@ from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.modes.ebpf.pinned import NodePins, find_others
 from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.tables import Tables
-from vipwire.modes.spec import Remark
+from vipwire.modes.inspection import Remark
 
 _MESHES: Final = {
     "pilot-agent": "Istio",

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.modes.inspection import Inspection
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.choice import run_program
@@ -22,7 +23,6 @@ from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, decode, encode
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, ROOT, ROOTS, Key, Rules
 from vipwire.modes.iptables.rules.read import last_port
 from vipwire.modes.iptables.rules.skeleton import jump_keys
-from vipwire.modes.spec import Inspection
 from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN
 from vipwire.modes.xtables.traversal import Traversal

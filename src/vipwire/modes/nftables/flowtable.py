@@ -1,4 +1,4 @@
-"""Keeps one family's flowtable at every interface except loopback; describes it for operators.
+"""Keeps one family's flowtable at every interface except loopback.
 
 A flowtable handles packets that enter by its devices, which come and go with Pods. The kernel refuses a whole
 transaction that names a removed device, so vipwire adds devices in a separate transaction; until then packets pass
@@ -7,25 +7,21 @@ the rules. The kernel drops removed devices itself.
 
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from vipwire.config.configuration import Config
-from vipwire.errors import CommitError, UnsupportedError, VipwireError
-from vipwire.linux.conntrack.flows import FlowTable
+from vipwire.errors import CommitError
 from vipwire.linux.host.route_watch import LinkWatch
 from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.flowtables import Flowtable, add_devices, decode_flowtable
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
-from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
+from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.modes.nftables.table import names
 from vipwire.modes.nftables.table.fastpath import FASTPATH
 from vipwire.modes.nftables.table.names import TABLE
-from vipwire.modes.spec import Remark
 
 _LOOK: Final = 1.0
 """Seconds between two reads of the kernel's interface notifications, and before a retry."""
@@ -108,48 +104,3 @@ class FlowtableDevices:
             reason = errno.errorcode.get(refused[0].errno, str(refused[0].errno))
             raise CommitError(f"the flowtable {FASTPATH} does not take devices: {reason}", errno=refused[0].errno)
         return False
-
-
-_WHAT: Final = "offloading"
-
-
-def remarks(config: Config) -> Iterator[Remark]:
-    """Try a flowtable, if the configuration asks for one, and report the result."""
-    if not config.nftables.offload_packet_threshold:
-        return
-    try:
-        obstacle = obstacle_to_offloading(Family)
-    except OSError as error:
-        obstacle = f"it cannot be tried: {error}"
-    if obstacle:
-        said, _, remedy = obstacle.partition("; ")
-        yield Remark(_WHAT, said, remedy, bad=True)
-    else:
-        yield Remark(_WHAT, "this kernel can offload connections")
-        yield from standing(config)
-
-
-def standing(config: Config) -> Iterator[Remark]:
-    """Report for each family the number of offloading interfaces and offloaded connections. Tries nothing."""
-    wanted = bool(config.nftables.offload_packet_threshold)
-    for family in Family:
-        try:
-            with NetlinkSocket(NETLINK_NETFILTER) as sock:
-                found = find_flowtable(sock, family)
-        except (VipwireError, OSError) as error:
-            if wanted:
-                yield Remark(_WHAT, f"{family.value} cannot be read: {error}", bad=True)
-            continue
-        if found is not None:
-            places = f"{len(found.devices)} interface{'s' * (len(found.devices) != 1)}"
-            yield Remark(_WHAT, f"{family.value}: at {places}{_now(family)}")
-        elif wanted:
-            yield Remark(_WHAT, f"{family.value}: there is no flowtable, all packets meet the rules", bad=True)
-
-
-def _now(family: Family) -> str:
-    """Return the number of offloaded connections in words; "" if unknown."""
-    with suppress(UnsupportedError, DumpInterruptedError), FlowTable() as table:
-        count = table.offloaded(family)
-        return f", {count} connection{'s' * (count != 1)} now"
-    return ""

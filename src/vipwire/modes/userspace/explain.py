@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Final
 
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address, format_endpoint
-from vipwire.modes.spec import Inspection
+from vipwire.modes.inspection import Inspection
 from vipwire.modes.userspace.names import PORT, Front, Key, Rule, Value
 from vipwire.modes.userspace.script import script
 from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules, goes_here

@@ -8,18 +8,14 @@ vipwire finds out by trying.
 import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.linux.host.rights import require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, inspection_of, selected_mode
-from vipwire.modes.spec import Mode, Supposed
-
-if TYPE_CHECKING:
-    from vipwire.reconcile.explainer import Explainer
+from vipwire.modes.registry import driver_of, every_spec, selected_mode
+from vipwire.modes.spec import Mode
 
 
 def families() -> tuple[Family, ...]:
@@ -32,19 +28,9 @@ def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = F
     return dict(driver_of(selected_mode(config)).build(config, families, prepare=prepare))
 
 
-def suppose_modes(config: Config, families: Iterable[Family]) -> dict[Family, Supposed]:
-    """Build the renderer of the selected mode without committing. Raise UnsupportedError."""
-    return dict(driver_of(selected_mode(config)).supposed(config, families))
-
-
 def needs_net_admin(config: Config) -> bool:
     """Report whether the selected mode writes rules: some modes can be told to work without."""
     return not selected_mode(config).without_rules(config)
-
-
-def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any, Any] | None":
-    """Build the explainer of the selected mode's objects; None if the mode has none."""
-    return inspection_of(selected_mode(config)).explainer(family, mode)
 
 
 def vip_devices() -> frozenset[str]:

@@ -6,11 +6,11 @@ from typing import Final
 
 from vipwire.linux.netlink.ipvs import Forwarding, RealServer, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
+from vipwire.modes.inspection import Inspection
 from vipwire.modes.ipvs.explain.objects import IpvsNode, KernelObjects
 from vipwire.modes.ipvs.explain.walk import trace
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import DEVICE, Object, ObjectKey
-from vipwire.modes.spec import Inspection
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Explainer, Walk, merge

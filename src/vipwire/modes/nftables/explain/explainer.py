@@ -14,14 +14,14 @@ from vipwire.linux.netlink.nftables.elements import Element, decode_elements
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, Protocol
+from vipwire.modes.inspection import Inspection
+from vipwire.modes.nftables.explain.offloading import remarks, standing
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.explain.walk import run
-from vipwire.modes.nftables.flowtable import remarks, standing
 from vipwire.modes.nftables.table import text
 from vipwire.modes.nftables.table.fastpath import ENTRY, FASTPATH, KEY, packets_of
 from vipwire.modes.nftables.table.names import TABLE, Chain, Object, ObjectKey, handle_bytes
 from vipwire.modes.nftables.table.read import has_table
-from vipwire.modes.spec import Inspection
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Explainer, Walk, merge
