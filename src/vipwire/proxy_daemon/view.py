@@ -1,16 +1,11 @@
-"""The files in the state directory that vipwire writes for `vipwire view`.
-
-    changes-NETNS.jsonl     the last changes of Services that reached the kernel, with their durations
-    announced-NETNS.json    the LoadBalancer addresses that this machine announces
+"""Writes changes-NETNS.jsonl for `vipwire view`: the last changes of Services that reached the kernel.
 
 The proxy appends changes at most once a second, one JSON object a line. A sync of thousands of Services writes
-`MOST_OF_A_SYNC` lines and one for the rest. `vipwire up` rewrites the announced addresses when one begins or ends or
-turns out to be on another machine; they are valid only while the namespace's proxy runs.
+`MOST_OF_A_SYNC` lines and one for the rest.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -66,9 +61,6 @@ class _Seen(NamedTuple):
         what = "added" if self.change.old is None else "removed" if self.change.new is None else "changed"
         joined, left = len(new - old), len(old - new)
         return Change(when, family, what, str(self.name), 1, joined, left, waited, took)
-
-
-_CHANGE_READER: Final = msgspec.json.Decoder(Change)
 
 
 class History:
@@ -157,66 +149,3 @@ def _targets(plan: ServicePlan | None) -> set[Target]:
 
 def changes_file(state_dir: str) -> Path:
     return state_file(state_dir, "changes", "jsonl")
-
-
-def read_changes(path: Path) -> list[Change]:
-    """Read the last changes, oldest first; [] if unreadable. Skips truncated lines."""
-    try:
-        lines = path.read_bytes().splitlines()[-KEPT:]
-    except OSError:
-        return []
-    return [change for line in lines if (change := _parse_change(line)) is not None]
-
-
-def _parse_change(line: bytes) -> Change | None:
-    try:
-        return _CHANGE_READER.decode(line)
-    except msgspec.DecodeError:
-        return None
-
-
-def change_document(change: Change) -> Mapping[str, object]:
-    """Describe a change with the field names of documents."""
-    return {
-        "when": change.when,
-        "family": change.family,
-        "what": change.what,
-        "service": change.service or None,
-        "services": change.services,
-        "joined": change.joined,
-        "left": change.left,
-        "secondsToKernel": change.waited,
-        "syncSeconds": change.took,
-        "about": change.about,
-    }
-
-
-class AnnouncedAddress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An announced address: its interface, and the hardware address of another machine that has it."""
-
-    interface: str
-    here: bool = True
-    other: str = ""
-
-
-_ANNOUNCED_READER = msgspec.json.Decoder(dict[str, AnnouncedAddress])
-
-
-def announced_file(state_dir: str) -> Path:
-    return state_file(state_dir, "announced", "json")
-
-
-def write_announced(path: Path, addresses: Mapping[str, AnnouncedAddress]) -> None:
-    """Replace the file atomically. If it is not writable, only the page lacks the addresses."""
-    try:
-        replace_file(path, msgspec.json.encode(addresses))
-    except OSError as error:
-        log.detail(2, "announced addresses cannot be written", path=path, error=error)
-
-
-def read_announced(path: Path) -> dict[str, AnnouncedAddress]:
-    """Read the announced addresses; {} if unreadable."""
-    try:
-        return _ANNOUNCED_READER.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return {}

@@ -11,7 +11,7 @@ from vipwire.config.configuration import Config
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.proxy_daemon.view import AnnouncedAddress, announced_file, write_announced
+from vipwire.proxy_daemon.announced import AnnouncedAddress, announced_file, write_announced
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.nodes.objects import Objects

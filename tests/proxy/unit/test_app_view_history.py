@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from vipwire.config.flags import build_config, parse_flags
+from vipwire.inspect.page.changes import change_document, read_changes
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.plan.planner import PlanChange
 from vipwire.proxy_daemon import view as module
 from vipwire.proxy_daemon.servers import command_line
 from vipwire.proxy_daemon.sync.engine import Outcome
-from vipwire.proxy_daemon.view import Change, History, change_document, read_changes
+from vipwire.proxy_daemon.view import Change, History
 from vipwire.watched_objects.event import Deleted, Kind
 
 LINE = cast("Any", SimpleNamespace(family=Family.IPV4))

@@ -8,7 +8,7 @@ from tests.up.unit.controllers_here import items
 
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.model.names import ObjectName
-from vipwire.proxy_daemon.view import AnnouncedAddress, announced_file, read_announced
+from vipwire.proxy_daemon.announced import AnnouncedAddress, announced_file, read_announced
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.nodes.objects import LocalObjects
 

@@ -20,6 +20,7 @@ from vipwire.inspect.node.flows import FlowEvents, Frontends, list_tracked
 from vipwire.inspect.node.silence import OBJECTS, Silences
 from vipwire.inspect.node.situation import Kernel, Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source
+from vipwire.inspect.page.changes import change_document, read_changes
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import (
     Document,
@@ -30,9 +31,10 @@ from vipwire.inspect.status.document import (
 )
 from vipwire.inspect.top import Rates
 from vipwire.model.names import ObjectName
+from vipwire.proxy_daemon.announced import announced_file, read_announced
 from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.start.record import ProxyState
-from vipwire.proxy_daemon.view import announced_file, change_document, changes_file, read_announced, read_changes
+from vipwire.proxy_daemon.view import changes_file
 from vipwire.reconcile.counts import Counts
 from vipwire.watched_objects.store import Store
 
