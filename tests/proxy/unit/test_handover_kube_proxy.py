@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import ConfigError
-from vipwire.proxy_daemon.handover.kube_proxy import (
-    KubeProxy,
-    find_configuration,
-    find_kube_proxy,
-    from_config_map,
-    from_configz,
-    of_process,
-)
+from vipwire.proxy_daemon.handover.configured import find_configuration, from_config_map, from_configz, of_process
+from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy, find_kube_proxy
 
 
 def fake_proc(folder: Path, *flags: str, config: bytes | None = None) -> Path:

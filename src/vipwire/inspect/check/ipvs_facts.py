@@ -33,8 +33,8 @@ from vipwire.modes.ipvs.objects.names import (
 )
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.sets import Sets
-from vipwire.proxy_daemon.handover.configured import Configured
-from vipwire.proxy_daemon.handover.kube_proxy import find_configuration, find_kube_proxy, from_config_map
+from vipwire.proxy_daemon.handover.configured import Configured, find_configuration, from_config_map
+from vipwire.proxy_daemon.handover.kube_proxy import find_kube_proxy
 from vipwire.proxy_daemon.start.modes import families
 from vipwire.proxy_daemon.start.record import recorded_node
 from vipwire.proxy_daemon.sync.node_plan import Known, planned_node

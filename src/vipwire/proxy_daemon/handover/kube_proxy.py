@@ -1,8 +1,7 @@
-"""Finds a kube-proxy in this network namespace, its mode and its configuration.
+"""Finds a kube-proxy in this network namespace, and its mode.
 
 Looks for its process (a container may have its own pid namespace), then at the ports of its health check and metrics.
-A vipwire proxy answers on these ports too, so callers must first check for one. The configuration comes from the page
-/configz, otherwise from the command line and the file named there. An empty mode is kube-proxy's default, iptables.
+A vipwire proxy answers on these ports too, so callers must first check for one.
 """
 
 import contextlib
@@ -11,19 +10,16 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
-from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config
-from vipwire.config.file import read_config
-from vipwire.config.flags import build_config, parse_flags
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
 from vipwire.config.yaml_values import load_yaml
-from vipwire.errors import ConfigError
 from vipwire.model.value import Value
-from vipwire.proxy_daemon.handover.configured import DEFAULT_MODE, Configured
 
 _NAME: Final = "kube-proxy"
+DEFAULT_MODE: Final = "iptables"
+"""kube-proxy's mode if the configuration names none."""
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
 _PATIENCE: Final = 2.0
 _LONGEST: Final = 64 << 10
@@ -118,57 +114,3 @@ def _configured_mode(folder: Path) -> str:
         mode = flags.get("proxy-mode")
     mode = str(mode or DEFAULT_MODE)
     return mode if mode in _MODES else ""
-
-
-_CONFIGZ: Final = "kubeproxy.config.k8s.io"
-_FILES: Final = ("config", "kubeconfig")
-
-
-def find_configuration(running: KubeProxy | None, proc: Path = Path("/proc")) -> Configured | None:
-    """Find the configuration of the kube-proxy that runs here; None if no source has one."""
-    if running is None:
-        return None
-    return next(_find_configurations(running, proc), None)
-
-
-def _find_configurations(running: KubeProxy, proc: Path) -> Iterator[Configured]:
-    if said := page(METRICS_PORT, "/configz"):
-        where = f"http://127.0.0.1:{METRICS_PORT}/configz"
-        with contextlib.suppress(ConfigError):
-            yield Configured(where, from_configz(said, where))
-    if running.pid:
-        with contextlib.suppress(ConfigError, OSError):
-            yield of_process(proc / str(running.pid))
-
-
-def from_configz(text: str, where: str) -> Config:
-    """Parse the page /configz. Raise ConfigError for any other content or an unknown version."""
-    try:
-        inner = json.loads(text)[_CONFIGZ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{where}: not a configuration of kube-proxy") from error
-    return read_config(json.dumps(inner), where).config
-
-
-def of_process(folder: Path) -> Configured:
-    """Read a process's command line and its configuration file, below the process's root.
-
-    Raise ConfigError or OSError.
-    """
-    words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-    given = parse_flags([*dropwhile(lambda word: not word.startswith("-"), filter(None, words))])
-    named = given.get("config", "")
-    if named:
-        text = (folder / "root" / str(named).lstrip("/")).read_text(encoding="utf-8", errors="replace")
-        return Configured(f"{named} of process {folder.name}", read_config(text, str(named)).config)
-    config = build_config({name: value for name, value in given.items() if name not in _FILES}).config
-    return Configured(f"the command line of process {folder.name}", config)
-
-
-def from_config_map(document: object, where: str) -> Config:
-    """Parse the ConfigMap that kubeadm writes. Raise ConfigError if it holds no configuration."""
-    data = document.get("data") if isinstance(document, dict) else None
-    for text in (data or {}).values() if isinstance(data, dict) else ():
-        if "KubeProxyConfiguration" in str(text):
-            return read_config(str(text), where).config
-    raise ConfigError(f"{where}: contains no KubeProxyConfiguration")
