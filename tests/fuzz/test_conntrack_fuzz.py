@@ -8,8 +8,9 @@ from tests.fakes.conntrack import encode_flow
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.conntrack import CT_DELETE, CT_NEW, Flow, FlowDecoder, decode, decode_event
+from vipwire.linux.netlink.links import decode_address, decode_link
 from vipwire.linux.netlink.message import Message
-from vipwire.linux.netlink.route import decode_address, decode_link, decode_route, decode_rule
+from vipwire.linux.netlink.route import decode_route, decode_rule
 from vipwire.model.net import parse_address
 
 A4, A6 = parse_address("10.0.0.1"), parse_address("fd00::1")

@@ -27,7 +27,8 @@ import msgspec
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import REQUEST_ERRORS, ApiError
 from vipwire.kube.objects import ObjectClient
-from vipwire.linux.host.addresses import AddressWatch, read_local_networks
+from vipwire.linux.host.addresses import AddressWatch
+from vipwire.linux.host.local_networks import read_local_networks
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address

@@ -20,7 +20,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
-from vipwire.linux.netlink.route import LOOPBACK
+from vipwire.linux.netlink.links import LOOPBACK
 from vipwire.model.net import Family
 from vipwire_lab.namespaces import netns, rtnetlink
 from vipwire_lab.namespaces.errors import LabError

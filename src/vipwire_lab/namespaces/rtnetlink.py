@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
+from vipwire.linux.netlink import links
 from vipwire.linux.netlink import route as codec
 from vipwire.linux.netlink.message import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
@@ -32,25 +33,25 @@ class Request:
 
 def veth(index: int, name: str, mac: bytes, peer: Request, namespace: int) -> Request:
     """Build a veth pair: one end here, already up, its `peer` in the namespace of the descriptor."""
-    data = codec.encode_veth_peer(peer.payload, namespace)
-    payload = codec.encode_link(index, name=name, mac=mac, up=True, kind="veth", data=data)
-    return Request(codec.NEW_LINK, payload, f"ip link add {name} type veth peer {peer.text}")
+    data = links.encode_veth_peer(peer.payload, namespace)
+    payload = links.encode_link(index, name=name, mac=mac, up=True, kind="veth", data=data)
+    return Request(links.NEW_LINK, payload, f"ip link add {name} type veth peer {peer.text}")
 
 
 def far_end(index: int, name: str, mac: bytes) -> Request:
     """Describe the far end of a pair. It starts down: veth opens no end without a peer."""
-    return Request(codec.NEW_LINK, codec.encode_link(index, name=name, mac=mac), name)
+    return Request(links.NEW_LINK, links.encode_link(index, name=name, mac=mac), name)
 
 
 def up(index: int, *, up: bool = True) -> Request:
     word = "up" if up else "down"
-    return Request(codec.NEW_LINK, codec.encode_link(index, up=up), f"ip link set {index} {word}", creates=False)
+    return Request(links.NEW_LINK, links.encode_link(index, up=up), f"ip link set {index} {word}", creates=False)
 
 
 def address(index: int, value: IPAddress) -> Request:
     """Add an address to an interface, without a subnet or duplicate address detection (nodad)."""
-    payload = codec.encode_address(index, Address(value.packed), flags=codec.NO_DETECTION)
-    return Request(codec.NEW_ADDRESS, payload, f"ip address add {value} dev {index}")
+    payload = links.encode_address(index, Address(value.packed), flags=links.NO_DETECTION)
+    return Request(links.NEW_ADDRESS, payload, f"ip address add {value} dev {index}")
 
 
 def route(
@@ -69,7 +70,7 @@ def route(
         gateway=Address(via.packed) if via else None,
         source=Address(source.packed) if source else None,
         table=table,
-        scope=codec.SCOPE_GLOBAL if via or to.version == 6 else codec.SCOPE_LINK,
+        scope=links.SCOPE_GLOBAL if via or to.version == 6 else links.SCOPE_LINK,
         flags=codec.ON_LINK if via and onlink else 0,
     )
     hop, preferred = f" via {via}" if via else "", f" src {source}" if source else ""

@@ -3,7 +3,7 @@
 import pytest
 
 from vipwire.inspect.explain.routes import masquerade_source
-from vipwire.linux.netlink.route import SCOPE_GLOBAL, SCOPE_HOST, SCOPE_LINK, InterfaceAddress
+from vipwire.linux.netlink.links import SCOPE_GLOBAL, SCOPE_HOST, SCOPE_LINK, InterfaceAddress
 from vipwire.model.net import format_address, parse_address
 
 SECONDARY, DEPRECATED = 0x01, 0x20

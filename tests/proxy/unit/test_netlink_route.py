@@ -5,18 +5,20 @@ import pytest
 from vipwire.errors import DecodeError
 from vipwire.linux.host.addresses import LocalAddress, reachable_addresses
 from vipwire.linux.netlink.attributes import attribute, string
-from vipwire.linux.netlink.route import (
-    LOCAL,
+from vipwire.linux.netlink.links import (
     Interface,
     InterfaceAddress,
-    Route,
-    RoutingRule,
     decode_address,
     decode_link,
-    decode_route,
-    decode_rule,
     encode_list_addresses,
     encode_list_links,
+)
+from vipwire.linux.netlink.route import (
+    LOCAL,
+    Route,
+    RoutingRule,
+    decode_route,
+    decode_rule,
     encode_route,
     encode_rule,
 )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire.linux.bpf.programs import at_interface
-from vipwire.linux.netlink.route import GET_LINK, Link, decode_whole_link, encode_list_links
+from vipwire.linux.netlink.links import GET_LINK, Link, decode_whole_link, encode_list_links
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.linux.netlink.traffic_control import (
     GET_FILTER,

@@ -5,19 +5,16 @@ import errno
 import socket
 from collections.abc import Iterable, Sequence
 
-from vipwire.linux.netlink.route import (
+from vipwire.linux.netlink.links import (
     FLAG_DUPLICATE,
     GET_ADDRESS,
-    GET_ROUTE,
     SCOPE_GLOBAL,
     SCOPE_LINK,
     InterfaceAddress,
-    Route,
     decode_address,
-    decode_route,
-    encode_get_route,
     encode_list_addresses,
 )
+from vipwire.linux.netlink.route import GET_ROUTE, Route, decode_route, encode_get_route
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Prefix
 

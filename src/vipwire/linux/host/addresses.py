@@ -4,30 +4,23 @@ vipwire serves node ports at them, and recognises conntrack entries of node port
 no address (router advertisements extend IPv6 lifetimes) are not reported.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from vipwire.linux.host.route_watch import RouteWatch, repeat_dump
-from vipwire.linux.netlink.route import (
-    ANYCAST,
-    BROADCAST,
+from vipwire.linux.netlink.links import (
     FLAG_DUPLICATE,
     GET_ADDRESS,
     GET_LINK,
-    GET_ROUTE,
     GROUP_IPV4_ADDRESS,
     GROUP_IPV6_ADDRESS,
-    LOCAL,
-    TABLE_LOCAL,
     decode_address,
     decode_link,
-    decode_route,
     encode_list_addresses,
     encode_list_links,
-    encode_list_routes,
 )
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
-from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback
+from vipwire.model.net import Address, Family, family_of, is_loopback
 
 
 class LocalAddress(NamedTuple):
@@ -81,24 +74,6 @@ def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
             if item is not None and not item.flags & FLAG_DUPLICATE
         )
     )
-
-
-def read_local_networks() -> frozenset[Prefix]:
-    """Read the local destinations of this network namespace: addresses of interfaces, and ranges of local routes.
-
-    `ip route add local RANGE dev lo` adds a range, as for Gateways' addresses. Includes broadcast addresses.
-    """
-    with NetlinkSocket(NETLINK_ROUTE) as rtnetlink:
-        rtnetlink.filter_dumps()
-        return frozenset(repeat_dump(lambda: tuple(_dump_local(rtnetlink))))
-
-
-def _dump_local(rtnetlink: NetlinkSocket) -> Iterator[Prefix]:
-    for family in Family:
-        for payload in rtnetlink.dump(GET_ROUTE, encode_list_routes(family, TABLE_LOCAL)):
-            found = decode_route(payload)
-            if found is not None and found.type in (LOCAL, BROADCAST, ANYCAST):
-                yield found.destination
 
 
 class AddressWatch(RouteWatch):

@@ -8,8 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
-from vipwire.linux.netlink.message import Message
-from vipwire.linux.netlink.route import (
+from vipwire.linux.netlink.links import (
     GET_LINK,
     GROUP_LINK,
     NEW_LINK,
@@ -18,6 +17,7 @@ from vipwire.linux.netlink.route import (
     encode_list_links,
     is_running,
 )
+from vipwire.linux.netlink.message import Message
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 _ATTEMPTS: Final = 5

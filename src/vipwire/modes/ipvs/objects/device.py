@@ -14,14 +14,11 @@ from typing import Final
 
 from vipwire.errors import CommitError
 from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
-from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
-from vipwire.linux.netlink.route import (
+from vipwire.linux.netlink.links import (
     DELETE_ADDRESS,
     DELETE_LINK,
     GET_ADDRESS,
     GET_LINK,
-    GET_ROUTE,
-    LOCAL,
     NEW_ADDRESS,
     NEW_LINK,
     NO_DETECTION,
@@ -29,12 +26,12 @@ from vipwire.linux.netlink.route import (
     InterfaceAddress,
     decode_address,
     decode_link,
-    decode_route,
     encode_address,
-    encode_get_route,
     encode_link,
     encode_list_addresses,
 )
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
+from vipwire.linux.netlink.route import GET_ROUTE, LOCAL, decode_route, encode_get_route
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of, format_address
 from vipwire.modes.ipvs.objects.names import DEVICE

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from vipwire.errors import CommitError
 from vipwire.linux.netlink import route as rtnetlink
 from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
+from vipwire.linux.netlink.links import LOOPBACK, SCOPE_ANY, SCOPE_HOST
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Family, Prefix, format_address
@@ -54,12 +55,12 @@ class PolicyRouting:
 
     def add_routes(self, addresses: Sequence[Address]) -> int:
         """Add local routes; return the bytes sent."""
-        payloads = [_local_route(each, rtnetlink.STATIC, rtnetlink.SCOPE_HOST) for each in addresses]
+        payloads = [_local_route(each, rtnetlink.STATIC, SCOPE_HOST) for each in addresses]
         return self._change_routes(rtnetlink.NEW_ROUTE, addresses, payloads, errno.EEXIST)
 
     def remove_routes(self, addresses: Sequence[Address]) -> int:
         """Remove local routes of any protocol (0) and scope, also those of other tools; return the bytes sent."""
-        payloads = [_local_route(each, 0, rtnetlink.SCOPE_ANY) for each in addresses]
+        payloads = [_local_route(each, 0, SCOPE_ANY) for each in addresses]
         return self._change_routes(rtnetlink.DELETE_ROUTE, addresses, payloads, errno.ESRCH)
 
     def _change_rules(self, kind: int, marks: Sequence[int], harmless: int) -> int:
@@ -87,5 +88,5 @@ class PolicyRouting:
 def _local_route(address: Address, protocol: int, scope: int) -> bytes:
     """Encode a route of the table; 0.0.0.0 and :: are the default route."""
     to = Prefix(address, len(address) * 8 if any(address) else 0)
-    route = rtnetlink.Route(to, rtnetlink.LOOPBACK, None, None, TABLE, protocol, scope, rtnetlink.LOCAL)
+    route = rtnetlink.Route(to, LOOPBACK, None, None, TABLE, protocol, scope, rtnetlink.LOCAL)
     return rtnetlink.encode_route(route)
