@@ -1,44 +1,54 @@
-"""What the rendered table does to a packet is what the plan says, for any plan and any packet."""
+"""What the rendered table does to a packet is what the plan says, for any plan and any packet.
+
+`explain` evaluates the rules, so this is its law, too.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 
 import pytest
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 from tests.fakes.values import HERE, endpoint, ip, ips, node_plan, service, slice_of
-from tests.proxy.laws.agreement import contended, planned, taken
-from tests.proxy.laws.nftables_interpreter import Arrival, Objects, Result, Table, UnknownRuleError
-from tests.proxy.laws.worlds import FOUR, World, packets_for, worlds
+from tests.proxy.laws.agreement import Pair, contended, expected, planned, taken
+from tests.proxy.laws.worlds import FEW, FOUR, World, packets_for, worlds
 
+from vipwire.linux.netlink.nftables.elements import Element
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.nftables.table.names import CHAIN, Chain, Hook
+from vipwire.model.spread import Algorithm
+from vipwire.modes.nftables.explain.explainer import walk
+from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.affinity import memory_of
-from vipwire.plan.plan import Forward, FrontendKind
-from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, resolve
+from vipwire.plan.affinity import Memory, memory_of, sticky_actions
+from vipwire.plan.plan import Forward, FrontendKind, Target
+from vipwire.plan.resolve import Answered, Packet, resolve
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End, ObjectState, Verdict
 
-Memory: TypeAlias = dict[bytes, bytes]
-REFUSALS = {Result("dropped"), Result("rejected")}
+REFUSALS = {End.DROPPED, End.REJECTED}
 
 
-class Both(NamedTuple):
+class Both(Pair):
     """A plan, and the table that is rendered from it."""
 
-    world: World
-    plan: Plan
-    table: Table
+    def walk(self, packet: Packet, memory: Mapping[tuple[str, bytes], Element] | None = None) -> Walk:
+        return walk(Table(self.world.space.family, self.objects, self.objects, self.own), packet, memory or {})
 
-    def packets(self) -> st.SearchStrategy[Packet]:
-        return packets_for(self.world, self.plan.frontends)
-
-    def outcomes(self, packet: Packet, memory: Memory | None = None) -> dict[Result, Memory]:
-        arrival = Arrival(packet.source, packet.destination, packet.protocol, packet.port, packet.interface)
-        return self.table.outcomes(arrival, self.world.space.local, memory)
+    def identity(self, outcome: Answered, target: Target) -> bytes:
+        """Return what the table remembers of a client of this endpoint."""
+        key = outcome.frontend.key
+        place = (key.address or b"") + bytes((key.protocol, 0, 0, 0)) + key.port.to_bytes(2) + bytes(2)
+        end = target.address + target.port.to_bytes(2) + bytes(2)
+        found: set[bytes] = {
+            each[-4:]
+            for (name, each), value in self.objects.items()
+            if name.endswith("affinity-endpoints") and each[:-4] == place and getattr(value, "data", value) == end
+        }
+        return found.pop()
 
 
 def both(world: World) -> Both:
@@ -47,47 +57,65 @@ def both(world: World) -> Both:
     for each in services:
         rendered = render(world.space.family, each)
         objects |= {**rendered.own, **rendered.shared}
-    return Both(world, plan, Table(objects, world.space.family.bits // 8))
+    return Both(world, plan, objects)
 
 
 pairs = worlds(ranges=True).map(both)
 
 
-def expected(plan: Plan, packet: Packet) -> set[Result]:
-    match resolve(plan, packet):
-        case Answered(_, pool, masqueraded):
-            return {Result("answered", (t.address, t.port), t.address in masqueraded) for t in pool}
-        case Dropped():
-            return {Result("dropped")}
-        case Rejected():
-            return {Result("rejected")}
-    return {Result("untouched")}
+def check(pair: Both, packet: Packet) -> None:
+    """Compare the end, the share of each endpoint, and who sees this node."""
+    found, wanted = pair.walk(packet), expected(pair.plan, packet)
+    rival = contended(pair.plan, packet)
+    if rival is not None and (wanted in REFUSALS or rival.allowed_sources is not None) and found.end in REFUSALS:
+        return
+    assert found.end is wanted, (packet, found)
+    outcome = resolve(pair.plan, packet)
+    if isinstance(outcome, Answered):
+        action, shares = taken(outcome, packet, pair.plan), found.shares or {}
+        assert isinstance(action, Forward)
+        total = sum(action.weights)
+        weights = {(t.address, t.port): weight for t, weight in zip(outcome.pool, action.weights, strict=True)}
+        if action.spread.algorithm is Algorithm.SOURCE_HASH:
+            assert shares.keys() <= weights.keys()
+            assert len(shares) == 1
+        else:
+            assert shares == {target: Fraction(weight, total) for target, weight in weights.items()}
+        assert found.masqueraded == outcome.masqueraded & {target[0] for target in shares if target}
 
 
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_the_table_does_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
-        found, wanted = set(pair.outcomes(packet)), expected(pair.plan, packet)
-        rival = contended(pair.plan, packet)
-        if rival is not None and (wanted <= REFUSALS or rival.allowed_sources is not None):
-            assert found == wanted or found <= REFUSALS
-        else:
-            assert found == wanted
+        check(pair, packet)
 
 
+@FEW
 @given(data=st.data(), pair=pairs)
-def test_a_client_is_remembered_where_the_plan_has_affinity_and_then_goes_where_it_went(
-    data: st.DataObject, pair: Both
-) -> None:
+def test_every_step_is_as_planned_and_every_rule_is_understood(data: st.DataObject, pair: Both) -> None:
+    found = pair.walk(data.draw(pair.packets()))
+    assert {step.state for step in found.steps} <= {ObjectState.PLANNED}
+    assert found.end is not End.UNKNOWN
+
+
+def memory_map(found: Walk) -> str | None:
+    """Return the map in which the rules remember the client; None if they do not."""
+    texts = {step.text for step in found.steps if Verdict.REMEMBER in step.verdicts}
+    names = {word[1:] for text in texts for word in text.split() if word.startswith("@")}
+    assert len(names) <= 1
+    return names.pop() if names else None
+
+
+@FEW
+@given(data=st.data(), pair=pairs)
+def test_a_client_is_remembered_where_the_plan_has_affinity(data: st.DataObject, pair: Both) -> None:
     packet = data.draw(pair.packets())
     outcome = resolve(pair.plan, packet)
-    action = taken(outcome, packet, pair.plan) if isinstance(outcome, Answered) else None
     assume(contended(pair.plan, packet) is None)
+    action = taken(outcome, packet, pair.plan) if isinstance(outcome, Answered) else None
     sticks = isinstance(action, Forward) and action.affinity_seconds is not None
-    first = pair.outcomes(packet)
-    for result, memory in first.items():
-        assert bool(memory) is sticks
-        assert set(pair.outcomes(packet, memory)) == ({result} if sticks else set(first))
+    assert (memory_map(pair.walk(packet)) is not None) is sticks
 
 
 @given(data=st.data(), pair=pairs)
@@ -95,43 +123,34 @@ def test_what_is_remembered_counts_at_the_frontends_that_share_it_and_at_no_othe
     data: st.DataObject, pair: Both
 ) -> None:
     """What one packet leaves in the memory decides the way of another of the same client, as the plan says."""
-    packet = data.draw(pair.packets())
-    other = data.draw(pair.packets())._replace(source=packet.source, interface=packet.interface)
-    other = other._replace(from_node=packet.from_node)
+    sticky = [key for key, frontend in pair.plan.frontends.items() if any(sticky_actions(frontend))]
+    packet = data.draw(packets_for(pair.world, sticky))
+    other = data.draw(st.one_of(packets_for(pair.world, sticky), pair.packets()))
+    other = other._replace(source=packet.source, interface=packet.interface, from_node=packet.from_node)
     seen, here = (resolve(pair.plan, each) for each in (packet, other))
-    assume(contended(pair.plan, packet) is None and contended(pair.plan, other) is None)
-    assume(isinstance(here, Answered))
-    before, action = taken_of(pair, seen, packet), taken_of(pair, here, other)
-    assume(not any(each is not None and each.shared_affinity and _twins(each) for each in (before, action)))
-    for result, memory in pair.outcomes(packet).items():
-        found = {each.target for each in pair.outcomes(other, memory)}
-        known = {}
-        if before is not None and before.affinity_seconds is not None and isinstance(seen, Answered):
-            target = next(each for each in before.pool if (each.address, each.port) == result.target)
-            known = {memory_of(seen.frontend, before): target}
-        bound = resolve(pair.plan, other, known)
-        assert isinstance(bound, Answered)
-        assert found == {(each.address, each.port) for each in bound.pool}
+    if contended(pair.plan, packet) or contended(pair.plan, other):
+        return
+    if isinstance(seen, Answered) and isinstance(here, Answered):
+        action = taken(seen, packet, pair.plan)
+        assert isinstance(action, Forward)
+        name, addresses = memory_map(pair.walk(packet)), {each.address for each in action.pool}
+        # Which of two endpoints at one address is meant at another port is open.
+        if name is not None and not (action.shared_affinity and len(addresses) < len(action.pool)):
+            target = data.draw(st.sampled_from(action.pool))
+            check_bound(pair, other, name, pair.identity(seen, target), memory_of(seen.frontend, action), target)
 
 
-def _twins(action: Forward) -> bool:
-    """Tell whether two endpoints of a pool have one address: which of them is meant at another port is open."""
-    return len({each.address for each in action.pool}) < len(action.pool)
-
-
-def taken_of(pair: Both, outcome: object, packet: Packet) -> Forward | None:
-    """Tell what was done for a packet that was answered."""
-    action = taken(outcome, packet, pair.plan) if isinstance(outcome, Answered) else None
-    return action if isinstance(action, Forward) else None
-
-
-@given(data=st.data(), pair=pairs)
-def test_a_client_remembered_for_an_endpoint_that_is_gone_goes_to_any(data: st.DataObject, pair: Both) -> None:
-    packet = data.draw(pair.packets())
-    first = pair.outcomes(packet)
-    for memory in first.values():
-        stale = dict.fromkeys(memory, b"\xff\xff\xff\xfe")
-        assert set(pair.outcomes(packet, stale)) == set(first)
+def check_bound(pair: Both, packet: Packet, name: str, identity: bytes, memory: Memory, target: Target) -> None:
+    """Compare where a client goes whose memory holds an endpoint."""
+    found = pair.walk(packet, {(name, packet.source): Element(packet.source, identity, expiration=1000)}).remembered
+    free, bound = (resolve(pair.plan, packet, known) for known in ({}, {memory: target}))
+    assert isinstance(bound, Answered)
+    (only, *others) = bound.pool
+    if bound != free:
+        assert found == (only.address, only.port, 1.0)
+        assert not others
+    elif others:
+        assert found is None
 
 
 def features(outcome: Answered, action: Forward) -> Iterator[str]:
@@ -183,8 +202,8 @@ def small(*services: Service, slices: Sequence[EndpointSlice]) -> Both:
     return both(World(FOUR, node_plan(), by_name, {piece.name: piece for piece in slices}))
 
 
-def to(address: str, *, interface: str = "eth0") -> Packet:
-    return Packet(ip("203.0.113.2"), ip(address), Protocol.TCP, 80, interface)
+def to(address: str) -> Packet:
+    return Packet(ip("203.0.113.2"), ip(address), Protocol.TCP, 80, "eth0")
 
 
 def test_a_service_that_takes_turns_reaches_the_pools_of_both_its_policies() -> None:
@@ -195,71 +214,38 @@ def test_a_service_that_takes_turns_reaches_the_pools_of_both_its_policies() -> 
     )
     pair = small(subject, slices=[slice_of("web", endpoint("10.1.0.1", HERE), endpoint("10.2.0.1"))])
     for packet in (to("10.96.0.1"), to("1.1.1.1")):
-        assert set(pair.outcomes(packet)) == expected(pair.plan, packet)
+        check(pair, packet)
 
 
 def test_a_service_that_nobody_serves_is_not_in_the_way_of_a_process_on_the_same_address() -> None:
     empty = service("empty", "10.96.0.2", external_ips=ips("192.168.0.2"))
     process = slice_of("web", endpoint("192.168.0.2", HERE), ports=[EndpointPort("", Protocol.TCP, 80)])
-    pair = small(service("web"), empty, slices=[process])
-    assert set(pair.outcomes(to("10.96.0.1"))) == expected(pair.plan, to("10.96.0.1"))
-
-
-def table_of(*rules: str) -> Table:
-    objects: Objects = {(CHAIN, b"x"): Chain(rules, Hook("filter", "prerouting", 0))}
-    return Table(objects, 4)
+    check(small(service("web"), empty, slices=[process]), to("10.96.0.1"))
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("asked", "known", "expected"),
     [
-        "accept",
-        "log drop",
-        "drop; drop",
-        "tcp dport 80 drop",
-        "ip daddr @missing drop",
-        "ip6 daddr ::1 drop",
-        "jump missing",
-        "meta mark set 0x1",
-        "meta priority set 1:1",
-        "dnat ip to 10.0.0.1:80",
-        "masquerade",
-        "dropped",
+        ("10.96.0.1", {"affinity-local": "10.1.0.1"}, "10.1.0.1"),
+        ("1.1.1.1", {"affinity": "10.2.0.1"}, None),
+        ("10.96.0.1", {"affinity": "10.2.0.1", "affinity-local": "10.1.0.1"}, "10.2.0.1"),
     ],
+    ids=["the ClusterIP goes where the other has led", "a Local policy may not", "each has its own first"],
 )
-def test_the_interpreter_refuses_what_it_does_not_know(rule: str) -> None:
-    packet = Arrival(b"\1\1\1\1", b"\2\2\2\2", 6, 80, "eth0")
-    with pytest.raises(UnknownRuleError):
-        table_of(rule).outcomes(packet, frozenset())
-
-
-def test_the_interpreter_stops_at_the_first_match_only() -> None:
-    packet = Arrival(bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), 6, 80, "eth0")
-
-    def fate(*rules: str) -> set[str]:
-        return {result.fate for result in table_of(*rules).outcomes(packet, frozenset())}
-
-    assert fate("ip saddr 10.0.0.0/8 drop", "reject") == {"dropped"}
-    assert fate("ip saddr != 10.0.0.0/8 drop", "reject") == {"rejected"}
-    assert fate('iifname "veth*" drop') == {"untouched"}
-    assert fate('iifname "eth*" counter drop') == {"dropped"}
-    assert fate() == {"untouched"}
-
-
-def test_policies_ask_each_others_memory_and_go_by_it_where_they_may() -> None:
-    """Both ways, step by step: random worlds seldom hold a client that meets both policies of one port."""
+def test_policies_ask_each_others_memory_and_go_by_it_where_they_may(
+    asked: str, known: dict[str, str], expected: str | None
+) -> None:
+    """Random worlds seldom hold a client that meets both policies of one port."""
     subject = service(affinity_seconds=60, external_ips=ips("1.1.1.1"), external_policy=TrafficPolicy.LOCAL)
     pair = small(subject, slices=[slice_of("web", endpoint("10.1.0.1", HERE), endpoint("10.2.0.1"))])
-    inside, outside = to("10.96.0.1"), to("1.1.1.1")
-    near, far = (ip("10.1.0.1"), 8080), (ip("10.2.0.1"), 8080)
-
-    def step(packet: Packet, memory: Memory) -> dict[tuple[bytes, int] | None, Memory]:
-        return {result.target: after for result, after in pair.outcomes(packet, memory).items()}
-
-    assert set(step(inside, {})) == {near, far}
-    assert set(step(outside, {})) == {near}
-    assert set(step(inside, step(outside, {})[near])) == {near}, "the ClusterIP goes where the other has led"
-    at_both = step(outside, step(inside, {})[far])
-    assert set(at_both) == {near}, "a Local policy may not go there"
-    assert set(step(inside, at_both[near])) == {far}, "and the ClusterIP keeps what it had"
-    assert set(step(outside, step(inside, at_both[near])[far])) == {near}
+    packet, inside = to(asked), resolve(pair.plan, to("10.96.0.1"))
+    assert isinstance(inside, Answered)
+    by_address = {each.address: each for each in inside.pool}
+    memory: dict[tuple[str, bytes], Element] = {
+        (f"{name}/default/web/tcp/", packet.source): Element(
+            packet.source, pair.identity(inside, by_address[ip(address)]), expiration=1000
+        )
+        for name, address in known.items()
+    }
+    found = pair.walk(packet, memory).remembered
+    assert found == (None if expected is None else (ip(expected), 8080, 1.0))

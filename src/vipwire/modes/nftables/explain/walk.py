@@ -347,6 +347,7 @@ class _Evaluation:
     def _note_choice(self, modulus: int, choice: str) -> None:
         self._effects.append(Effect(Verdict.DRAW, f"{modulus} slots {_CHOICES[choice]}"))
         self._walker.run.choice = choice
+        self._walker.run.met = None  # the pool lacks the remembered endpoint
 
 
 def _data(found: Object | None) -> bytes:
