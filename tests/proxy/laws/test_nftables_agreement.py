@@ -84,7 +84,6 @@ def check(pair: Both, packet: Packet) -> None:
         assert found.masqueraded == outcome.masqueraded & {target[0] for target in shares if target}
 
 
-@FEW
 @given(data=st.data(), pair=pairs)
 def test_the_table_does_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
