@@ -22,7 +22,7 @@ from aiohttp import web
 from tests.fakes.apistore import COLLECTIONS, ApiError, ApiStore, Change, Collection, Matches, selector
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
-_GARBAGE, _BREAK, _END = object(), object(), object()
+_END = object()
 
 
 @dataclass(slots=True)
@@ -63,8 +63,6 @@ class FakeApiServer:
         *,
         tls: ssl.SSLContext | None = None,
         token: str = "",
-        unsupported_fields: frozenset[str] = frozenset(),
-        unserved: frozenset[str] = frozenset(),
         bookmark_every: float = 60.0,
     ) -> None:
         self.store = store or ApiStore()
@@ -75,7 +73,6 @@ class FakeApiServer:
         self.seen: list[Seen] = []
         self.url = ""
         self._tls = tls
-        self._unsupported, self._unserved = unsupported_fields, unserved
         self._bookmark_every = bookmark_every
         self._watchers: set[_Watcher] = set()
         self._happened = asyncio.Condition()
@@ -116,20 +113,9 @@ class FakeApiServer:
         """Let the next answers of a collection fail."""
         self.faults[plural].append(fault)
 
-    def break_watches(self, plural: str = "") -> None:
-        """Cut the connections of watches in the middle of a line."""
-        self._tell(plural, _BREAK)
-
-    def garble_watches(self, plural: str = "") -> None:
-        """Send a line that is no JSON to watches."""
-        self._tell(plural, _GARBAGE)
-
     def end_watches(self, plural: str = "") -> None:
         """End watches orderly, as at their timeout."""
         self._tell(plural, _END)
-
-    def send_bookmark(self, plural: str) -> None:
-        self._tell(plural, self._bookmark(plural))
 
     def send_error(self, plural: str, code: int, reason: str) -> None:
         status = json.dumps({"type": "ERROR", "object": ApiError(code, reason, reason).status()})
@@ -169,8 +155,6 @@ class FakeApiServer:
         return json.dumps({"type": "BOOKMARK", "object": value}).encode() + b"\n"
 
     def _route(self, app: web.Application, collection: Collection) -> None:
-        if collection.plural in self._unserved:
-            return
         prefixes = [f"{collection.base}/{collection.plural}"]
         if collection.namespaced:
             prefixes.append(f"{collection.base}/namespaces/{{namespace}}/{collection.plural}")
@@ -216,12 +200,11 @@ class FakeApiServer:
         faults = self.faults[plural]
         if faults and faults[0].verb in ("", "watch" if watch else "list"):
             return self._fault(plural)
-        supported = tuple(name for name in collection.fields if name not in self._unsupported)
         matches = selector(
             query.get("labelSelector", ""),
             query.get("fieldSelector", ""),
             request.match_info.get("namespace", ""),
-            supported,
+            collection.fields,
         )
         if watch:
             return await self._watch(request, plural, matches)
@@ -281,12 +264,7 @@ class FakeApiServer:
                 continue
             if item is _END:
                 return
-            if item is _BREAK:
-                await response.write(b'{"type":"MODIFIED","object":{"metadata":{"name":"cut')
-                if request.transport is not None:
-                    request.transport.close()
-                return
-            await response.write(b"\x00\xff{not json\n" if item is _GARBAGE else item)
+            await response.write(item)
 
     async def _write(self, request: web.Request, collection: Collection) -> web.StreamResponse:
         value = self._with_namespace(request, await request.json())

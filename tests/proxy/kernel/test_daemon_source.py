@@ -130,64 +130,6 @@ async def test_what_a_server_does_wrong_is_told_once_for_each_kind_and_tried_aga
         await leads_to(VIP, "10.244.0.2")
 
 
-@pytest.mark.parametrize("where", ["status", "stream"])
-async def test_after_410_a_new_list_removes_what_is_gone(where: str) -> None:
-    async with playing() as it:
-        await it.synced()
-        await it.server.until(lambda: bool(it.server.watching("services")))
-        shelf = it.server.store.shelves["services"]
-        if where == "stream":
-            del shelf.objects["default", "web"]
-            it.server.send_error("services", 410, "Expired")
-        else:
-            it.server.end_watches("services")
-            await it.server.until(lambda: not it.server.watching("services"))
-            it.server.store.delete("services", "default", "web")
-            it.server.store.expire()
-        await it.daemon.until(lambda: any(record["removed"] for record in it.daemon.said("synced")))
-        assert await reached(VIP, patience=1.0) != "10.244.0.1"
-        assert len(it.server.requests("services", watch=False)) == 2
-
-
-async def test_a_bookmark_moves_the_version_from_which_a_watch_goes_on() -> None:
-    async with playing() as it:
-        await it.synced()
-        await it.server.until(lambda: bool(it.server.watching("services")))
-        first = int(it.server.requests("services", watch=True)[0].query["resourceVersion"])
-        await it.put("endpointslices", slice_for("web", "10.244.0.2"))
-        it.server.send_bookmark("services")
-        it.server.end_watches("services")
-        await it.server.until(lambda: len(it.server.requests("services", watch=True)) >= 2)
-        again = it.server.requests("services", watch=True)[-1].query
-        assert int(again["resourceVersion"]) > first
-        assert again["allowWatchBookmarks"] == "true"
-        assert len(it.server.requests("services", watch=False)) == 1
-
-
-async def test_a_line_cut_in_the_middle_loses_nothing() -> None:
-    async with playing() as it:
-        await it.synced()
-        await it.server.until(lambda: bool(it.server.watching("endpointslices")))
-        it.server.break_watches("endpointslices")
-        await it.server.until(lambda: not it.server.watching("endpointslices"))
-        it.server.store.put("endpointslices", slice_for("web", "10.244.0.2"))
-        await leads_to(VIP, "10.244.0.2")
-
-
-async def test_a_server_without_the_kind_that_is_optional_is_enough() -> None:
-    server = FakeApiServer(unserved=frozenset({"servicecidrs"}), unsupported_fields=frozenset({"spec.clusterIP"}))
-    prepare(server)
-    server.store.put("services", service_of("web", VIP))
-    server.store.put("services", service_of("headless", "None"))
-    server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
-    async with playing(server) as it:
-        await it.synced()
-        assert await reached(VIP) == "10.244.0.1"
-        assert (await it.page("/readyz"))[0] == 200
-        assert not it.daemon.said(FAILS)
-        assert not it.daemon.said("invalid object")
-
-
 async def test_a_server_that_was_never_there_is_waited_for_and_a_signal_still_ends_the_wait() -> None:
     async with playing() as it:
         await it.daemon.heard("starting")
