@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
-from tests.fakes.values import HERE, endpoint, ip, ips, key, named, node_plan, port, service, slice_of
+from tests.fakes.values import endpoint, ip, ips, key, named, node_plan, port, service, slice_of
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Family, Protocol
+from vipwire.model.net import Protocol
 from vipwire.model.service import Service
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.plan import FrontendKey
@@ -58,33 +58,9 @@ def asking(name: str, cluster_ip: str, created: float = 1.0, external: str = "1.
     return service(name, cluster_ip, created=created, external_ips=ips(external), **fields)
 
 
-def test_the_older_service_keeps_an_address_whatever_the_order_of_events() -> None:
-    old, young = asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0)
-    for order in ([old, young], [young, old]):
-        cluster, planner = start()
-        for subject in order:
-            planner.update(cluster.put(subject), cluster.view)
-        assert holders(planner, "1.1.1.1") == {"has": ["default/old"], "lost": ["default/young"]}
-        assert planner.plans[named("young")].lost == ((key("1.1.1.1"), named("old")),)
-
-
 def test_names_decide_between_equally_old_services() -> None:
     _, planner = start(asking("b", "10.96.0.2"), asking("a", "10.96.0.1"), asking("c", "10.96.0.3"))
     assert holders(planner, "1.1.1.1") == {"has": ["default/a"], "lost": ["default/b", "default/c"]}
-
-
-def test_a_rival_moves_up_when_the_holder_goes() -> None:
-    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
-    changes = planner.update(cluster.remove("old"), cluster.view)
-    assert set(changes) == {named("old"), named("young")}
-    assert changes[named("old")].new is None
-    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
-
-
-def test_a_rival_moves_up_when_the_holder_asks_for_another_address() -> None:
-    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
-    planner.update(cluster.put(asking("old", "10.96.0.1", 1.0, external="9.9.9.9")), cluster.view)
-    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
 
 
 def test_a_service_made_anew_under_its_name_is_young_again() -> None:
@@ -92,20 +68,6 @@ def test_a_service_made_anew_under_its_name_is_young_again() -> None:
     changes = planner.update(cluster.put(asking("a", "10.96.0.1", 3.0)), cluster.view)
     assert set(changes) == {named("a"), named("b")}
     assert holders(planner, "1.1.1.1") == {"has": ["default/b"], "lost": ["default/a"]}
-
-
-def test_different_ports_of_one_external_ip_go_to_different_services() -> None:
-    _, planner = start(asking("a", "10.96.0.1"), service("b", "10.96.0.2", port(81), external_ips=ips("1.1.1.1")))
-    assert holders(planner, "1.1.1.1") == {"has": ["default/a", "default/b"], "lost": []}
-
-
-def test_a_node_port_has_one_holder() -> None:
-    _, planner = start(
-        service("a", "10.96.0.1", port(80, node_port=30080), created=2.0),
-        service("b", "10.96.0.2", port(81, node_port=30080), created=1.0),
-    )
-    assert planner.plans[named("a")].lost == ((key(None, 30080), named("b")),)
-    assert planner.plans[named("b")].lost == ()
 
 
 def test_a_node_port_is_contested_where_somebody_claims_its_address_and_port() -> None:
@@ -187,16 +149,6 @@ def test_no_one_takes_a_port_of_another_services_cluster_ip_however_old_he_is(fi
     assert planner.plans[named("thief")].cluster_ips == ips("10.96.0.2")
 
 
-def test_a_thief_is_found_out_when_the_owner_comes_and_gets_it_back_when_he_goes() -> None:
-    cluster, planner = start(asking("thief", "10.96.0.2", 1.0, external="10.96.0.1"))
-    assert holders(planner, "10.96.0.1")["has"] == ["default/thief"]
-    changes = planner.update(cluster.put(service("owner", created=9.0)), cluster.view)
-    assert set(changes) == {named("owner"), named("thief")}
-    assert holders(planner, "10.96.0.1") == {"has": ["default/owner"], "lost": ["default/thief"]}
-    planner.update(cluster.remove("owner"), cluster.view)
-    assert holders(planner, "10.96.0.1") == {"has": ["default/thief"], "lost": []}
-
-
 def test_of_two_services_with_one_cluster_ip_the_older_has_it_whole() -> None:
     cluster, planner = start(service("old", created=1.0), service("young", "10.96.0.1", port(81), created=2.0))
     assert planner.plans[named("young")].cluster_ips == ()
@@ -214,42 +166,6 @@ def test_only_plans_that_are_other_ones_are_reported_with_what_they_were() -> No
     changes = planner.update([named("web")], cluster.view)
     assert changes == {named("web"): PlanChange(before, planner.plans[named("web")])}
     assert changes[named("web")].new != before
-
-
-def test_a_service_without_an_address_of_the_family_has_no_plan_of_that_family() -> None:
-    cluster = Cluster(service("four"), service("six", "fd00:96::1"), service("both", "10.96.0.2,fd00:96::2"))
-    found = {}
-    for family in Family:
-        planner = Planner(node_plan(family))
-        planner.update(list(cluster.services), cluster.view)
-        found[family] = sorted(name.name for name in planner.plans)
-    assert found == {Family.IPV4: ["both", "four"], Family.IPV6: ["both", "six"]}
-
-
-def test_a_service_that_loses_its_address_of_the_family_is_forgotten_with_its_claims() -> None:
-    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
-    planner.update(cluster.put(asking("old", "fd00:96::1", 1.0)), cluster.view)
-    assert named("old") not in planner.plans
-    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
-
-
-def test_another_node_plan_plans_everything_again_and_reports_what_differs() -> None:
-    cluster, planner = start(service("web"), service("db", "10.96.0.2"))
-    cluster.slices[named("web")] = [slice_of("web", endpoint("10.1.0.1", HERE))]
-    planner.update([named("web")], cluster.view)
-    moved = planner.move(node_plan(masquerade_all=True), cluster.view)
-    assert set(moved) == {named("web")}
-    assert planner.node == node_plan(masquerade_all=True)
-
-
-def test_another_node_plan_keeps_the_order_of_claims_and_drops_services_that_are_gone() -> None:
-    cluster, planner = start(asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
-    cluster.remove("old")
-    moved = planner.move(node_plan(external_ips=True, masquerade_all=True), cluster.view)
-    assert moved[named("old")].new is None
-    assert holders(planner, "1.1.1.1") == {"has": ["default/young"], "lost": []}
-    planner.move(node_plan(external_ips=False), cluster.view)
-    assert holders(planner, "1.1.1.1") == {"has": [], "lost": []}
 
 
 def test_a_change_looks_at_its_service_and_its_rivals_only() -> None:
