@@ -9,7 +9,7 @@ from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
 from vipwire.modes.iptables.kernel import IptablesBackend
-from vipwire.modes.iptables.rules.names import CLUSTER_IPS, EXTERNAL_SERVICES, NO_SUCH_PORT, Key, Rules
+from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.node import NodePlan
@@ -56,18 +56,6 @@ class World:
 
     def chain(self, name: str, table: str = "nat") -> list[str]:
         return self.tables.tables[table][name]
-
-    def count(self, table: str) -> int:
-        """Count a table's rules in vipwire's chains, for comparison with kube-proxy's own test.
-
-        Leaves out rules that kube-proxy lacks: refused other ports of ClusterIPs, and dropped sources of frontends
-        without endpoints.
-        """
-        chains = self.tables.tables[table]
-        ours = [chain for chain in chains if chain.startswith("KUBE-") and chain not in (CLUSTER_IPS, NO_SUCH_PORT)]
-        counted = [rule for chain in ours for rule in chains[chain] if not rule.endswith(f"-j {CLUSTER_IPS}")]
-        dropped = [rule for rule in chains.get(EXTERNAL_SERVICES, ()) if "traffic not accepted by" in rule]
-        return len(counted) - len(dropped)
 
     def _plan(self, names: Iterable[ObjectName]) -> None:
         view: Mapping[ObjectName, Service] = self._services

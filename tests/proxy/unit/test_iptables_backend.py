@@ -10,11 +10,10 @@ from tests.fakes.values import cidr, endpoint, ips, named, node_plan, port, serv
 from vipwire.errors import CommitError, DecodeError
 from vipwire.model.service import Service
 from vipwire.modes.iptables.kernel import IptablesBackend
-from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key
+from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, NAT
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
-from vipwire.plan.node import PodPrefixes
 
 FLAT = RuleSettings(counters=False, tree=False)
 
@@ -191,25 +190,6 @@ def test_large_differences_are_written_in_batches_and_dispatched_last(monkeypatc
     assert world.tables.tables == empty.tables.tables
 
 
-@pytest.mark.parametrize("variant", list(Variant))
-def test_chains_are_declared_from_the_last_to_the_first_before_any_rule(variant: Variant) -> None:
-    (text,) = loaded(20, variant=variant).tables.log
-    for part in text.split("COMMIT\n"):
-        lines = [line for line in part.splitlines() if not line.startswith("*")]
-        names = [line for line in lines if line.startswith(":")]
-        assert names == sorted(names, reverse=True), "the legacy tool inserts them fastest so"
-        assert lines[: len(names)] == names
-
-
-def test_a_move_of_the_node_renders_every_service_anew() -> None:
-    world = loaded(3)
-    other = World(world.tables, node=node_plan(pod_traffic=PodPrefixes((cidr("10.64.0.0/10"),))))
-    fill(other, 3)
-    report = other.sync()
-    assert report.changed
-    assert "! -s 10.0.0.0/8" not in world.tables.save("nat")
-
-
 @pytest.mark.parametrize("text", ["garbage", "*nat\n-A NOWHERE -j DROP\nCOMMIT"])
 def test_a_listing_that_is_none_says_so(text: str) -> None:
     class Broken(FakeTool):
@@ -220,18 +200,6 @@ def test_a_listing_that_is_none_says_so(text: str) -> None:
     backend = IptablesBackend(Broken(tables), PLAIN, FakeWitness(tables))
     with pytest.raises((DecodeError, CommitError), match="iptables-save"):
         backend.observe()
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        (Key(CHAIN, NAT, "KUBE-SVC-A"), "iptables nat chain KUBE-SVC-A"),
-        (Key(ROOT, NAT, "KUBE-SERVICES"), "iptables nat dispatch chain KUBE-SERVICES"),
-        (Key(JUMP, NAT, "OUTPUT", "-j KUBE-SERVICES"), "iptables nat rule OUTPUT -j KUBE-SERVICES"),
-    ],
-)
-def test_objects_have_names_for_people(key: Key, words: str) -> None:
-    assert World().backend.describe(key) == words
 
 
 def test_an_entry_is_named_by_its_frontend() -> None:

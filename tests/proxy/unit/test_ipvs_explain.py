@@ -6,31 +6,23 @@ import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, service, slice_of
 
 from vipwire.linux.netlink.ipset import IpsetEntry
-from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
+from vipwire.linux.netlink.ipvs import Forwarding, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer, find_template
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import (
-    Ipset,
-    MarkRule,
     Object,
     ObjectKey,
-    Receiver,
     SetEntry,
     Vip,
-    VipRoute,
     set_name,
-    set_spec,
 )
 from vipwire.modes.ipvs.objects.names import Set as Which
 from vipwire.modes.ipvs.render import render
 from vipwire.modes.ipvs.skeleton import node_objects
-from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
 
@@ -57,15 +49,6 @@ def walked(
     return IpvsExplainer(Family.IPV4).walk(held, wanted, packet)
 
 
-def test_every_rule_of_ours_is_understood() -> None:
-    for family in Family:
-        for key, value in node_objects(node_plan(family)).items():
-            if isinstance(key, ChainName) and isinstance(value, tuple):
-                for text in value:
-                    assert isinstance(text, str)
-                    assert not parse_rule(text).unknown, text
-
-
 def test_templates() -> None:
     lines = [
         "Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData",
@@ -89,74 +72,6 @@ def test_templates_of_ipv6() -> None:
     server = VirtualServer(17, ip("fd00:96::1"), 53)
     found = find_template([line], server, ip("2001:db8::9"), {ip("fd00:10::1"): 53})
     assert found == (ip("fd00:10::1"), 53, 12.0)
-
-
-def test_commands_of_every_kind_of_object() -> None:
-    place = IpsetEntry(ip("10.96.0.1"), 6, 80)
-    marked = RealServer(MARKED, ip("10.0.0.1"), 80)
-    added: dict[ObjectKey, Object] = {
-        Ipset("KUBE-CLUSTER-IP"): set_spec(Which.CLUSTER_IP),
-        Ipset("KUBE-NODE-PORT-TCP"): set_spec(Which.NODE_PORT_TCP),
-        SetEntry("KUBE-CLUSTER-IP", place): 0,
-        SetEntry("KUBE-LOCAL-POOL", place): 7,
-        ChainName("nat", "PREROUTING"): ("-j KUBE-SERVICES",),
-        ChainName("nat", "KUBE-SERVICES"): ("-j RETURN",),
-        WEB: Scheduling("mh", ServiceFlag.PERSISTENT | ServiceFlag.SCHEDULER_1 | ServiceFlag.SCHEDULER_2, 300),
-        PODS[0]: Forwarding(3),
-        MARKED: Scheduling("rr"),
-        marked: Forwarding(1, Method.TUNNEL),
-        Vip(ip("10.96.0.1")): None,
-        VipRoute(ip("198.51.100.1")): None,
-        MarkRule(7): None,
-        Receiver(ip("10.0.0.1"), ip("10.96.0.1")): Method.TUNNEL,
-    }
-    assert list(commands(Family.IPV4, Delta(added=added))) == [
-        "ipset create KUBE-CLUSTER-IP hash:ip,port family inet",
-        "ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535",
-        "ipset add KUBE-CLUSTER-IP 10.96.0.1,tcp:80",
-        "ipset add KUBE-LOCAL-POOL 10.96.0.1,tcp:80 skbmark 0x7",
-        "iptables -t nat -N KUBE-SERVICES",
-        "iptables -t nat -I PREROUTING 1 -j KUBE-SERVICES",
-        "iptables -t nat -A KUBE-SERVICES -j RETURN",
-        "ipvsadm -A -t 10.96.0.1:80 -s mh -p 300 -b flag-1,flag-2",
-        "ipvsadm -A -f 7 -s rr",
-        "ipvsadm -a -t 10.96.0.1:80 -r 10.0.0.1:8080 -m -w 3",
-        "ipvsadm -a -f 7 -r 10.0.0.1:80 -i -w 1",
-        "# in the network namespace of the Pod 10.0.0.1: ip address add 10.96.0.1/32 dev vipwire-tunnel4",
-        "ip route replace local 198.51.100.1 dev lo table 78",
-        "ip rule add fwmark 0x7 lookup 78 priority 32764",
-        "ip link show kube-ipvs0 >/dev/null 2>&1 || ip link add kube-ipvs0 type dummy",
-        "ip address add 10.96.0.1/32 dev kube-ipvs0 scope link",
-    ]
-    gone = list(commands(Family.IPV4, Delta(removed=added)))
-    assert gone[0] == "ip address del 10.96.0.1/32 dev kube-ipvs0"
-    assert gone[-2:] == ["ipset destroy KUBE-CLUSTER-IP", "ipset destroy KUBE-NODE-PORT-TCP"]
-    assert not any(line.startswith("ipvsadm -d") for line in gone), "real servers go with their virtual servers"
-
-
-def test_commands_of_changes() -> None:
-    changed: dict[ObjectKey, tuple[Object, Object]] = {
-        WEB: (Scheduling("rr"), Scheduling("wrr")),
-        PODS[0]: (Forwarding(1), Forwarding(2)),
-        ChainName("nat", "PREROUTING"): (("-j OLD",), ("-j NEW",)),
-        SetEntry("KUBE-LOCAL-POOL", IpsetEntry(ip("10.96.0.1"), 6, 80)): (7, 8),
-    }
-    assert list(commands(Family.IPV4, Delta(changed=changed))) == [
-        "ipset del KUBE-LOCAL-POOL 10.96.0.1,tcp:80",
-        "ipset add KUBE-LOCAL-POOL 10.96.0.1,tcp:80 skbmark 0x8",
-        "iptables -t nat -D PREROUTING -j OLD",
-        "iptables -t nat -I PREROUTING 1 -j NEW",
-        "ipvsadm -E -t 10.96.0.1:80 -s wrr",
-        "ipvsadm -e -t 10.96.0.1:80 -r 10.0.0.1:8080 -m -w 2",
-    ]
-
-
-def test_commands_of_ipv6() -> None:
-    server = VirtualServer(17, ip("fd00:96::1"), 53)
-    added: dict[ObjectKey, Object] = {server: Scheduling("rr"), MARKED: Scheduling("rr"), Vip(ip("fd00:96::1")): None}
-    lines = list(commands(Family.IPV6, Delta(added=added)))
-    assert lines[:2] == ["ipvsadm -A -u [fd00:96::1]:53 -s rr", "ipvsadm -A -f 7 -6 -s rr"]
-    assert lines[-1] == "ip -6 address add fd00:96::1/128 dev kube-ipvs0 nodad preferred_lft 0"
 
 
 @pytest.mark.parametrize(

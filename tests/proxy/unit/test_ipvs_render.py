@@ -13,10 +13,8 @@ from vipwire.modes.ipvs.marks import Marks, routing_mark
 from vipwire.modes.ipvs.objects.chains import parse_save, restore_text
 from vipwire.modes.ipvs.objects.names import ObjectKey, Rules, Set, Vip, VipRoute, set_name
 from vipwire.modes.ipvs.render import render
-from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
-from vipwire.plan.annotations import read_wishes
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey
 from vipwire.reconcile.backend import Rendered
@@ -62,32 +60,6 @@ def test_a_virtual_server_has_its_scheduler_whatever_becomes_of_the_endpoints() 
         rendered(of, *map(endpoint, present)).own[WEB] for present in ((), ("10.0.0.2",), ("10.0.0.1", "10.0.0.2"))
     }
     assert {each.scheduler for each in found} == {"mh"}
-
-
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        ((), (Scheduling("rr", ServiceFlag.NONE), Method.MASQUERADE)),
-        ((("kube-router.io/service.scheduler", "lc"),), (Scheduling("lc", ServiceFlag.NONE), Method.MASQUERADE)),
-        ((("kube-router.io/service.scheduler", "bogus"),), (Scheduling("rr", ServiceFlag.NONE), Method.MASQUERADE)),
-        (
-            (("kube-router.io/service.scheduler", "lc"), ("vipwire.io/scheduler", "wlc")),
-            (Scheduling("wlc", ServiceFlag.NONE), Method.MASQUERADE),
-        ),
-        (
-            (("kube-router.io/service.schedflags", "flag-1"), ("kube-router.io/service.scheduler", "mh")),
-            (Scheduling("mh", ServiceFlag.SCHEDULER_1), Method.MASQUERADE),
-        ),
-        ((("vipwire.io/scheduler-flags", "ops"),), (Scheduling("rr", ServiceFlag.ONE_PACKET), Method.MASQUERADE)),
-        ((("kube-router.io/service.dsr", "tunnel"),), (Scheduling("rr", ServiceFlag.NONE), Method.TUNNEL)),
-        ((("vipwire.io/forwarding", "DSR"),), (Scheduling("rr", ServiceFlag.NONE), Method.ROUTE)),
-    ],
-)
-def test_annotations_choose_scheduling_and_method(
-    pairs: tuple[tuple[str, str], ...], expected: tuple[Scheduling, Method]
-) -> None:
-    wishes = read_wishes(service("web", annotations=pairs))
-    assert (scheduling_of(wishes, "rr"), method_of(wishes)) == expected
 
 
 def test_where_ports_differ_nothing_returns_directly() -> None:

@@ -1,26 +1,24 @@
 """From plans to fronts and rules, and from rules to text and back."""
 
-from dataclasses import replace
 from typing import Any
 
-import pytest
 from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, slice_of
 
 from vipwire.model.endpoint import EndpointPort
-from vipwire.model.net import Family, Protocol
+from vipwire.model.net import Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.modes.userspace import names
 from vipwire.modes.userspace.mode import shortcomings
-from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Rule, Value, describe
+from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Rule, Value
 from vipwire.modes.userspace.render import render
-from vipwire.modes.userspace.script import FIXED, read, removal, script
+from vipwire.modes.userspace.script import read, script
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import node_objects
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.frontends import plan_service
-from vipwire.plan.node import NodePlan, PodBridge
+from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.relay.messages import Listener, SocketAddress
+from vipwire.relay.messages import Listener
 
 LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")
 RULES = Choices()
@@ -36,64 +34,6 @@ def rendered(subject: Service, *endpoints: Any, choices: Choices = RULES, **fiel
 def fronts(objects: dict[Key, Value]) -> dict[str, Listener]:
     pairs = ((key, value) for key, value in objects.items() if isinstance(value, Listener))
     return {key.front: value for key, value in pairs if isinstance(key, Front)}
-
-
-def rules(objects: dict[Key, Value], chain: str) -> list[str]:
-    return [key.words for key in objects if isinstance(key, Rule) and key.chain == chain]
-
-
-@pytest.mark.parametrize(
-    ("family", "cluster_ip", "loopback"),
-    [(Family.IPV4, "10.96.0.1", "127.0.0.1"), (Family.IPV6, "fd00:10:96::1", "::1")],
-)
-def test_node_ports_are_served_on_loopback_of_both_families_unless_that_is_left_out(
-    family: Family, cluster_ip: str, loopback: str
-) -> None:
-    subject = service("web", cluster_ip, port(80, node_port=30080))
-    address = "10.1.0.1" if family is Family.IPV4 else "fd00:10::1"
-    host = "192.168.0.2" if family is Family.IPV4 else "2001:db8::1"
-    own = (ip(host),)
-    primary = {"node_port_addresses": (cidr(f"{host}/{len(own[0]) * 8}"),)}
-    anywhere: dict[str, Any] = {}
-    for prefixes, wanted, expected in ((anywhere, True, True), (anywhere, False, False), (primary, True, False)):
-        node = node_plan(family, addresses=own, **prefixes)
-        plan = plan_service(node, subject, [slice_of("web", endpoint(address), family=family)])
-        objects = dict(render(node, Choices(localhost_node_ports=wanted), plan).own)
-        (listener,) = (each for name, each in fronts(objects).items() if "node port" in name)
-        assert (SocketAddress(ip(loopback), 30080) in listener.binds) is expected
-
-
-@pytest.mark.parametrize(("wanted", "expected"), [(True, ""), (False, "! -d 127.0.0.0/8 ")])
-def test_rules_for_node_ports_leave_loopback_alone_where_it_serves_none(wanted: bool, expected: str) -> None:  # noqa: FBT001
-    objects = node_objects(node_plan(), Choices(localhost_node_ports=wanted))
-    jumps = [key.words for key in objects if isinstance(key, Rule) and "-j KUBE-NODEPORT-" in key.words]
-    jumps = [words for words in jumps if "--dst-type LOCAL" in words]
-    assert len(jumps) == 3
-    assert all(words.startswith(f"{expected}-m ") for words in jumps)
-
-
-def test_frontends_of_a_port_share_what_they_remember_and_ask_those_of_the_other_policy() -> None:
-    exposed = service("web", "10.96.0.1", port(80, node_port=30080), external_policy=TrafficPolicy.LOCAL)
-    objects = rendered(replace(exposed, affinity_seconds=60), LOCAL, REMOTE)
-    found = {(each.group, each.beside, each.whole) for each in fronts(objects).values()}
-    inside, outside = "default/web  tcp Cluster", "default/web  tcp Local"
-    assert found == {(inside, outside, False), (outside, inside, False)}
-
-
-@pytest.mark.parametrize(
-    ("bind", "expected"),
-    [
-        (Bind.VIP, {("10.96.0.1", 80), ("192.168.0.2", 30080), ("127.0.0.1", 30080)}),
-        (Bind.NONE, {("0.0.0.0", 0)}),
-    ],
-)
-def test_without_rules_clients_reach_the_listeners_themselves(bind: Bind, expected: set[tuple[str, int]]) -> None:
-    subject = service("web", "10.96.0.1", port(80, node_port=30080), external_policy=TrafficPolicy.LOCAL)
-    objects = rendered(subject, REMOTE, choices=Choices(bind=bind))
-    assert all(isinstance(key, Front) for key in objects)
-    bound = {place for listener in fronts(objects).values() for place in listener.binds}
-    assert bound == {SocketAddress(ip(address), number) for address, number in expected}
-    assert node_objects(node_plan(), Choices(bind=bind)) == {}
 
 
 def everything(node: NodePlan | None = None) -> dict[Key, Value]:
@@ -133,15 +73,6 @@ def saved(objects: dict[Key, Value], ports: dict[str, int]) -> str:
     return "\n".join(lines)
 
 
-def test_what_is_written_is_what_is_read() -> None:
-    objects = everything()
-    ports = {name: 40000 + number for number, name in enumerate(fronts(objects))}
-    by_port = {(Protocol(each.protocol).label, ports[name]): name for name, each in fronts(objects).items()}
-    found = read(saved(objects, ports), by_port)
-    assert found == {key: value for key, value in objects.items() if not isinstance(key, Front)}
-    assert {key.chain for key, value in objects.items() if isinstance(key, ChainName) and value is not None} == FIXED
-
-
 def test_rules_that_lead_to_no_front_of_ours_are_foreign() -> None:
     objects = everything()
     ports = {name: 40000 + number for number, name in enumerate(fronts(objects))}
@@ -170,14 +101,6 @@ def test_copies_foreign_rules_and_wrong_order_are_put_right() -> None:
     ]
 
 
-def test_a_rule_is_written_with_the_port_of_its_front_as_it_was_and_as_it_is() -> None:
-    rule = Rule(NAT, names.PORTALS_HOST, "-d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.168.0.2:{port}", "web")
-    delta: Delta[Key, Value] = Delta(added={rule: 1}, removed={rule._replace(chain=names.PORTALS_CONTAINER): 1})
-    text = script(delta, {"web": 1000}.__getitem__, {"web": 2000}.__getitem__)
-    assert "-D KUBE-PORTALS-CONTAINER -d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.168.0.2:1000\n" in text
-    assert "-A KUBE-PORTALS-HOST -d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.168.0.2:2000\n" in text
-
-
 def tables(delta: Delta[Key, Value]) -> list[str]:
     return [line for line in script(delta, lambda _: 1, lambda _: 1).splitlines() if line.startswith("*")]
 
@@ -198,31 +121,6 @@ def test_the_filter_refuses_before_the_translation_goes() -> None:
         "*nat",
     ]
     assert tables(Delta(removed=objects)) == ["*filter", "*nat"]
-
-
-def test_removal_names_everything_of_ours_and_nothing_else() -> None:
-    objects = everything()
-    others = "*nat\n:PREROUTING ACCEPT [0:0]\n:OTHERS - [0:0]\n-A PREROUTING -j OTHERS\n-A OTHERS -j RETURN\nCOMMIT\n"
-    text = removal(others + saved(objects, {}))
-    assert "OTHERS" not in text
-    for table, chains in names.CHAINS.items():
-        part = text[text.index(f"*{table}") :].partition("COMMIT")[0]
-        assert all(f"-X {chain}\n" in part for chain in chains)
-    assert removal(others) == ""
-
-
-def test_pods_may_be_told_by_their_interface() -> None:
-    objects = node_objects(node_plan(pod_traffic=PodBridge("cbr0")), RULES)
-    assert Rule(NAT, names.PORTALS_CONTAINER, "-i cbr0 -j KUBE-PORTALS-POD", first=True) in objects
-
-
-def test_objects_have_names_for_people() -> None:
-    assert describe(Family.IPV4, Front("default/web cluster IP 10.96.0.1:80/tcp")) == (
-        "listener default/web cluster IP 10.96.0.1:80/tcp"
-    )
-    assert describe(Family.IPV6, ChainName(FILTER, names.REFUSE)) == "ip6tables filter chain KUBE-PORTALS-REFUSE"
-    rule = Rule(NAT, names.PORTALS_HOST, "-j X", "web")
-    assert describe(Family.IPV4, rule) == "iptables nat rule KUBE-PORTALS-HOST -j X (to the listener web)"
 
 
 def ranging(text: str, *ports: ServicePort, **fields: Any) -> Service:
