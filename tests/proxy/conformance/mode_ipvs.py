@@ -35,6 +35,7 @@ def _listing(then: str) -> dict[Family, Command]:
     return {Family.IPV4: _both(four)[Family.IPV4], Family.IPV6: _both(six)[Family.IPV6]}
 
 
+_USE = "iptables-legacy -w -t mangle -%s OUTPUT -p tcp -m set --match-set KUBE-CLUSTER-IP dst -j RETURN"
 _FLUSH = "for t in nat filter mangle; do {ip} -t $t -F && {ip} -t $t -X; done"
 _IPVS = Harm(
     wipes={
@@ -52,13 +53,9 @@ _IPVS = Harm(
     listing=_listing("| sed -E 's/ (initval|hashsize|bucketsize) [0-9a-fx]+//g'"),
     exact=_listing(""),
     passing="(?!)",
-    # A set of vipwire's name with another type cannot be changed.
+    # A set of vipwire's name with another type cannot be replaced while a rule uses it.
     obstacle=(
-        (
-            "sh",
-            "-c",
-            "read go; ipset create KUBE-CLUSTER-IP bitmap:port range 0-9; cat; ipset destroy KUBE-CLUSTER-IP",
-        ),
+        ("sh", "-c", f"read go; ipset create KUBE-CLUSTER-IP bitmap:port range 0-9; {_USE % 'I'}; cat; {_USE % 'D'}"),
         "go\n",
     ),
 )

@@ -57,7 +57,7 @@ _SLOW = frozenset({_CONFORMANCE / "test_dashboard.py"})
 _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING - _SLOW
 
 _OWN = (
-    *("packets", "last_endpoint", "bridge", "ranges", "affinity", "features", "explain"),
+    *("packets", "last_endpoint", "sets", "bridge", "ranges", "affinity", "features", "explain"),
     *("kube_router", "takeover", "leaving", "fallback", "examples"),
 )
 

@@ -147,6 +147,27 @@ def test_a_set_is_created_with_its_type_and_what_it_carries() -> None:
     assert bytes(attributes(ports[7])[5]) == b"\xff\xff"
 
 
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ([(19, 1 << 20, 4)], ""),
+        ([(19, 65536, 4)], "maxelem 65536"),
+        ([(19, 1 << 20, 4), (6, 300, 4)], "timeout 300"),
+        ([(19, 4, 4), (8, 1 << 5 | 1 << 6, 4)], "maxelem 4 forceadd"),
+        ([(19, 1 << 20, 4), (20, 24, 1)], "netmask"),
+        ([(4, 0, 2), (5, 65535, 2)], ""),
+        ([(4, 30000, 2), (5, 32767, 2)], "range 30000-32767"),
+    ],
+)
+def test_the_options_that_keep_elements_out_of_a_set_are_found(
+    options: list[tuple[int, int, int]], limits: str
+) -> None:
+    header = b"".join(attribute(kind | 0x4000, value.to_bytes(size)) for kind, value, size in options)
+    payload = ipset.encode_set_name(Family.IPV6, "KUBE-X") + attribute(3, b"hash:ip\0") + attribute(5, b"\x0a")
+    found = ipset.decode_list(memoryview(payload + attribute(7 | 0x8000, header)))
+    assert (found.type, found.family, found.limits) == ("hash:ip", Family.IPV6, limits)
+
+
 TABLE = """IP Virtual Server version 1.2.1 (size=4096)
 Prot LocalAddress:Port Scheduler Flags
   -> RemoteAddress:Port Forward Weight ActiveConn InActConn

@@ -7,7 +7,7 @@ include/uapi/linux/netfilter/ipset/ip_set.h; numbers are in network order.
 
 import enum
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -20,8 +20,11 @@ _PROTOCOL: Final = 6
 """The oldest protocol version that every kernel since 2.6.39 accepts."""
 _NETWORK_ORDER: Final = 0x4000
 _WITH_MARKS: Final = 1 << 6  # IPSET_FLAG_WITH_SKBINFO
+_EVICTS: Final = 1 << 5  # IPSET_FLAG_WITH_FORCEADD
 _NFPROTO = {Family.IPV4: 2, Family.IPV6: 10}
 _PER_MESSAGE: Final = 512
+MOST_ELEMENTS: Final = 1 << 20
+_MAXELEM, _TIMEOUT, _NETMASK, _BITMASK = 19, 6, 20, 12
 
 
 class IpsetMessage(enum.IntEnum):
@@ -29,6 +32,7 @@ class IpsetMessage(enum.IntEnum):
 
     CREATE = _SUBSYSTEM | 2
     DESTROY = _SUBSYSTEM | 3
+    SWAP = _SUBSYSTEM | 6
     LIST = _SUBSYSTEM | 7
     ADD = _SUBSYSTEM | 9
     DELETE = _SUBSYSTEM | 10
@@ -46,10 +50,14 @@ class SetType(enum.Enum):
 
 
 class IpsetSpec(NamedTuple):
-    """The definition of a set. `marks`: every element carries a mark for packets."""
+    """The definition of a set. `marks`: every element carries a mark for packets.
+
+    `limits`: the options of an existing set that keep elements out or end them, such as `maxelem 65536`.
+    """
 
     type: SetType
     marks: bool = False
+    limits: str = ""
 
 
 class IpsetEntry(NamedTuple):
@@ -62,11 +70,16 @@ class IpsetEntry(NamedTuple):
 
 
 class Found(NamedTuple):
-    """One message of a listing: the set's name and type, and some of its elements with their marks (0: none)."""
+    """One message of a listing: the set's definition, and some of its elements with their marks (0: none).
+
+    Only the first message of a set has a type. A set of ports has no family.
+    """
 
     name: str
     type: str
+    family: Family | None
     marks: bool
+    limits: str
     elements: tuple[tuple[IpsetEntry, int], ...]
 
 
@@ -104,10 +117,10 @@ def decode_revision(payload: memoryview) -> int:
     return value[0]
 
 
-def encode_create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int = 1 << 20) -> bytes:
-    """Encode the payload that creates a set for at most `most` elements."""
+def encode_create(family: Family, name: str, spec: IpsetSpec, revision: int) -> bytes:
+    """Encode the payload that creates a set of all ports, or for MOST_ELEMENTS."""
     number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
-    parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(19, most)]
+    parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(_MAXELEM, MOST_ELEMENTS)]
     if spec.marks:
         parts.append(_be32(8, _WITH_MARKS))
     typed = string(2, name) + string(3, spec.type.value) + _u8(4, revision) + _u8(5, number)
@@ -116,6 +129,11 @@ def encode_create(family: Family, name: str, spec: IpsetSpec, revision: int, mos
 
 def encode_set_name(family: Family, name: str) -> bytes:
     return _header(_NFPROTO[family]) + string(2, name)
+
+
+def encode_swap(family: Family, name: str, other: str) -> bytes:
+    """Encode the payload that gives two sets each other's name; rules follow the name."""
+    return encode_set_name(family, name) + string(3, other)
 
 
 def encode_changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]]) -> Iterator[bytes]:
@@ -152,7 +170,23 @@ def decode_list(payload: memoryview) -> Found:
     if 8 in found:
         elements = [_decode_element(value) for kind, value in walk(found[8]) if kind == 7]
     kind = text_of(found[3]) if 3 in found else ""
-    return Found(text_of(found[2]), kind, bool(flags & _WITH_MARKS), tuple(elements))
+    number = number_of(found[5]) if 5 in found else 0
+    family = next((each for each, code in _NFPROTO.items() if code == number), None)
+    limits = " ".join(_limits(header, flags))
+    return Found(text_of(found[2]), kind, family, bool(flags & _WITH_MARKS), limits, tuple(elements))
+
+
+def _limits(header: Mapping[int, memoryview], flags: int) -> Iterator[str]:
+    """Yield, as ipset writes them, the options that keep elements out or end them."""
+    if _MAXELEM in header and (most := number_of(header[_MAXELEM])) < MOST_ELEMENTS:
+        yield f"maxelem {most}"
+    if 5 in header and (ports := (number_of(header[4]) if 4 in header else 0, number_of(header[5]))) != (0, 65535):
+        yield f"range {ports[0]}-{ports[1]}"
+    if _TIMEOUT in header:
+        yield f"timeout {number_of(header[_TIMEOUT])}"
+    yield from (name for option, name in ((_NETMASK, "netmask"), (_BITMASK, "bitmask")) if option in header)
+    if flags & _EVICTS:
+        yield "forceadd"
 
 
 def _decode_element(data: memoryview) -> tuple[IpsetEntry, int]:

@@ -25,6 +25,7 @@ from vipwire.modes.ipvs.objects.device import Device, socket_sources
 from vipwire.modes.ipvs.objects.direct_return import Pods
 from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.names import (
+    BESIDE,
     MARKING,
     PORT_PROTOCOLS,
     MarkRule,
@@ -212,6 +213,7 @@ class IpvsBackend:
         self._draining.clear()
         found = self._read()
         self._apply(Delta(removed=found), drain=False)
+        self._sets.destroy([BESIDE[self.family]])  # an interrupted replacement leaves it
         return self._device.delete() or bool(found)
 
     def _apply(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> int:
@@ -219,13 +221,13 @@ class IpvsBackend:
         self._draining.take_back(parts)
         if drain and self._left is not None:
             self._draining.begin(parts, self._left, self._marks.avoid)
-        wrong = [key for key, (old, new) in parts.sets.changed.items() if old != new]
-        if wrong:
-            raise CommitError(
-                f"{describe_object(wrong[0])} is of another type: remove it (ipset destroy {wrong[0].set})"
-            )
         coming = {**parts.entries.added, **{key: new for key, (_, new) in parts.entries.changed.items()}}
-        size = self._sets.create({name.set: spec for name, spec in parts.sets.added.items()})
+        size = sum(
+            self._sets.replace(name.set, spec, keeps=old is not None)
+            for name, (old, spec) in parts.sets.changed.items()
+            if spec and not spec.limits  # a set as others made it is not made again to undo a commit
+        )
+        size += self._sets.create({name.set: spec for name, spec in parts.sets.added.items() if spec})
         size += self._sets.add(coming)
         leaving = Delta(removed=parts.chains.removed)
         size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))

@@ -5,16 +5,16 @@ The output describes changes inside Pods' network namespaces in comments, becaus
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from vipwire.linux.netlink.ipset import IpsetSpec, SetType
+from vipwire.linux.netlink.ipset import MOST_ELEMENTS, IpsetSpec, SetType
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint
 from vipwire.modes.ipvs.objects.chains import TABLES, single
 from vipwire.modes.ipvs.objects.names import (
+    BESIDE,
     DEVICE,
     ROUTE_TABLE,
     RULE_PRIORITY,
     TUNNELS,
-    Ipset,
     Object,
     ObjectKey,
     RangeRule,
@@ -36,7 +36,9 @@ _FLAGS = {ServiceFlag.SCHEDULER_1: "flag-1", ServiceFlag.SCHEDULER_2: "flag-2", 
 
 def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     writer, parts = _Writer(family), partition(delta)
-    yield from (writer.create(name, spec) for name, spec in parts.sets.added.items())
+    yield from (writer.create(name.set, spec) for name, spec in parts.sets.added.items() if spec)
+    for name, (old, spec) in parts.sets.changed.items():
+        yield from writer.replace(name.set, old, spec) if spec else ()
     for entry, (_, mark) in parts.entries.changed.items():
         yield from (writer.entry("del", entry), writer.entry("add", entry, mark))
     yield from (writer.entry("add", entry, mark) for entry, mark in parts.entries.added.items())
@@ -73,9 +75,21 @@ class _Writer:
         self._ip = "ip -6" if self._six else "ip"
         self._iptables = "ip6tables" if self._six else "iptables"
 
-    def create(self, name: Ipset, spec: IpsetSpec) -> str:
-        kind = "range 0-65535" if spec.type is SetType.PORT else f"family {'inet6' if self._six else 'inet'}"
-        return f"ipset create {name.set} {spec.type.value} {kind}{' skbinfo' if spec.marks else ''}"
+    def create(self, name: str, spec: IpsetSpec) -> str:
+        kind = f"family {'inet6' if self._six else 'inet'} maxelem {MOST_ELEMENTS}"
+        kind = "range 0-65535" if spec.type is SetType.PORT else kind
+        return f"ipset create {name} {spec.type.value} {kind}{' skbinfo' if spec.marks else ''}"
+
+    def replace(self, name: str, old: IpsetSpec | None, spec: IpsetSpec) -> Iterator[str]:
+        if old is None:
+            yield from (f"ipset destroy {name}", self.create(name, spec))
+            return
+        beside = BESIDE[self._family]
+        yield self.create(beside, spec)
+        marks, kept = ("(.*( skbmark [^ ]+))?", r"\3") if spec.marks else ("", "")
+        elements = rf"s/^add {name} ([^ ]+){marks}.*/add {beside} \1{kept}/p"  # without timeouts and counters
+        yield f"ipset save {name} | sed -nE '{elements}' | ipset restore"
+        yield from (f"ipset swap {name} {beside}", f"ipset destroy {beside}")
 
     def entry(self, verb: str, entry: SetEntry, mark: int = 0) -> str:
         return f"ipset {verb} {entry.set} {describe_element(entry.element)}{f' skbmark {mark:#x}' if mark else ''}"

@@ -6,7 +6,7 @@
     MarkRule        -> None             a routing rule for packets with a mark
     Route           -> None             a local route in the routing table of marks
     Receiver        -> Method           a Pod that accepts packets to a VIP
-    Ipset           -> SetSpec
+    Ipset           -> IpsetSpec        None for a set of another type or family
     Entry           -> mark             an element of a set; 0 without a mark
     ChainName       -> rules            as iptables-save prints them; of a built-in chain only the jumps to vipwire's
     RangeRule       -> how often        a rule of a port range, in a chain without other rules
@@ -30,6 +30,8 @@ TUNNELS: Final = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"
 ROUTE_TABLE: Final = 78
 """The routing table for marked packets; kube-router uses the same number."""
 RULE_PRIORITY: Final = 32764
+BESIDE: Final = {Family.IPV4: "KUBE-REPLACEMENT", Family.IPV6: "KUBE-6-REPLACEMENT"}
+"""The name of a set that is about to replace another."""
 
 
 class Vip(NamedTuple):

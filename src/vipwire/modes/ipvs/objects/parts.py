@@ -26,7 +26,7 @@ from vipwire.reconcile.delta import Delta
 class DeltaByKind:
     """One difference for each kind of object."""
 
-    sets: Delta[Ipset, IpsetSpec] = field(default_factory=Delta)
+    sets: Delta[Ipset, IpsetSpec | None] = field(default_factory=Delta)
     entries: Delta[SetEntry, int] = field(default_factory=Delta)
     chains: Delta[ChainName, Rules] = field(default_factory=Delta)
     servers: Delta[VirtualServer, Scheduling] = field(default_factory=Delta)

@@ -2,11 +2,12 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
 from vipwire.linux.netlink.ipset import (
+    Found,
     IpsetEntry,
     IpsetMessage,
     IpsetSpec,
@@ -17,14 +18,16 @@ from vipwire.linux.netlink.ipset import (
     encode_create,
     encode_get_type,
     encode_set_name,
+    encode_swap,
 )
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.ipvs.objects.names import Ipset, Object, ObjectKey, Set, SetEntry, set_name
+from vipwire.modes.ipvs.objects.names import BESIDE, Ipset, Object, ObjectKey, Set, SetEntry, set_name, set_spec
 
+_BUSY = 4100  # IPSET_ERR_BUSY
 _REASONS = {
-    4100: "the set is in use",  # IPSET_ERR_BUSY
+    _BUSY: "the set is in use",
     4103: "the element is there already",
     4352: "the set is full",  # IPSET_ERR_HASH_FULL
 }
@@ -54,24 +57,27 @@ class Sets:
                 ) from error
 
     def read(self) -> dict[ObjectKey, Object]:
+        """Read the sets with their elements; a set of another type or family is None, without elements."""
         objects: dict[ObjectKey, Object] = {}
         self._netfilter.drain()
         for which in Set:
+            wanted = set_spec(which)
             name = set_name(self._family, which)
-            try:
-                found = [
-                    decode_list(each)
-                    for each in self._netfilter.dump(IpsetMessage.LIST, encode_set_name(self._family, name))
-                ]
-            except NetlinkError as error:
-                if error.errno != errno.ENOENT:
-                    raise
-                continue
-            for part in found:
+            for part in self._list(name):
                 if part.type:
-                    objects[Ipset(name)] = _spec(part.type, marks=part.marks)
-                objects.update((SetEntry(name, element), mark) for element, mark in part.elements)
+                    same = part.type == wanted.type.value and part.family in (None, self._family)
+                    objects[Ipset(name)] = IpsetSpec(wanted.type, part.marks, part.limits) if same else None
+                if objects[Ipset(name)]:
+                    objects.update((SetEntry(name, element), mark) for element, mark in part.elements)
         return objects
+
+    def _list(self, name: str) -> Iterator[Found]:
+        try:
+            for each in self._netfilter.dump(IpsetMessage.LIST, encode_set_name(self._family, name)):
+                yield decode_list(each)
+        except NetlinkError as error:
+            if error.errno != errno.ENOENT:
+                raise
 
     def create(self, specs: Mapping[str, IpsetSpec]) -> int:
         """Create sets; return the bytes sent."""
@@ -80,6 +86,33 @@ class Sets:
             for name, spec in specs.items()
         ]
         return self._send(requests, list(specs), "create")
+
+    def replace(self, name: str, spec: IpsetSpec, *, keeps: bool) -> int:
+        """Give an existing set another definition; return the bytes sent.
+
+        `keeps`: the elements stay, and rules meet them in the old or in the new set. Otherwise the old set is of
+        another type or family: raise CommitError if rules use it.
+        """
+        if not keeps:
+            try:
+                return self.destroy([name]) + self.create({name: spec})
+            except CommitError as error:
+                if error.errno != _BUSY:
+                    raise
+                raise CommitError(
+                    f"ipset {name} is not of type {spec.type.value} for {self._family.value}, and rules or sets of "
+                    f"others use it: remove these, or move them to a set of another name",
+                    errno=error.errno,
+                ) from error
+        beside = BESIDE[self._family]
+        size = self.destroy([beside])  # an earlier replacement may have been interrupted
+        elements = [each for part in self._list(name) for each in part.elements]
+        size += self.create({beside: spec})
+        size += self.add({SetEntry(beside, element): mark if spec.marks else 0 for element, mark in elements})
+        size += self._send(
+            [NetlinkRequest(IpsetMessage.SWAP, encode_swap(self._family, name, beside))], [name], "replace"
+        )
+        return size + self.destroy([beside])
 
     def destroy(self, names: list[str]) -> int:
         """Destroy sets; return the bytes sent."""
@@ -121,13 +154,6 @@ class Sets:
             answer = self._netfilter.request(IpsetMessage.TYPE, encode_get_type(self._family, kind))[0]
             known = self._revisions[kind] = decode_revision(answer.payload)
         return known
-
-
-def _spec(name: str, *, marks: bool) -> IpsetSpec | None:
-    try:
-        return IpsetSpec(SetType(name), marks)
-    except ValueError:
-        return None
 
 
 def _reason(answer: Acknowledgement) -> str:
