@@ -26,14 +26,23 @@ with urllib.request.urlopen(asked, context=context, timeout=300) as answer:
 """A client that runs with the environment's clock: KUBECONFIG TOKEN METHOD PATH BODY."""
 
 
+SLEEP = """
+import select, time
+time.sleep = lambda seconds: select.select((), (), (), seconds)
+"""
+"""libfaketime refuses Python's sleep, an absolute one of the monotonic clock, which waiting for a program uses."""
+
+
 def faked(clock: Path) -> dict[str, str]:
     """Return the environment of processes with the wall clock of a file, which `jump` writes."""
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+    clock.with_name("sitecustomize.py").write_text(SLEEP)
     only_wall = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
     return only_wall | {
         "FAKETIME_TIMESTAMP_FILE": str(clock),
         "FAKETIME_NO_CACHE": "1",
         "LD_PRELOAD": str(library),
+        "PYTHONPATH": str(clock.parent),
     }
 
 

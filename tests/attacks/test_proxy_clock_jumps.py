@@ -15,8 +15,8 @@ from tests.proxy.conformance import own_cgroup
 pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.slow]
 JUMPS = ("+1h", "-1h", "+3650d", "-3650d", "+0")
 FIRST, SECOND = "10.244.0.1", "10.244.0.2"
-MODES = ("nftables", "iptables", "ebpf")
-"""Not userspace, whose xtables tools fail under libfaketime, and not ipvs, which needs another kernel."""
+MODES = ("nftables", "iptables", "ebpf", "userspace")
+"""ipvs mode needs another kernel: tests/proxy/kernel/ipvs/clock_jumps.py."""
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -58,7 +58,7 @@ _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING - _SLOW
 
 _OWN = (
     *("packets", "last_endpoint", "sets", "bridge", "ranges", "affinity", "features", "explain"),
-    *("kube_router", "takeover", "leaving", "fallback", "examples"),
+    *("kube_router", "takeover", "leaving", "fallback", "examples", "clock_jumps"),
 )
 
 SUITES = (
