@@ -8,9 +8,12 @@ import pytest
 from tests.proxy.kernel.ipvs.proxy import FAMILIES, NODE, VIP, IpvsProxy, proxied, slices, web
 
 from vipwire.errors import CommitError
+from vipwire.linux.netlink.ipset import IpsetSpec, SetType
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, ServiceType
-from vipwire.modes.ipvs.objects.names import BESIDE, Set
+from vipwire.modes.ipvs.objects.commands import commands
+from vipwire.modes.ipvs.objects.names import BESIDE, Ipset, Object, ObjectKey, Set, set_spec
+from vipwire.reconcile.delta import Delta
 from vipwire_lab.cluster.cluster import Lab
 
 pytestmark = pytest.mark.kernel
@@ -154,3 +157,24 @@ def test_a_set_of_another_type_that_rules_use_is_named(lab: Lab, empty_node: dic
         proxy.sync()
         assert proxy.probe("client", VIP[family])[0].answer
         assert definitions(lab) == empty_node
+
+
+@FAMILIES
+def test_printed_commands_replace_sets(lab: Lab, empty_node: dict[str, str], family: Family) -> None:
+    element, other = f"{VIP[family]},tcp:80", f"{VIP[family]},udp:80"
+    name, marked, ports = (named(family, each) for each in ("CLUSTER-IP", "LOCAL-POOL", "NODE-PORT-TCP"))
+    make(lab, family, name, "hash:ip,port family {inet} timeout 600")
+    make(lab, family, marked, "hash:ip,port family {inet} maxelem 4 skbinfo")
+    make(lab, family, ports, "hash:ip,port family {inet}")
+    added = (f"add {name} {element}", f"add {marked} {element} skbmark 0x7", f"add {marked} {other}")
+    lab.run(NODE, ["ipset", "restore"], input="".join(f"{each}\n" for each in added))
+    old = IpsetSpec(SetType.ADDRESS_PORT, limits="timeout 600")
+    changed: dict[ObjectKey, tuple[Object, Object]] = {
+        Ipset(name): (old, set_spec(Set.CLUSTER_IP)),
+        Ipset(marked): (old, set_spec(Set.LOCAL_POOL)),
+        Ipset(ports): (None, set_spec(Set.NODE_PORT_TCP)),
+    }
+    lab.run(NODE, ["sh", "-ec", "\n".join(commands(family, Delta(changed=changed)))])
+    assert definitions(lab) == {each: empty_node[each] for each in (name, marked, ports)}
+    saved = lab.run(NODE, ["ipset", "save"]).stdout.splitlines()
+    assert {line for line in saved if line.startswith("add")} == set(added)
