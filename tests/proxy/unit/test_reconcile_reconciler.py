@@ -5,7 +5,6 @@ from tests.fakes.kernel import DictBackend, touched
 from tests.fakes.values import ip, ips, named, node_plan, planned
 
 from vipwire.errors import BusyError, CommitError
-from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import NotBriefError, Reconciler
 
@@ -73,16 +72,6 @@ def test_a_new_process_on_a_programmed_kernel_commits_nothing() -> None:
     assert (report.observed, report.size, report.repaired) == (len(first.kernel.held), 0, [])
 
 
-def test_a_new_process_removes_what_nobody_wants_and_changes_what_is_otherwise() -> None:
-    first = running(web=A, old=B)
-    first.kernel.meddle(lambda held: held.update({obj(A): "other", "foreign": "x"}))
-    second = Line(first.kernel, web=A)
-    report = second.reconciler.sync()
-    assert second.services() == {"web": [A]}
-    assert (report.added, report.changed, report.removed) == (0, 1, 2)
-    assert report.repaired == []
-
-
 def test_only_what_changed_is_committed_and_nothing_is_observed() -> None:
     line = running(**{f"s{n}": f"10.96.1.{n}" for n in range(200)})
     line.want("s7", "10.96.1.7 10.96.2.7")
@@ -97,57 +86,6 @@ def test_a_service_as_it_was_costs_no_transaction() -> None:
     assert line.reconciler.pending
     assert line.reconciler.sync().size == 0
     assert not line.reconciler.pending
-
-
-def test_a_service_that_was_never_there_can_go() -> None:
-    line = running(web=A)
-    line.want("never")
-    assert line.reconciler.sync().size == 0
-
-
-def test_a_shared_object_stays_as_long_as_somebody_needs_it() -> None:
-    line = running(web=A, db=B)
-    line.want("web")
-    line.reconciler.sync()
-    assert line.kernel.held["size 1"] == "shared"
-    line.want("db")
-    line.reconciler.sync()
-    assert "size 1" not in line.kernel.held
-    assert line.settled()
-
-
-def test_a_shared_object_that_passes_from_one_to_another_is_not_touched() -> None:
-    line = running(web=A)
-    line.want("web")
-    line.want("db", B)
-    line.reconciler.sync()
-    assert touched(line.kernel.deltas) == {obj(A), obj(B)}
-    assert line.settled()
-
-
-def test_an_object_that_moves_between_services_is_changed_not_removed() -> None:
-    line = running(web=f"{A} {B}", db=C)
-    line.want("web", A)
-    line.want("db", f"{B} {C}")
-    line.reconciler.sync()
-    assert line.services() == {"web": [A], "db": [B, C]}
-    (delta,) = line.kernel.deltas
-    assert delta.changed == {obj(B): ("default/web", "default/db")}
-    assert delta.removed == {}
-    line.want("web", f"{A} {B}")
-    line.want("db", C)
-    line.reconciler.sync()
-    assert line.services() == {"web": [A, B], "db": [C]}
-    assert line.settled()
-
-
-def test_two_services_can_swap_their_objects() -> None:
-    line = running(web=A, db=B)
-    line.want("web", B)
-    line.want("db", A)
-    line.reconciler.sync()
-    assert line.services() == {"web": [B], "db": [A]}
-    assert line.settled()
 
 
 def test_the_kernel_is_asked_whether_others_changed_it_and_observed_only_if_so() -> None:
@@ -167,15 +105,6 @@ def test_damage_is_repaired_and_reported_exactly() -> None:
     assert sorted(report.repaired) == sorted([obj(A), obj(B), "foreign"])
     assert line.services() == {"web": [A], "db": [B]}
     assert line.settled()
-
-
-def test_a_flushed_kernel_is_programmed_again() -> None:
-    line = running(web=A, db=B)
-    before = dict(line.kernel.held)
-    line.kernel.meddle(dict.clear)
-    line.reconciler.verify()
-    assert sorted(line.reconciler.sync().repaired) == sorted(before)
-    assert line.kernel.held == before
 
 
 def test_pending_changes_are_not_reported_as_damage() -> None:
@@ -211,16 +140,6 @@ def test_a_change_by_others_that_harms_nothing_of_ours_is_no_repair() -> None:
     report = line.reconciler.sync()
     assert (report.observed, report.size, report.repaired) == (3, 0, [])
     assert not line.reconciler.pending
-
-
-def test_a_commit_refused_because_others_changed_the_kernel_is_made_after_a_look() -> None:
-    line = running(web=A, db=B)
-    line.kernel.meddle(lambda held: held.pop(obj(A)))
-    line.want("web")
-    report = line.reconciler.sync()
-    assert line.services() == {"db": [B]}
-    assert report.observed is not None
-    assert line.reconciler.isolated == {}
 
 
 def test_the_service_that_the_kernel_refuses_keeps_its_old_objects_and_the_others_go_on() -> None:
@@ -292,18 +211,6 @@ def test_a_removed_service_that_cannot_be_removed_keeps_its_objects_until_the_re
     assert line.reconciler.isolated == {}
 
 
-def test_an_isolated_service_keeps_its_objects_when_the_kernel_is_observed() -> None:
-    line = running(web=A, db=B)
-    line.kernel.refused = {obj(C)}
-    line.want("web", C)
-    line.reconciler.sync()
-    line.kernel.meddle(lambda held: held.pop(obj(B)))
-    line.reconciler.verify()
-    report = line.reconciler.sync()
-    assert line.services() == {"web": [A], "db": [B]}
-    assert report.repaired == [obj(B)]
-
-
 def test_a_refusal_while_the_kernel_is_observed_isolates_and_reports_repairs_all_the_same() -> None:
     line = running(web=A, db=B)
     line.kernel.refused = {obj(C)}
@@ -315,16 +222,6 @@ def test_a_refusal_while_the_kernel_is_observed_isolates_and_reports_repairs_all
     assert report.repaired == [obj(B)]
     assert set(line.reconciler.isolated) == {named("web")}
     assert not line.reconciler.pending
-
-
-def test_a_refusal_at_start_isolates_the_one_service() -> None:
-    kernel = DictBackend({"foreign": "x"})
-    kernel.refused = {obj(B)}
-    line = Line(kernel, web=A, db=B, api=C)
-    line.reconciler.sync()
-    assert line.services() == {"web": [A], "api": [C]}
-    assert set(line.reconciler.isolated) == {named("db")}
-    assert "foreign" not in kernel.held
 
 
 def test_a_refusal_of_the_nodes_objects_is_an_error_and_leaves_the_kernel_as_it_was() -> None:
@@ -369,40 +266,6 @@ def test_after_a_failed_try_the_next_still_knows_what_a_service_had() -> None:
     assert line.services() == {"web": [A], "db": [B]}
     assert set(line.reconciler.isolated) == {named("web")}
     assert report.repaired == []
-
-
-@pytest.mark.parametrize("at", ["start", "later"])
-def test_a_kernel_that_does_not_answer_leaves_everything_to_be_done(at: str) -> None:
-    line = running(web=A) if at == "later" else Line(None, web=A)
-    line.want("db", B)
-    line.kernel.fails = "Input/output error"
-    with pytest.raises(OSError, match="Input/output"):
-        line.reconciler.sync()
-    assert line.reconciler.pending
-    line.kernel.fails = ""
-    line.reconciler.distrust()
-    line.reconciler.sync()
-    assert line.services() == {"web": [A], "db": [B]}
-    assert line.settled()
-
-
-def test_what_is_desired_twice_before_a_sync_counts_as_it_was_last_desired() -> None:
-    line = running(web=A)
-    line.want("web", B)
-    line.want("web")
-    line.want("db", C)
-    line.want("db", A)
-    line.reconciler.sync()
-    assert line.services() == {"db": [A]}
-    assert len(line.kernel.deltas) == 1
-
-
-def test_a_plan_that_renders_to_nothing_is_a_service_all_the_same() -> None:
-    line = running(web=A)
-    line.reconciler.desire(named("web"), ServicePlan(named("web")))
-    line.reconciler.sync()
-    assert line.services() == {}
-    assert line.settled()
 
 
 @pytest.mark.parametrize("observed", [False, True])

@@ -85,39 +85,6 @@ def test_a_relist_adds_changes_and_removes_and_leaves_the_rest_alone() -> None:
     assert set(store.services) == {same.name, other.name, new.name}
 
 
-def test_a_relist_of_one_kind_leaves_the_other_kinds() -> None:
-    store = after(Upserted(service("web")), Upserted(piece("a")), Upserted(Node("node-1")))
-    store.apply(Listed(Kind.SERVICE, ()))
-    assert slices_of(store, WEB) == ["a"]
-    assert set(store.nodes) == {"node-1"}
-    assert tuple(store.take_touched()) == (WEB,)
-
-
-def test_a_relist_of_slices_removes_those_that_are_gone() -> None:
-    store = after(Listed(Kind.ENDPOINT_SLICE, (piece("a"), piece("b"), piece("c", "db"))))
-    store.apply(Listed(Kind.ENDPOINT_SLICE, (piece("b"), piece("c", "db"))))
-    assert tuple(store.take_touched()) == (WEB,)
-    assert slices_of(store, WEB) == ["b"]
-
-
-def test_slices_are_seen_by_their_service_in_the_order_of_their_names_before_it_exists() -> None:
-    store = after(Upserted(piece("b")), Upserted(piece("a")), Upserted(piece("c", "db")))
-    assert slices_of(store, WEB) == ["a", "b"]
-    assert store.view(WEB)[0] is None
-    store.apply(Upserted(service("web")))
-    assert store.view(WEB)[0] == service("web")
-
-
-def test_a_slice_that_moves_to_another_service_leaves_the_first() -> None:
-    store = after(Upserted(piece("a", "web")), Upserted(piece("b", "web")))
-    store.apply(Upserted(piece("a", "db")))
-    assert set(store.take_touched()) == {WEB, DB}
-    assert (slices_of(store, WEB), slices_of(store, DB)) == (["b"], ["a"])
-    store.apply(Listed(Kind.ENDPOINT_SLICE, (piece("a", "web"), piece("b", "db"))))
-    assert set(store.take_touched()) == {WEB, DB}
-    assert (slices_of(store, WEB), slices_of(store, DB)) == (["a"], ["b"])
-
-
 def test_the_last_slice_of_a_service_can_go() -> None:
     store = after(Upserted(piece("a")))
     store.apply(Deleted(Kind.ENDPOINT_SLICE, named("a")))
