@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,19 +21,18 @@ from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.userspace.driver import build_backends, choose_iptables_tool, leftovers
+from vipwire.modes.userspace.driver import build_backends, choose_iptables_tool
 from vipwire.modes.userspace.entrance import Entrance
 from vipwire.modes.userspace.kernel import UserspaceBackend, open_commit_counter
 from vipwire.modes.userspace.leftovers import forget_relayed
 from vipwire.modes.userspace.names import Front, Key, Value
-from vipwire.modes.userspace.settings import Bind, Choices
+from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.process_lifecycle.file_limits import WANTED
-from vipwire.reconcile.counts import Measure
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.relay.client import Call, Remote, relay_name
 from vipwire.relay.messages import Hello, RelaySettings, Welcome
@@ -312,32 +311,6 @@ def test_rules_that_are_refused_leave_everything_as_it_was(family: Family, serve
     assert answers(server, VIP[family], 80)
 
 
-def test_cleaning_up_leaves_nothing_of_ours_and_all_of_others(family: Family, server: socket.socket) -> None:
-    program = "iptables" if family is Family.IPV4 else "ip6tables"
-    run(f"{program}-nft -t nat -N OTHERS")
-    run(f"{program}-nft -t nat -A PREROUTING -j OTHERS")
-    before = run(f"{program}-nft-save -t nat")
-    started(family, planned(family, server.getsockname()[1])).sync()
-    (backend,) = leftovers([family])
-    assert backend.delete()
-    rules = [line for line in run(f"{program}-nft-save -t nat").splitlines() if not line.startswith("#")]
-    assert [line for line in rules if "KUBE" in line] == []
-    assert [line for line in before.splitlines() if "OTHERS" in line] == [line for line in rules if "OTHERS" in line]
-    until(lambda: not _has_relay(family))
-    assert not backend.delete()
-    backend.close()
-
-
-def test_without_rules_clients_reach_the_listeners_and_iptables_is_left_alone(
-    family: Family, server: socket.socket
-) -> None:
-    choices = Choices(bind=Bind.VIP)
-    run(f"ip address add {VIP[family]}/{32 if family is Family.IPV4 else 128} dev lo")
-    started(family, planned(family, server.getsockname()[1]), choices=choices).sync()
-    assert answers(server, VIP[family], 80)
-    assert "KUBE" not in run("nft list ruleset")
-
-
 def test_looking_starts_no_relay(family: Family) -> None:
     backend = build_backends([family], Choices(), prepare=False)[family]
     try:
@@ -346,20 +319,6 @@ def test_looking_starts_no_relay(family: Family) -> None:
         assert relay_name(family).endswith(family.value.lower())
     finally:
         backend.close()
-
-
-def test_traffic_is_counted_by_endpoint(family: Family, server: socket.socket) -> None:
-    plan = planned(family, server.getsockname()[1])
-    reconciler = started(family, plan)
-    reconciler.sync()
-    assert answers(server, VIP[family], 80)
-    with suppress(ConnectionRefusedError):
-        socket.create_connection((VIP[family], 81), timeout=60)
-    (backend,) = _OPEN
-    found = backend.read_counts([plan])
-    name = next(each.port_name for each in plan.frontends if each.port_name.port == "http")
-    assert (found[Measure.CONNECTIONS][name], found[Measure.BYTES][name]) == (1, 4)
-    assert [reason.value for (reason, _), packets in found.refusals().items() if packets] == ["undefined-port"]
 
 
 def test_flows_to_a_service_are_answered_at_its_own_listeners(family: Family, server: socket.socket) -> None:

@@ -9,13 +9,11 @@ import pytest
 from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
-from vipwire.relay.balance import EJECT_AFTER
 from vipwire.relay.header import header
 from vipwire.relay.listener import CIRCLE, DIAL_TIMEOUTS, RESERVE
 from vipwire.relay.messages import (
     NOWHERE,
     AskNotes,
-    Done,
     Hello,
     Listener,
     Notes,
@@ -50,12 +48,6 @@ def test_what_either_side_says_the_other_hears() -> None:
         assert at.until(lambda: heard(sock)) == b"answer"
         found = at.count("web", peer.place)
         assert (found.connections, found.open, found.sent, found.received) == (1, 1, 8, 6)
-
-
-def test_a_server_that_speaks_first_is_heard() -> None:
-    with relaying() as at, peers(1) as (peer,), client(at.listen("smtp", peer.place)) as sock:
-        settled(at, sock, peer).send(b"220 ready")
-        assert at.until(lambda: heard(sock)) == b"220 ready"
 
 
 def test_what_a_client_sends_before_an_endpoint_answers_is_not_lost() -> None:
@@ -159,49 +151,6 @@ def _writable(sock: socket.socket) -> bool:
     return True
 
 
-def test_a_refused_dial_goes_to_the_next_endpoint_at_once() -> None:
-    with relaying() as at, peers(2) as (gone, there):
-        place = gone.refuse()
-        port = at.listen("web", place, there.place)
-        for _ in range(2):
-            with client(port) as sock:
-                settled(at, sock, there)
-        at.until(lambda: at.count("web", there.place).connections == 2)
-        assert at.count("web", place).failed == 2
-
-
-def test_an_endpoint_that_does_not_answer_is_given_up_after_a_while() -> None:
-    """Its queue is full: it neither refuses nor answers, as one whose host is gone."""
-    with relaying() as at, peers(1, backlog=0) as (hanging,), peers(1) as (there,), _filled(hanging):
-        port = at.listen("web", hanging.place, there.place)
-        found = 0
-        for _ in range(2):
-            with client(port) as sock:
-                settled(at, sock, there)
-                found += 1
-        assert found == 2
-        assert at.count("web", hanging.place).failed == 2
-        assert at.count("web", hanging.place).open == 0
-
-
-class _filled:  # noqa: N801 - reads as what it does
-    """Fill a server's queue of connections."""
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer, self._socks = peer, list[socket.socket]()
-
-    def __enter__(self) -> None:
-        for _ in range(4):
-            sock = socket.socket()
-            sock.settimeout(0)
-            sock.connect_ex(("127.0.0.1", self._peer.place.port))
-            self._socks.append(sock)
-
-    def __exit__(self, *error: object) -> None:
-        for sock in self._socks:
-            sock.close()
-
-
 def test_when_nobody_answers_the_client_is_told_by_a_reset() -> None:
     with relaying() as at, peers(3) as gone:
         places = [peer.refuse() for peer in gone]
@@ -211,18 +160,6 @@ def test_when_nobody_answers_the_client_is_told_by_a_reset() -> None:
         assert at.counted().refused == {"no endpoint answers": 1}
         assert at.counted().links == 0
         assert "web: refusing clients: no endpoint answers" in at.said()
-
-
-def test_an_endpoint_that_fails_again_and_again_rests_and_the_operator_is_told() -> None:
-    with relaying() as at, peers(2) as (gone, there):
-        place = gone.refuse()
-        port = at.listen("web", place, there.place)
-        for _ in range(3 * EJECT_AFTER):
-            with client(port) as sock:
-                settled(at, sock, there)
-        assert at.count("web", place).failed == EJECT_AFTER
-        assert at.count("web", place).ejected
-        assert f"endpoint 127.0.0.1:{place.port} does not answer" in at.said()
 
 
 def test_an_endpoint_that_accepts_and_resets_is_the_clients_affair_alone() -> None:
@@ -238,40 +175,6 @@ def test_an_endpoint_that_accepts_and_resets_is_the_clients_affair_alone() -> No
             assert at.until(lambda: heard(other)) == b"here"
 
 
-def test_established_connections_outlive_their_listener() -> None:
-    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
-        served = settled(at, sock, peer)
-        assert isinstance(at.relay.answer(Remove(["web"])), Done)
-        at.loop.round(0)
-        sock.send(b"still there?")
-        assert at.until(lambda: heard(served)) == b"still there?"
-        assert at.counted().listeners == {}
-
-
-def test_a_change_of_endpoints_keeps_connections_sockets_and_counters() -> None:
-    with relaying() as at, peers(2) as (old, new):
-        port = at.listen("web", old.place)
-        with client(port) as sock:
-            served = settled(at, sock, old)
-            assert at.listen("web", old.place, new.place) == port
-            sock.send(b"on")
-            assert at.until(lambda: heard(served)) == b"on"
-            assert at.count("web", old.place).connections == 1
-            assert at.listen("web", new.place) == port
-            with client(port) as other:
-                settled(at, other, new)
-
-
-def test_clients_from_elsewhere_are_sent_away() -> None:
-    with relaying() as at, peers(1) as (peer,):
-        shut = at.listen("shut", peer.place, sources=((bytes((10, 0, 0, 0)), 8),))
-        open_ = at.listen("open", peer.place, sources=((bytes((127, 0, 0, 0)), 8),))
-        with client(shut) as refused, client(open_) as admitted:
-            at.until(lambda: was_reset(refused))
-            settled(at, admitted, peer)
-        assert at.counted().refused == {"the source is not allowed": 1}
-
-
 @pytest.mark.parametrize("protocol", [6, 17])
 def test_a_relay_that_is_its_own_endpoint_ends_the_circle(protocol: int) -> None:
     with relaying(limit=256) as at, peers(1) as (peer,):
@@ -285,29 +188,6 @@ def test_a_relay_that_is_its_own_endpoint_ends_the_circle(protocol: int) -> None
             assert at.count("web", SocketAddress(HERE, port)).connections == 4
             if protocol == 6:
                 at.until(lambda: was_reset(sock))
-
-
-@pytest.mark.parametrize(
-    ("version", "begins"), [(1, b"PROXY TCP4 127.0.0.1 127.0.0.1 "), (2, b"\r\n\r\n\0\r\nQUIT\n")]
-)
-def test_an_endpoint_is_told_of_the_client_first(version: int, begins: bytes) -> None:
-    with relaying() as at, peers(1) as (peer,), client(_told(at, peer, version)) as sock:
-        sock.send(b"GET /")
-        served = settled(at, sock, peer)
-        got = bytearray()
-
-        def complete() -> bool:
-            got.extend(heard(served) or b"")
-            return got.endswith(b"GET /")
-
-        at.until(complete)
-        assert got.startswith(begins)
-        if version == 1:
-            assert f" {sock.getsockname()[1]} ".encode() in got
-
-
-def _told(at: Relaying, peer: Peer, version: int) -> int:
-    return at.listen("web", peer.place, proxy_protocol=version)
 
 
 def test_a_second_write_waits_for_no_acknowledgement_and_the_first_needs_no_call() -> None:
@@ -370,24 +250,6 @@ def test_clients_that_send_nothing_cost_only_their_place() -> None:
 
 def datagrams(at: Relaying, key: str, *places: SocketAddress, **fields: object) -> int:
     return at.listen(key, *places, protocol=17, **fields)
-
-
-def test_datagrams_go_both_ways_and_a_client_stays_with_its_endpoint() -> None:
-    with relaying() as at, peers(2, kind=socket.SOCK_DGRAM) as servers:
-        port = datagrams(at, "dns", *(peer.place for peer in servers))
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.connect(("127.0.0.1", port))
-            sock.settimeout(0)
-            seen = set()
-            for number in range(4):
-                sock.send(b"q%d" % number)
-                peer = at.until(lambda: next((each for each in servers if readable(each.listening)), None))
-                data, source = peer.listening.recvfrom(100)
-                assert data == b"q%d" % number
-                peer.listening.sendto(b"a" + data, source)
-                assert at.until(lambda: heard(sock)) == b"a" + data
-                seen.add(peer.place)
-            assert len(seen) == 1
 
 
 @pytest.mark.parametrize("address", ["127.0.0.5", "127.0.0.1", "::1"])
