@@ -9,8 +9,7 @@ import yaml
 
 from vipwire.config.configuration import Config, LocalMode, SyncSettings
 from vipwire.config.file import config_document, dump_config, load_config, read_config
-from vipwire.config.kinds import ModuleVerbosity, ValueKind
-from vipwire.config.schema import Section, replace_at, rows_of, setting
+from vipwire.config.kinds import ModuleVerbosity
 from vipwire.config.sections import IPVS
 from vipwire.errors import ConfigError
 from vipwire.model.net import Prefix
@@ -277,21 +276,6 @@ def test_a_file_is_read_from_disk_and_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "healthz", "metrics"),
-    [
-        ("", "0.0.0.0:10256", "127.0.0.1:10249"),
-        ("bindAddress: 'fd00::1'\n", "[::]:10256", "[::1]:10249"),
-        ("bindAddress: 192.0.2.1\n", "0.0.0.0:10256", "127.0.0.1:10249"),
-        ("healthzBindAddress: 192.0.2.1\nmetricsBindAddress: 'fd00::1'\n", "192.0.2.1:10256", "[fd00::1]:10249"),
-        ("bindAddress: 'fd00::1'\nhealthzBindAddress: 0.0.0.0:1\n", "0.0.0.0:1", "[::1]:10249"),
-    ],
-)
-def test_the_servers_addresses_follow_the_family_and_get_their_ports(text: str, healthz: str, metrics: str) -> None:
-    config = _config(text)
-    assert (config.healthz_bind_address, config.metrics_bind_address) == (healthz, metrics)
-
-
-@pytest.mark.parametrize(
     ("text", "settings"),
     [
         ("", SyncSettings(30.0, 0.0, 14, masquerade_all=False)),
@@ -331,41 +315,3 @@ def test_a_feature_gates_default_its_group_and_its_own_value_add_up() -> None:
         True,
         True,
     )
-
-
-class Inner(Section, frozen=True):
-    """A section in another."""
-
-    limit: int = setting("*-limit", "Of the *.", 3, file_name="theLimit", mode="ebpf")
-    other_limit: int = setting(default=4)
-
-
-class Narrow(Inner, frozen=True):
-    """A section with another default."""
-
-    other_limit: int = 2
-
-
-class Outer(Section, frozen=True):
-    """A section with a field that no file has."""
-
-    inner: Inner = setting(default=Narrow())
-    only_a_flag: str = ""
-
-
-def test_a_section_is_a_frozen_value_with_its_defaults() -> None:
-    outer = Outer()
-    assert (outer, hash(outer)) == (Outer(Narrow(3, 2), ""), hash(Outer()))
-    assert dataclasses.replace(outer, inner=Inner(4)).inner.limit == 4
-    assert not hasattr(outer, "__dict__")
-    with pytest.raises(AttributeError):
-        outer.only_a_flag = "x"  # type: ignore[misc]
-
-
-def test_its_rows_have_the_paths_the_defaults_and_the_kinds_of_its_fields() -> None:
-    assert [field.name for field in dataclasses.fields(Outer)] == ["inner", "only_a_flag"]
-    limit, other = rows_of(Outer)
-    assert (limit.path, limit.attribute, limit.default, limit.mode) == ("inner.theLimit", "inner.limit", 3, "ebpf")
-    assert (limit.name, limit.text, limit.kind) == ("inner-limit", "Of the inner.", ValueKind.INT)
-    assert (other.path, other.default, other.value(Outer())) == ("inner.otherLimit", 2, 2)
-    assert replace_at(Outer(), limit.attribute, 5).inner.limit == 5

@@ -5,126 +5,12 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.configuration import ROWS, Config
-from vipwire.config.flags import FLAGS, build_config, flag_text, flag_values, parse_flags
+from vipwire.config.flags import FLAGS, build_config, flag_values, parse_flags
 from vipwire.config.kinds import ModuleVerbosity, ValueKind, format_duration
 from vipwire.config.schema import Group
 from vipwire.errors import ConfigError
 
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
-
-# kube-proxy 1.36's flags on Linux, then those of Windows and of old versions: none may be missing.
-KUBE_PROXY = [
-    "config",
-    "write-config-to",
-    "cleanup",
-    "init-only",
-    "feature-gates",
-    "kubeconfig",
-    "master",
-    "kube-api-content-type",
-    "kube-api-burst",
-    "kube-api-qps",
-    "hostname-override",
-    "bind-address",
-    "healthz-bind-address",
-    "metrics-bind-address",
-    "bind-address-hard-fail",
-    "profiling",
-    "show-hidden-metrics-for-version",
-    "proxy-mode",
-    "iptables-masquerade-bit",
-    "masquerade-all",
-    "iptables-localhost-nodeports",
-    "iptables-sync-period",
-    "iptables-min-sync-period",
-    "ipvs-sync-period",
-    "ipvs-min-sync-period",
-    "ipvs-scheduler",
-    "ipvs-exclude-cidrs",
-    "ipvs-strict-arp",
-    "ipvs-tcp-timeout",
-    "ipvs-tcpfin-timeout",
-    "ipvs-udp-timeout",
-    "detect-local-mode",
-    "pod-bridge-interface",
-    "pod-interface-name-prefix",
-    "cluster-cidr",
-    "nodeport-addresses",
-    "oom-score-adj",
-    "conntrack-max-per-core",
-    "conntrack-min",
-    "conntrack-tcp-timeout-established",
-    "conntrack-tcp-timeout-close-wait",
-    "conntrack-tcp-be-liberal",
-    "conntrack-udp-timeout",
-    "conntrack-udp-timeout-stream",
-    "config-sync-period",
-    "healthz-port",
-    "metrics-port",
-    "v",
-    "vmodule",
-    "logging-format",
-    "log-flush-frequency",
-    "log-json-info-buffer-size",
-    "log-json-split-stream",
-    "log-text-info-buffer-size",
-    "log-text-split-stream",
-    "version",
-    "help",
-    "windows-service",
-    "network-name",
-    "source-vip",
-    "enable-dsr",
-    "root-hnsendpoint-name",
-    "forward-healthcheck-vip",
-    "cleanup-iptables",
-    "cleanup-ipvs",
-    "proxy-port-range",
-    "udp-timeout",
-    "google-json-key",
-    "azure-container-registry-config",
-    "resource-container",
-    "conntrack-max",
-]
-
-DEFAULTS = {
-    "config-sync-period": "15m0s",
-    "counters": "services",
-    "counters-limit": "5000",
-    "offload-packet-threshold": "0",
-    "kube-api-content-type": "application/vnd.kubernetes.protobuf",
-    "kube-api-qps": "5",
-    "kube-api-burst": "10",
-    "bind-address": "0.0.0.0",
-    "healthz-bind-address": "0.0.0.0:10256",
-    "metrics-bind-address": "127.0.0.1:10249",
-    "healthz-port": "10256",
-    "metrics-port": "10249",
-    "iptables-sync-period": "30s",
-    "iptables-min-sync-period": "0s",
-    "iptables-masquerade-bit": "14",
-    "iptables-localhost-nodeports": "true",
-    "ipvs-sync-period": "30s",
-    "ipvs-min-sync-period": "0s",
-    "ipvs-tcp-timeout": "0s",
-    "ipvs-tcpfin-timeout": "0s",
-    "ipvs-udp-timeout": "0s",
-    "ebpf-clients": "all",
-    "udp-timeout": "250ms",
-    "oom-score-adj": "-999",
-    "conntrack-max-per-core": "32768",
-    "conntrack-min": "131072",
-    "conntrack-tcp-timeout-established": "24h0m0s",
-    "conntrack-tcp-timeout-close-wait": "1h0m0s",
-    "conntrack-udp-timeout": "0s",
-    "conntrack-udp-timeout-stream": "0s",
-    "v": "0",
-    "logging-format": "text",
-    "log-flush-frequency": "5s",
-    "log-json-info-buffer-size": "0",
-    "log-text-info-buffer-size": "0",
-    "state-dir": "/run/vipwire",
-}
 
 
 def _built(*arguments: str) -> Config:
@@ -133,15 +19,6 @@ def _built(*arguments: str) -> Config:
 
 def _warnings(*arguments: str) -> tuple[str, ...]:
     return build_config(parse_flags(("--nodeport-addresses=primary", *arguments))).warnings
-
-
-def test_every_flag_of_kube_proxy_exists() -> None:
-    assert set(KUBE_PROXY) - set(FLAGS) == set()
-
-
-def test_every_flag_has_the_default_of_kube_proxy() -> None:
-    shown = {name: flag_text(flag) for name, flag in FLAGS.items() if flag.group is not Group.OLD}
-    assert {name: text for name, text in shown.items() if text not in ("", "false")} == DEFAULTS
 
 
 def test_every_current_flag_is_explained_and_every_old_one_says_what_became_of_it() -> None:
@@ -224,27 +101,6 @@ def test_flags_stand_on_the_defaults() -> None:
     assert (config.proxy_mode, config.ipvs.scheduler, config.cluster_cidr) == ("ipvs", "mh", "10.0.0.0/8")
     assert (config.master, config.oom_score_adj) == ("http://a:1", -999)
     assert config.explicit == {"mode", "ipvs.scheduler", "clusterCIDR", "master"}
-
-
-def test_iptables_periods_count_in_every_mode_other_than_ipvs() -> None:
-    flags = (
-        "--iptables-sync-period=7s",
-        "--iptables-min-sync-period=2s",
-        "--ipvs-sync-period=9s",
-        "--masquerade-all",
-    )
-    for mode in ("", "iptables", "nftables", "userspace"):
-        sync = _built(*flags, f"--proxy-mode={mode}").sync
-        assert (sync.sync_period, sync.min_sync_period, sync.masquerade_all) == (7.0, 2.0, True)
-    sync = _built(*flags, "--proxy-mode=ipvs").sync
-    assert (sync.sync_period, sync.min_sync_period, sync.masquerade_all) == (9.0, 0.0, True)
-
-
-def test_nftables_does_not_wait_unless_it_is_told_to() -> None:
-    assert _built().sync.min_sync_period == 0.0
-    assert _built("--proxy-mode=iptables").sync.min_sync_period == 1.0
-    assert _built("--iptables-min-sync-period=1s").sync.min_sync_period == 1.0
-    assert _built("--proxy-mode=iptables", "--iptables-min-sync-period=0").sync.min_sync_period == 0.0
 
 
 @pytest.mark.parametrize(
