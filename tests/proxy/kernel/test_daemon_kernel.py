@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import Scene, leads_to, prepare, reached, scene, service_of, slice_for, stage
-from tests.fakes.own_network import run
 from tests.proxy.kernel.nft_transactions import commit, nft
 
 from vipwire.linux.netlink.attributes import string, u32be
@@ -101,19 +100,6 @@ async def test_a_chain_that_cannot_go_because_of_a_foreign_rule_goes_with_the_ru
         assert {await reached("10.96.0.1") for _ in range(20)} == {"10.244.0.3", "10.244.0.4"}
         assert {await reached("10.96.0.2") for _ in range(20)} == {"10.244.0.5", "10.244.0.6"}
         assert "foreign" not in nft("list table ip vipwire")
-
-
-async def test_what_others_flush_is_there_again_after_the_next_look_and_what_is_theirs_is_left_alone() -> None:
-    async with playing("--iptables-sync-period=1s", "--iptables-min-sync-period=0s") as it:
-        nft("add table ip theirs")
-        nft("delete table ip vipwire")
-        nft("delete table ip6 vipwire")
-        for family in ("IPv4", "IPv6"):
-            await it.daemon.heard(REPAIRED, ip_family=family)
-        assert await reached("10.96.0.1") == "10.244.0.1"
-        assert run("nft list tables ip").split("\n")[:2] == ["table ip theirs", "table ip vipwire"]
-        assert await it.metric("vipwire_kernel_drift_repairs_total") == 2
-        await it.posted("KernelStateRepaired", count=2)
 
 
 async def test_a_proxy_that_cannot_sync_for_long_is_unhealthy_until_it_can() -> None:

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.kernel
 COUNTS = "applied the new configuration"
 WAITS = "part of the new configuration needs a restart"
 BROKEN = "the configuration is invalid; keeping the old one"
-AS_BEFORE = "the configuration has not changed"
 WEB, ASKER = "10.96.0.1", "10.96.0.2"
 PEER_PORT, CHECKED = 8081, 30500
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
@@ -193,22 +192,6 @@ async def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
         assert run(f"cat /proc/{it.daemon.process.pid}/oom_score_adj").strip() == "7"
 
 
-async def test_the_log_is_as_verbose_as_the_file_says(tmp_path: Path) -> None:
-    async with playing(tmp_path, CALM) as it:
-        it.hang_up()
-        verbose = HEADER.replace("format: json", "format: json, verbosity: 1") + CALM
-        await it.daemon.again(lambda: write(it.file, verbose), COUNTS, fields="logging.verbosity")
-        assert not it.daemon.said(AS_BEFORE), "said at -v=1 and not before"
-        await it.daemon.again(it.hang_up, AS_BEFORE)
-
-
-async def test_a_flag_beside_the_file_overrides_it_every_time(tmp_path: Path) -> None:
-    async with playing(tmp_path, CALM, "-v=1") as it:
-        verbose = HEADER.replace("format: json", "format: json, verbosity: 3") + CALM
-        await it.daemon.again(lambda: write(it.file, verbose), AS_BEFORE)
-        assert not it.daemon.said(COUNTS)
-
-
 async def test_a_broken_file_changes_nothing_and_says_what_is_wrong(tmp_path: Path) -> None:
     async with playing(tmp_path, CALM) as it:
         assert await it.metric("vipwire_config_last_reload_successful") == 1
@@ -291,26 +274,6 @@ def catches(process: int, number: signal.Signals) -> bool:
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(mask, 16) >> (number - 1) & 1)
-
-
-async def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
-    """One line a sync at -v=0; Services from 2, frontends from 4, objects from 5 on."""
-    async with playing(tmp_path, CALM) as it:
-        assert not it.daemon.said("Service added")
-        await it.daemon.heard("found no rules of other modes")  # said a while after the first sync
-        it.write(f"{CALM}\n")
-        for level, texts in (
-            ("2", {"Service changed"}),
-            ("5", {"Service changed", "frontend", "object added or changed"}),
-        ):
-            verbose = HEADER.replace("format: json", f"format: json, verbosity: {level}") + CALM
-            await it.daemon.again(partial(write, it.file, verbose), COUNTS, fields="logging.verbosity")
-            before = len(it.daemon.records)
-            await it.put("endpointslices", slice_for("web", f"10.244.0.{level}"))
-            said = {record["msg"] for record in it.daemon.records[before:]}
-            assert said - {"synced"} == texts
-        (frontend,) = (each for each in it.daemon.said("frontend", at=f"{WEB}:80/tcp"))
-        assert (frontend["v"], frontend["does"], frontend["endpoints"]) == (4, "forward", "10.244.0.5:8080")
 
 
 async def is_checked(address: str) -> bool:

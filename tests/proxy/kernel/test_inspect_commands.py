@@ -74,13 +74,6 @@ def as_json(*arguments: str) -> Any:
     return json.loads(vipwire(*arguments, "-o", "json").stdout)
 
 
-def test_what_is_programmed_is_as_planned(programmed: list[str]) -> None:
-    assert [family["state"] for family in as_json("status", *programmed)["families"]] == ["as planned"] * 2
-    result = vipwire("diff", *programmed)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert vipwire("explain", "web", "--from=203.0.113.9", *programmed).exit_code == 0
-
-
 @pytest.mark.parametrize("counting", ["--count-traffic", "--counters=none", "--counters=services"])
 def test_what_the_proxy_counts_need_not_be_said(
     network: int, tmp_path: Path, flags: list[str], counting: str
@@ -175,15 +168,6 @@ def test_a_table_of_another_layout_is_said_to_be_one(network: int, flags: list[s
     assert (kernel["agrees"], kernel["difference"]) == (None, family["reason"])
 
 
-@pytest.mark.parametrize("command", [("status", "web"), ("plan",), ("diff",), ("explain", "web")])
-def test_a_file_that_cannot_be_read_is_named_by_every_command(
-    programmed: list[str], tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    (tmp_path / "broken.yaml").write_text("kind: [\n")
-    result = vipwire(*command, *programmed)
-    assert f"warning: its objects are missing here: Manifest {tmp_path / 'broken.yaml'}: line " in result.stderr
-
-
 def test_foreign_tables_and_a_second_proxy_are_found(network: int, flags: list[str]) -> None:
     del network
     run("nft add table ip kube-proxy")
@@ -248,13 +232,6 @@ def test_bad_input_is_exit_status_2_and_one_line(flags: list[str], arguments: li
     result = vipwire(*arguments, *flags)
     assert result.exit_code == 2
     assert said in result.stderr
-    assert "Traceback" not in result.output
-
-
-def test_a_service_that_is_not_there_is_a_failure_and_the_near_one_is_named(flags: list[str]) -> None:
-    result = vipwire("status", "wep", *flags)
-    assert result.exit_code == 1
-    assert "there is no Service 'wep'; near it: web" in result.stderr
     assert "Traceback" not in result.output
 
 

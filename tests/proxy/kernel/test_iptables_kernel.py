@@ -176,20 +176,6 @@ def test_changes_step_by_step_end_where_one_step_ends(tool: IptablesTool) -> Non
     assert sorted(saved(tool).splitlines()) == sorted(found.splitlines())
 
 
-@pytest.mark.parametrize("table", ["nat", "filter"])
-def test_a_flush_is_noticed_and_repaired(tool: IptablesTool, table: str) -> None:
-    reconciler, backend = started(tool)
-    reconciler.sync()
-    before = sorted(saved(tool).splitlines())
-    run(f"{tool.name} -t {table} -F")
-    run(f"{tool.name} -t {table} -X")
-    assert backend.changed()
-    assert reconciler.verify()
-    assert reconciler.sync().repaired
-    assert sorted(saved(tool).splitlines()) == before
-    assert not backend.changed()
-
-
 class Company:
     """Somebody else writes right after us, before we look."""
 
@@ -248,44 +234,6 @@ def test_one_familys_commits_are_not_foreign_to_the_other(variant: Variant) -> N
         assert not any(backend.changed() for backend in built.values())
     run(f"iptables-{variant.value} -t nat -A OUTPUT -p tcp -j RETURN")
     assert built[Family.IPV4].changed()
-
-
-@pytest.mark.parametrize("localhost", [True, False], ids=["localhost node ports", "none"])
-def test_rules_of_others_stay_and_cleaning_up_leaves_only_them(tool: IptablesTool, localhost: bool) -> None:  # noqa: FBT001 - a case
-    run(f"{tool.name} -t filter -A FORWARD -p tcp --dport 9999 -j DROP")
-    run(f"{tool.name} -t nat -N OTHERS")
-    run(f"{tool.name} -t nat -A OTHERS -p udp -j RETURN")
-    run(f"{tool.name} -t nat -A POSTROUTING -j OTHERS")
-    run(f"{tool.name} -t mangle -N KUBE-KUBELET-CANARY")
-    tool.restore("\n".join(["*filter", *kubelets_filter(tool.family), "COMMIT", ""]))
-    before = saved(tool)
-    reconciler, backend = started(tool, settings=RuleSettings(localhost_node_ports=localhost))
-    reconciler.sync()
-    assert all(line in saved(tool) for line in before.splitlines())
-    again, other = started(tool, settings=RuleSettings(localhost_node_ports=localhost))
-    again.sync()
-    assert not other.changed()
-    assert all(line in saved(tool) for line in before.splitlines())
-    assert backend.delete()
-    assert saved(tool) == before
-    assert not backend.delete()
-    assert not other.delete()
-
-
-def kubelets_filter(family: Family) -> list[str]:
-    """Write what kubelet keeps in KUBE-FIREWALL, which a proxy may add to but never remove."""
-    if family is Family.IPV6:
-        return [":KUBE-KUBELET-CANARY -", ":KUBE-FIREWALL -"]
-    states = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT"
-    note = '-m comment --comment "block incoming localnet connections"'
-    rule = f"-A KUBE-FIREWALL {note} -d 127.0.0.0/8 ! -s 127.0.0.0/8 {states} -j DROP"
-    return [
-        ":KUBE-KUBELET-CANARY -",
-        ":KUBE-FIREWALL -",
-        rule,
-        "-I INPUT -j KUBE-FIREWALL",
-        "-I OUTPUT -j KUBE-FIREWALL",
-    ]
 
 
 def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(

@@ -29,7 +29,7 @@ from vipwire.linux.netlink.conntrack import (
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.linux.netlink.socket_filter import beginnings_and_ends
-from vipwire.model.net import Address, Family, Prefix, Protocol, parse_address
+from vipwire.model.net import Address, Family, Protocol, parse_address
 
 pytestmark = pytest.mark.kernel
 
@@ -223,44 +223,6 @@ def test_exactly_the_stale_flows_go_and_their_clients_reach_a_living_endpoint(
     talk(clients[TO_SECOND[0]], (network.vip, 53), servers[0])
     talk(clients[TO_SECOND[1]], (network.node, NODE_PORT), servers[0])
     talk(early, (network.vip, 53), servers[0])
-
-
-def test_a_restart_touches_no_healthy_flow(network: Network, table: FlowTable) -> None:
-    network.translate()
-    servers = network.serve()
-    clients = [network.open(network.client, ports[0]) for ports in (TO_FIRST, TO_SECOND)]
-    for client, server in zip(clients, servers, strict=True):
-        talk(client, (network.vip, 53), server)
-    before = all_flows(table, network)
-    known = network.staleness(0, 1)
-    ranges = (Prefix.host(network.key("vip")), Prefix.host(network.key("orphan")))
-    with FlowTable() as restarted:
-        assert restarted.purge(Staleness(known.frontends, known.node_addresses, ranges)) == FlowDeletions(2, 0)
-    after = all_flows(table, network)
-    assert {port: flow.identifier for port, flow in after.items()} == {
-        port: flow.identifier for port, flow in before.items()
-    }
-
-
-def test_flows_of_services_that_are_gone_or_empty_go(network: Network, table: FlowTable) -> None:
-    network.translate()
-    servers = network.serve()
-    talk(network.open(network.client, TO_FIRST[0]), (network.vip, 53), servers[0])
-    talk(network.open(network.client, TO_FIRST[1]), (network.orphan, 53), servers[0])
-    at_start = Staleness({}, service_cidrs=(Prefix.host(network.key("orphan")),))
-    assert table.purge(at_start).deleted == 1
-    assert all_flows(table, network).keys() == {TO_FIRST[0]}
-    assert table.purge(network.staleness()).deleted == 1
-    assert all_flows(table, network) == {}
-
-
-def test_tcp_is_left_to_end_by_itself(network: Network, table: FlowTable) -> None:
-    network.translate()
-    listener = network.open(network.endpoints[1], 53, socket.SOCK_STREAM)
-    listener.listen()
-    network.open(network.client, TO_SECOND[0], socket.SOCK_STREAM).connect((network.vip, 53))
-    assert table.purge(network.staleness(0)) == FlowDeletions(0, 0)
-    assert all_flows(table, network)[TO_SECOND[0]].protocol == Protocol.TCP
 
 
 def test_what_waits_for_an_ejected_endpoint_goes_to_another(network: Network, table: FlowTable) -> None:

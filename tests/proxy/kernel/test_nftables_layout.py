@@ -151,17 +151,6 @@ def netlink() -> Iterator[NetlinkSocket]:
         yield opened
 
 
-def test_our_table_lists_as_nfts_own_and_can_be_loaded_from_its_listing(netlink: NetlinkSocket) -> None:
-    nft("-f", "-", stdin=TEXT)
-    theirs = nft("list", "ruleset")
-    nft("flush", "ruleset")
-    commit(netlink, operations())
-    assert nft("list", "ruleset") == theirs
-    nft("flush", "ruleset")
-    nft("-f", "-", stdin=theirs)
-    assert nft("list", "ruleset") == theirs
-
-
 @pytest.mark.parametrize("by_nft", [False, True], ids=["ours", "nft's"])
 def test_what_was_committed_is_what_is_dumped(netlink: NetlinkSocket, *, by_nft: bool) -> None:
     if by_nft:
@@ -234,18 +223,6 @@ def test_a_refused_operation_is_named_and_nothing_of_its_transaction_happens(net
     assert caught.value.operation is bad
     assert caught.value.answer.errno == errno.ENOENT
     assert nft("list", "ruleset") == before
-
-
-def test_every_commit_counts_as_one_generation(netlink: NetlinkSocket) -> None:
-    def generation() -> decode.Generation:
-        (answer,) = netlink.request(MessageType.GETGEN, encode.ask_generation())
-        return decode.generation(answer.payload)
-
-    before = generation()
-    commit(netlink, operations())
-    assert generation().id == before.id + 1
-    nft("delete", "table", "ip", "vipwire")
-    assert generation().id == before.id + 2
 
 
 def test_timeouts_of_elements_are_carried_both_ways(netlink: NetlinkSocket) -> None:
