@@ -31,7 +31,7 @@ Settings of a Service beyond its spec. `make docs` writes this page from `src/vi
 """
 _ELSEWHERE = """\
 
-`vipwire ingress` reads `vipwire.io/weights`, too. How each mode chooses an endpoint:
+`vipwire ingress` reads `vipwire.io/weights`, too. Each mode has notes on the choice of an endpoint:
 [nftables](modes/nftables.md#algorithms-and-weights-by-annotation),
 [iptables](modes/iptables.md#how-an-endpoint-is-chosen), [ipvs](modes/ipvs.md#annotations) and
 [userspace](modes/userspace.md#how-connections-are-dealt).
@@ -52,26 +52,20 @@ metadata:
 ```
 
 * **Failure.** A new connection through the Service fails if no answer comes for 3 seconds, or only a reset. Any other
-  answer ends the row. UDP counts with `vipwire.io/eject-udp: "true"`.
+  answer ends the row.
 * **Effect.** This node sends the endpoint no new connections, at any frontend. Open connections go on. An unanswered
-  attempt goes to another endpoint when the client repeats its SYN, and so does a client with session affinity. Other
-  nodes judge for themselves.
+  connection goes to another endpoint when the client repeats its SYN. Other nodes judge for themselves.
 * **Limit.** At most half of a Service port's endpoints (`eject-at-most`), at least one, never the last. If a policy
-  is Local and all local endpoints are ejected, all are used. Topology hints give way.
+  is Local and all local endpoints are ejected, vipwire uses all of them. Topology hints give way.
 * **Return.** After its time the endpoint is on trial, with slow start if the Service has it. The first answer ends
-  the trial; the first failure ejects it for twice as long. After 5 minutes without a failure it begins anew. A
-  restart of vipwire forgets all ejections.
+  the trial; the first failure ejects it for twice as long. After 5 minutes without a failure the count begins anew.
 * **Reports.** Events `EndpointEjected` and `EndpointReadmitted` on the Service; `vipwire_ejected_endpoints` and
   `vipwire_ejections_total`; `vipwire status` and `vipwire explain`.
 
-vipwire reads events of connection tracking while a Service has the annotation. Then each new connection of the node
-costs the kernel 4 µs more. Lost events (`vipwire_conntrack_events_lost_total`) eject no endpoint. With
-`net.netfilter.nf_conntrack_events=0` there are none, and the log says so
-([design](design/0013-outlier-ejection-from-beginnings.md)).
-
-vipwire sees neither packets that a firewall of *this* node drops, nor replies on connections that IPVS forwards by
-`dsr` or `tunnel`. Userspace mode does not read these annotations: its relay tries another endpoint at once
-([how](modes/userspace.md#how-connections-are-dealt)).
+While a Service has the annotation, each new connection of the node costs the kernel 4 µs more
+([design](design/0013-outlier-ejection-from-beginnings.md)). vipwire sees neither packets that a firewall of *this*
+node drops, nor replies on connections that IPVS forwards by `dsr` or `tunnel`. Userspace mode does not read these
+annotations: [its relay](modes/userspace.md#how-connections-are-dealt) tries another endpoint at once.
 
 ## Of other objects
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from vipwire.config.configuration import ROWS
 from vipwire.config.flags import FLAGS, flag_text
 from vipwire.config.kinds import ValueKind
-from vipwire.config.schema import Group, Setting
+from vipwire.config.schema import Applied, Group, Setting
 
 PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
 
@@ -20,7 +20,7 @@ it sets. `make docs` writes this page.
 * With `--config` vipwire ignores most flags and warns, as kube-proxy does. Flags marked * count beside a file.
 * `vipwire proxy --write-config-to=FILE` writes the file that results from all flags, and exits.
 * If one flag sets two fields, they are for the modes `iptables` and `nftables`.
-* The column *change* says when a change of the field in the file counts: see
+* A change of a field in the file counts at once, after a restart (†), or never (‡): see
   [changes of the file](#changes-of-the-file).
 """
 _CHANGES = """\
@@ -29,10 +29,9 @@ _CHANGES = """\
 `vipwire proxy` follows the file of `--config`, also a ConfigMap's, and reads it at SIGHUP (`kill -HUP`,
 `systemctl reload`). kube-proxy exits when its file changes; vipwire goes on. The log names the fields.
 
-* *live*: the new value counts at once, and connections go on.
-* *restart*: the old value counts until vipwire restarts; `vipwire_config_fields_awaiting_restart` counts such fields.
-  The live fields count at once, unless they are no valid configuration together with the old values.
-* *no effect*: vipwire reads and checks the field, and does not use it.
+* No mark: the new value counts at once, and connections go on.
+* †: the old value counts until vipwire restarts; `vipwire_config_fields_awaiting_restart` counts such fields.
+* ‡: vipwire reads and checks the field, and does not use it.
 
 Another `mode` restarts vipwire by itself, if this machine can run that mode
 ([modes/changing.md](modes/changing.md)).
@@ -43,11 +42,12 @@ at each reading. Flags themselves need a restart.
 
 Fields that no flag sets, or with another default than the flag's:
 
-| field | default | change |
-|---|---|---|
+| field | default |
+|---|---|
 """
 _KINDS = {ValueKind.BOOL: "true or false", ValueKind.INT: "number"}
 """Words for kinds that `--help` writes in another way."""
+_MARKS = {Applied.LIVE: "", Applied.RESTART: "†", Applied.NEVER: "‡"}
 
 
 def document() -> str:
@@ -68,7 +68,7 @@ def _changes() -> Iterator[str]:
             str(value).lower() if isinstance(value, bool) else "" if value in ("", None, {}, []) else str(value)
         )
         if row.in_file and told.get(row.path) != default:
-            yield f"| `{row.path}` | {default} | {row.applied.value} |".replace("|  |", "| |")
+            yield f"| {_field(row)} | {default} |".replace("|  |", "| |")
 
 
 def _default(text: str) -> str:
@@ -79,12 +79,17 @@ def _group(group: Group) -> Iterator[str]:
     flags = [flag for flag in FLAGS.values() if flag.group is group]
     yield f"## {group.value}\n"
     if group is Group.OLD:
-        yield "| flag | what became of it |"
+        yield "| flags of kube-proxy | in vipwire |"
         yield "|---|---|"
-        yield from (f"| {_name(flag)} | {flag.warning} |" for flag in flags)
+        named: dict[str, list[str]] = {}
+        for flag in flags:
+            named.setdefault(flag.warning, []).append(f"`--{flag.name}`")
+        for warning, names in named.items():
+            told = warning.replace("has ", "have ") if len(names) > 1 else warning
+            yield f"| {', '.join(names)} | {told} |"
     else:
-        yield "| flag | value | default | in the file | change | meaning |"
-        yield "|---|---|---|---|---|---|"
+        yield "| flag and value | default | in the file | meaning |"
+        yield "|---|---|---|---|"
         yield from map(_row, flags)
     yield ""
 
@@ -92,14 +97,16 @@ def _group(group: Group) -> Iterator[str]:
 def _row(flag: Setting) -> str:
     rows = [ROWS[path] for path in flag.paths if ROWS[path].in_file]
     cells = (
-        _name(flag),
-        _KINDS.get(flag.kind, flag.kind.usage),
+        f"{_name(flag)} {_KINDS.get(flag.kind, flag.kind.usage)}",
         _default(flag_text(flag)),
-        ", ".join(f"`{row.path}`" for row in rows),
-        " or ".join(dict.fromkeys(row.applied.value for row in rows)),
+        ", ".join(map(_field, rows)),
         flag.help,
     )
     return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def _field(row: Setting) -> str:
+    return f"`{row.path}`{_MARKS[row.applied]}"
 
 
 def _name(flag: Setting) -> str:

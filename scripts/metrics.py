@@ -19,8 +19,7 @@ _INTRODUCTION = """\
 # Pages and metrics of a proxy
 
 A proxy answers on two HTTP ports, with kube-proxy's port numbers, paths, codes and bodies.
-[configuration.md](configuration.md) has the flags that move them or switch them off. [deploy.md](deploy.md) has
-probes, alerts and a dashboard.
+[configuration.md](configuration.md) has the flags for other ports.
 
 | port | path | answers |
 |---|---|---|
@@ -39,11 +38,12 @@ probes, alerts and a dashboard.
 ## Metrics
 
 Metrics of kube-proxy begin with `kubeproxy_` or `rest_client_`, vipwire's own with `vipwire_`. `process_…`,
-`python_…` and `kubernetes_…` are there as well. Where *modes* is empty, every mode has the metric. `make docs` writes
-these tables from the code.
+`python_…` and `kubernetes_…` are there as well. Names with `_total` are counters, those with `_seconds` or `_bytes`
+histograms, others gauges; exceptions have their type in parentheses. Where *modes* is empty, every mode has the
+metric. `make docs` writes these tables from the code.
 
-| metric | type | labels | modes | meaning |
-|---|---|---|---|---|
+| metric, labels | modes | meaning |
+|---|---|---|
 """
 _PER_SERVICE = """\
 
@@ -51,8 +51,8 @@ _PER_SERVICE = """\
 At most `--counters-limit` Service ports, endpoints and refusals get series of their own. A mode that does not know a
 number leaves it out.
 
-| metric | type | labels | meaning |
-|---|---|---|---|
+| metric, labels | meaning |
+|---|---|
 """
 
 
@@ -99,9 +99,16 @@ def _row(family: Metric, labels: tuple[str, ...]) -> Row:
 
 
 def _line(row: Row, *cells: str) -> str:
-    labels = ", ".join(f"`{label}`" for label in row.labels)
-    line = " | ".join((f"`{row.name}`", row.type, labels, *cells))
-    return f"| {line} |\n".replace("|  |", "| |").replace("|  |", "| |")
+    labels = f"{{{','.join(row.labels)}}}" if row.labels else ""
+    exception = "" if row.type == _usual_type(row.name) else f" ({row.type})"
+    line = " | ".join((f"`{row.name}{labels}`{exception}", *cells))
+    return f"| {line} |\n".replace("|  |", "| |")
+
+
+def _usual_type(name: str) -> str:
+    if name.endswith("_total"):
+        return "counter"
+    return "histogram" if name.endswith(("_seconds", "_bytes")) else "gauge"
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ PATH = DOCS / "modes" / "README.md"
 _INTRODUCTION = """\
 # Modes
 
-A mode is the way in which Services get into the kernel. Every mode carries out the same plan, so the meaning of a
-Service does not depend on the mode: [../semantics.md](../semantics.md) states it in numbered sentences. The second
-table lists the differences. `make docs` writes this page from `src/vipwire/modes/*/mode.py`.
+A mode is the way in which Services get into the kernel. Every mode carries out the same plan, so
+[the promises](../semantics.md) of a Service hold in every mode, except those of the second table. `make docs` writes
+this page.
 
 ## Which one
 
@@ -28,8 +28,7 @@ _DIFFERENCES = """\
 
 ## Differences between modes
 
-Each row links the sentences of [../semantics.md](../semantics.md) that do not hold in that mode; all others do, and
-one test suite sends packets for each.
+Each row links the sentences that do not hold in that mode. One test suite sends packets for all others.
 
 | mode | what differs there | why |
 |---|---|---|
