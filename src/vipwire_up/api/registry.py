@@ -124,8 +124,6 @@ class Registry:
         name = new["metadata"]["name"]
         self._check_namespace(resource, namespace, name)
         give_first_status(resource, new)
-        if self.store.head(key_of(resource, namespace, name)) is not None:
-            raise already_exists(resource.id, name)
         owner = ssa.FieldManager(options.manager, version=resource.api_version) if owned is None else None
         if owned is not None:
             new["metadata"]["managedFields"] = ssa.write_ownership(owned)
@@ -295,8 +293,12 @@ class Registry:
         if writer is not None:  # before allocation: no manager owns allocated fields
             new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
         resource.prepare(new, old)
-        if remarks.causes:
+        key = key_of(resource, attempt.namespace, attempt.name)
+        taken = old is None and self.store.head(key) is not None
+        if remarks.causes or taken:
             self._check(resource, new, old, remarks.causes)
+        if taken:  # before allocation
+            raise already_exists(resource.id, attempt.name)
         admitted = admit_all(
             self._hooks, dataclasses.replace(attempt, dry_run=options.dry_run, caller=options.caller)
         )
@@ -311,7 +313,6 @@ class Registry:
             return Result(record)
         if old is not None and is_finished(new):
             return await self._remove(resource, record, new, options, admitted)
-        key = key_of(resource, attempt.namespace, attempt.name)
         if options.dry_run:
             admitted.take_back()
             return Result(record_of_dry_run(key, new, record), created=old is None)

@@ -37,13 +37,13 @@ from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker
 from vipwire_up.api.selectors import select
 from vipwire_up.api.serving import authorization
 from vipwire_up.api.serving.accept import BACKLOG, bind_all, choose_opening
-from vipwire_up.api.serving.answer import WATCHED, json_fields, status
+from vipwire_up.api.serving.answer import WATCHED, content_fields, status
 from vipwire_up.api.serving.bodies import read_body
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 from vipwire_up.api.serving.metrics import ApiMetrics
 from vipwire_up.api.serving.route import READING, Route, find_route
 from vipwire_up.api.watching import BOOKMARK_SECONDS, follow, read_watch
-from vipwire_up.api.writing import Request, WriteAnswer, perform, read_object
+from vipwire_up.api.writing import Request, perform, read_object
 from vipwire_up.store.record import Record
 
 _LOG: Final = logging.getLogger("vipwire.api")
@@ -114,7 +114,7 @@ class ApiServer:
     def refuse(self, code: HTTPStatus) -> Reply:
         """Answer malformed or oversized HTTP with a Status."""
         error = bad_request(f"the request is not HTTP: {code.phrase}").status()
-        return Reply(encode(error | {"code": code.value}), code, json_fields())
+        return Reply(encode(error | {"code": code.value}), code, content_fields())
 
     async def __call__(self, request: Exchange) -> Reply | None:
         """Answer a request, with a Status for every error."""
@@ -207,7 +207,7 @@ class ApiServer:
         with self.in_flight.request(Sort.WRITE, user, ""):
             async with read_body(request, self.in_flight, self.bounds.question_bytes, user) as sent:
                 body = (await read_object(_content(request), sent, review.types)).value
-        return _json(encode(answer(review, user, body, self._named)), WriteAnswer(201))
+        return _json(encode(answer(review, user, body, self._named)), 201)
 
     def _page(self, request: Exchange, user: authorization.User) -> Reply:
         if not authorization.may_ask(user, request.path):
@@ -243,7 +243,7 @@ class ApiServer:
         if form.view is not RepresentationKind.TABLE and self._registry.store.is_damaged(record):
             raise damaged(route.resource.id, route.name)
         shown = show(record, route.resource, form, self._registry.clock())
-        return Reply(shown, headers=json_fields(filter(None, (route.resource.deprecated,))))
+        return Reply(shown, headers=content_fields(filter(None, (route.resource.deprecated,)), form.media))
 
     async def _list(
         self, form: Representation, route: Route, query: Parameters, named: NamedSecrets | None
@@ -254,7 +254,7 @@ class ApiServer:
         page = await list_page(store, route.resource, selector, query, damaged=table)
         left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.shows(each.key))
         pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
-        headers = json_fields(filter(None, (route.resource.deprecated, *map(_left_out, left_out))))
+        headers = content_fields(filter(None, (route.resource.deprecated, *map(_left_out, left_out))), form.media)
         first, second = next(pieces), next(pieces, None)
         if second is None:
             return Reply(first, headers=headers)
@@ -263,7 +263,8 @@ class ApiServer:
     async def _watch(
         self, request: Exchange, route: Route, query: Parameters, named: NamedSecrets | None
     ) -> Reply | Stream:
-        form, fields = choose_form(request.headers.get("accept", ""), query), query.text("fieldSelector")
+        form = choose_form(request.headers.get("accept", ""), query, watch=True)
+        fields = query.text("fieldSelector")
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
         selector = select(route.resource, route.namespace, query.text("labelSelector"), fields, named)
         wanted = read_watch(route.resource, selector, form, query)
@@ -272,7 +273,7 @@ class ApiServer:
         events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
         if named is not None:
             events = named.bounded(events, wanted.since)
-        headers = json_fields(filter(None, (route.resource.deprecated,)))
+        headers = content_fields(filter(None, (route.resource.deprecated,)))
         return Stream(events, headers, chunked=True, buffered=WATCHED)
 
     async def _change(
@@ -282,10 +283,10 @@ class ApiServer:
         async with read_body(request, self.in_flight, self.bounds.body_bytes, user) as body:
             done = await perform(self._registry, Request(user, route, query, _content(request), agent, body))
         if done.result is None:
-            shown = encode(done.status)
+            shown = form.convert(encode(done.status))
         else:
             shown = show(done.result.record, route.resource, form, self._registry.clock())
-        return _json(shown, done)
+        return Reply(shown, done.code, content_fields(done.warnings, form.media))
 
 
 def _is_page(path: str) -> bool:
@@ -310,5 +311,5 @@ async def _iterate(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         yield piece
 
 
-def _json(body: bytes, done: WriteAnswer | None = None) -> Reply:
-    return Reply(body, done.code if done else 200, json_fields(done.warnings if done else ()))
+def _json(body: bytes, code: int = 200) -> Reply:
+    return Reply(body, code, content_fields())

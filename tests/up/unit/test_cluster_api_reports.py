@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 from tests.up.unit.controllers_here import allocating
 
@@ -81,6 +82,44 @@ async def test_what_a_new_type_clears_is_not_judged(
     for sent in (spec | wrong, spec):
         code, answer = await here.send("PATCH", WEB, {"spec": sent}, patch="merge-patch+json")
         assert (code, causes(answer)) == ((422, [field]) if sent != spec else (200, []))
+
+
+@allocating()
+async def test_a_body_is_judged_before_its_name(here: Here) -> None:
+    """A taken name takes no address."""
+    made = await here.post(SERVICES, service("web", type="NodePort"))
+    for _ in range(300):
+        code, answer = await here.send("POST", SERVICES, service("web", type="NodePort"))
+        assert (code, answer["reason"]) == (409, "AlreadyExists")
+    for wrong in ({"sessionAffinity": "X"}, {"type": "ExternalName"}, {"ports": [{"port": 99999}]}):
+        code, answer = await here.send("POST", SERVICES, service("web", **wrong))
+        assert (code, answer["reason"]) == (422, "Invalid"), answer
+    assert (await here.send("GET", WEB))[1] == made
+    fixed = {each: made["spec"][each] for each in ("type", "clusterIP", "ports")}
+    assert (await here.send("POST", SERVICES, service("web", **fixed)))[0] == 409
+
+
+@in_cluster()
+async def test_answers_in_yaml_are_those_in_json(here: Here) -> None:
+    yes = "application/yaml"
+    odd = {"yes": "on", "line": "a: b\n- c", "wide": "é\u2028\U0001f600", "number": "0x10"}
+    empty = yaml.safe_load((await here.send("GET", SERVICES, Accept=yes))[1])
+    assert (empty["kind"], empty["items"]) == ("ServiceList", [])
+    body = service("a") | {"metadata": {"name": "a", "annotations": odd}}
+    code, made = await here.send("POST", SERVICES, body, Accept=yes)
+    assert (code, yaml.safe_load(made)["metadata"]["annotations"]) == (201, odd)
+    for name in "bc":
+        await here.post(SERVICES, service(name))
+    table = ";as=Table;v=v1;g=meta.k8s.io"
+    for path, more in ((SERVICES, ""), (f"{SERVICES}/a", ""), (f"{SERVICES}?limit=1", ""), (SERVICES, table)):
+        _, told = await here.send("GET", path, Accept=f"application/json{more}")
+        code, text = await here.send("GET", path, Accept=f"{yes}{more}, application/json")
+        assert (code, yaml.safe_load(text)) == (200, told)
+    assert (await here.send("GET", f"{SERVICES}?watch=true", Accept=yes))[0] == 406
+    async with here.watch(f"{SERVICES}?watch=true&resourceVersion=0", Accept=f"{yes}, application/json") as events:
+        assert await events.names(3) == [("ADDED", each) for each in "abc"]
+    code, gone = await here.send("DELETE", f"{SERVICES}/a", Accept=yes)
+    assert (code, yaml.safe_load(gone)["metadata"]["annotations"]) == (200, odd)
 
 
 @pytest.mark.parametrize("kind", ["HTTPRoute", "GRPCRoute", "TCPRoute", "UDPRoute", "TLSRoute"])

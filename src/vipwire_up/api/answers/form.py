@@ -1,4 +1,4 @@
-"""Chooses the form of an answer by the Accept header: the object, a table, or metadata only. Pure.
+"""Chooses the form of an answer by the Accept header: the object, a table, or metadata only, in JSON or YAML. Pure.
 
 kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io`, with plain JSON as a second choice. The API server
 does not answer in protobuf; clients that accept protobuf also accept JSON.
@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from itertools import chain
 from typing import Any, Final
+
+import msgspec
+import yaml
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.columns import AGE, NAME, UNKNOWN
@@ -20,6 +24,9 @@ from vipwire_up.store.record import Record
 
 _META_GROUP: Final = "meta.k8s.io"
 _PIECE: Final = 64 << 10
+_JSON: Final = ("application/json", "*/*", "application/*")
+_YAML: Final = "application/yaml"
+_DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class RepresentationKind(Enum):
@@ -37,30 +44,44 @@ class Representation:
     view: RepresentationKind = RepresentationKind.OBJECT
     version: str = "v1"
     include: str = "Metadata"
+    is_yaml: bool = False
 
     @property
     def api_version(self) -> str:
         return f"{_META_GROUP}/{self.version}"
 
+    @property
+    def media(self) -> str:
+        return _YAML if self.is_yaml else _JSON[0]
 
-def choose_form(accept: str, query: Parameters) -> Representation:
-    """Choose the first supported media type; raise ApiError 406."""
+    def convert(self, value: bytes) -> bytes:
+        """Convert JSON to this form's media type."""
+        return _dump(msgspec.json.decode(value)) if self.is_yaml else value
+
+
+def choose_form(accept: str, query: Parameters, *, watch: bool = False) -> Representation:
+    """Choose the first supported media type, of a watch only JSON; raise ApiError 406."""
     for choice in (accept or "*/*").split(","):
         media, *parameters = (part.strip() for part in choice.split(";"))
-        if media not in ("application/json", "*/*", "application/*"):
+        if media not in _JSON and (watch or media != _YAML):
             continue
+        is_yaml = media == _YAML
         values = dict(parameter.partition("=")[::2] for parameter in parameters)
         wanted = values.get("as", "").removesuffix("List")
         if not wanted:
-            return Representation()
+            return Representation(is_yaml=is_yaml)
         if wanted in ("Table", "PartialObjectMetadata") and values.get("v") in ("v1", "v1beta1"):
             include = query.choice("includeObject", ("None", "Metadata", "Object"), "TableOptions")
-            return Representation(RepresentationKind(wanted), values["v"], include or "Metadata")
-    only = "only the following media types are accepted: application/json"
+            return Representation(RepresentationKind(wanted), values["v"], include or "Metadata", is_yaml)
+    only = f"only the following media types are accepted: {_JSON[0]}{'' if watch else f', {_YAML}'}"
     raise ApiError(406, "NotAcceptable", only)
 
 
 def show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
+    return form.convert(_show(record, resource, form, now))
+
+
+def _show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
     if form.view is RepresentationKind.TABLE:
         return encode(
             _build_table(
@@ -117,6 +138,9 @@ def show_list(
             return _object(record, resource, form)
 
         head = {"kind": kind, "apiVersion": version, "metadata": meta}
+    if form.is_yaml:
+        yield from _list_in_yaml(head, name, map(write, records))
+        return
     piece = b'%s,"%s":[' % (encode(head)[:-1], name.encode())
     comma = b""
     for record in records:
@@ -132,6 +156,21 @@ def show_list(
             yield piece
             piece = b""
     yield piece + b"]}"
+
+
+def _list_in_yaml(head: Mapping[str, Any], name: str, values: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(values, None)
+    if first is None:
+        yield _dump({**head, name: []})
+        return
+    yield b"%s%s:\n" % (_dump(dict(head)), name.encode())
+    for value in chain((first,), values):
+        yield _dump([msgspec.json.decode(value)])
+
+
+def _dump(value: Any) -> bytes:
+    text: str = yaml.dump(value, Dumper=_DUMPER, allow_unicode=True)
+    return text.encode()
 
 
 def bookmark(resource: Resource, form: Representation, revision: int, *, initial_end: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""Builds answers: JSON, errors as a Status, warnings as kube-apiserver sends them."""
+"""Builds answers: JSON or YAML, errors as a Status, warnings as kube-apiserver sends them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -24,8 +24,8 @@ def status(error: ApiError) -> Reply:
     return Reply(encode(error.status()), error.code, headers)
 
 
-def json_fields(warnings: Iterable[str] = ()) -> Fields:
-    """Build the header fields of JSON with warnings.
+def content_fields(warnings: Iterable[str] = (), media: str = _JSON["Content-Type"]) -> Fields:
+    """Build the header fields of JSON, or another media type, with warnings.
 
     Beyond 4,096 characters in total, warnings are cut to 256 characters each, and the rest is left out.
     """
@@ -39,4 +39,4 @@ def json_fields(warnings: Iterable[str] = ()) -> Fields:
             break
         escaped = text.replace("\\", "\\\\").replace('"', '\\"')
         fields.append(f'299 - "{escaped}"')
-    return {**_JSON, "Warning": tuple(fields)} if fields else _JSON
+    return {"Content-Type": media} | ({"Warning": tuple(fields)} if fields else {})
