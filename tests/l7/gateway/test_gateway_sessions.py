@@ -25,6 +25,11 @@ spec:
   - {session}
     backendRefs: [{refs}]
 """
+RULE = """
+  - sessionPersistence: {{}}
+    matches: [{{path: {{value: /{name}}}}}]
+    backendRefs: [{{name: {name}, port: 8080}}]
+"""
 SESSION = "sessionPersistence: {sessionName: mine, absoluteTimeout: 1h}"
 PODS = {"stable": ("s1", "s2"), "canary": ("c1", "c2")}
 
@@ -78,6 +83,18 @@ def test_sessions_stay_whatever_the_weights_draw(here: GatewaySite, host: str) -
         pod, cookie = begin(here, host, pods)
         assert again(here, host, cookie) == {pod}
     assert len({here.ask("http", host).pod for _ in range(60)}) == 4
+
+
+def test_two_rules_of_a_host_keep_their_sessions_apart(here: GatewaySite) -> None:
+    rules = "".join(RULE.format(name=name).lstrip("\n") for name in PODS)
+    here.put(ROUTE.partition("  - {session}")[0].format(host="two.org") + rules)
+    here.settle()
+    first = {name: here.ask("http", "two.org", f"/{name}") for name in PODS}
+    cookies = [answer.headers["Set-Cookie"].partition(";")[0] for answer in first.values()]
+    assert len({cookie.partition("=")[0] for cookie in cookies}) == 2
+    for name, answer in first.items():
+        sent = {"Cookie": "; ".join(cookies)}
+        assert {here.ask("http", "two.org", f"/{name}", headers=sent).pod for _ in range(10)} == {answer.pod}
 
 
 def test_pods_see_no_session_cookie_and_all_others(here: GatewaySite) -> None:

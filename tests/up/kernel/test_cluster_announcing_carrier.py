@@ -13,6 +13,7 @@ from tests.fakes.own_network import run
 from tests.up.kernel.test_cluster_controllers_announce import V4, hardware, neighbour, until_it_knows
 
 from vipwire.errors import VipwireError, raise_ungrouped
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
@@ -22,6 +23,7 @@ from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.objects.errors import no_space
 
 pytestmark = pytest.mark.kernel
 READERS = {resource.kind: ObjectReader(resource) for resource in RESOURCES}
@@ -35,6 +37,7 @@ class Leases:
         self.stored: dict[str, Any] = {}
         self.told: list[str] = []
         self.serves, self.asked = True, 0
+        self.failure: ApiError | UnreachableError | None = None
         self._emit: Callable[[Any], None] = lambda _: None
         self._written = asyncio.Event()
 
@@ -43,7 +46,10 @@ class Leases:
             return {"metadata": {"namespace": namespace, "name": name, "uid": "1"}}
         return copy.deepcopy(self.stored.get(name))
 
-    read_newest = read
+    async def read_newest(self, resource: Any, namespace: str, name: str) -> Any:
+        if isinstance(self.failure, UnreachableError):
+            raise self.failure
+        return await self.read(resource, namespace, name)
 
     async def create(self, resource: Any, namespace: str, value: Any) -> Any:
         if resource is EVENTS:
@@ -54,6 +60,9 @@ class Leases:
 
     async def replace(self, _resource: Any, namespace: str, value: Any, *, subresource: str = "") -> Any:
         del subresource
+        self._written.set()
+        if self.failure is not None:
+            raise self.failure
         version = int(value["metadata"].get("resourceVersion", "0")) + 1
         made = copy.deepcopy(value)
         made["metadata"] |= {"namespace": namespace, "resourceVersion": str(version)}
@@ -98,7 +107,7 @@ class Leases:
 
 
 @contextlib.asynccontextmanager
-async def announcing(leases: Leases) -> AsyncIterator[Claims]:
+async def announcing(leases: Leases) -> AsyncIterator[tuple[Claims, AddressKeeper]]:
     """Run the keeper of addresses of n1 on the interface `near`."""
 
     def now() -> datetime:
@@ -108,14 +117,14 @@ async def announcing(leases: Leases) -> AsyncIterator[Claims]:
     keeper = AddressKeeper(claims, Announced(leases, "n1", "near", now), "near", leases.proxy)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(keeper.run(leases.follow, lambda: None))
-        yield claims
+        yield claims, keeper
         running.cancel()
 
 
 async def test_a_machine_whose_interface_has_no_carrier_gives_its_addresses_up_at_once() -> None:
     with neighbour() as there:
         leases = Leases()
-        async with announcing(leases) as claims:
+        async with announcing(leases) as (claims, _):
             await leases.until_held(ADDRESS, "n1")
             await until_it_knows(there, V4, hardware(), asks=True)
             run(f"{there} ip link set far down")
@@ -130,12 +139,30 @@ async def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_r
     with neighbour():
         leases = Leases()
         leases.serves = False
-        async with announcing(leases) as claims:
+        async with announcing(leases) as (claims, _):
             await leases.until(lambda: leases.asked > 1)
             assert not leases.stored
             assert not claims.speaks()
             leases.serves = True
             await leases.until_held(ADDRESS, "n1")
+
+
+async def test_a_machine_that_cannot_renew_its_lease_says_so_and_whether_it_is_silent() -> None:
+    with neighbour():
+        leases = Leases()
+        async with announcing(leases) as (claims, keeper):
+            await leases.until_held(ADDRESS, "n1")
+            assert (keeper.trouble, keeper.note) == ("", "")
+            leases.failure = no_space("etcd is full")
+            await leases.until(lambda: "etcd is full" in keeper.note)
+            until = claims.until
+            await leases.until(lambda: claims.until > until)  # by reading
+            assert keeper.trouble == ""
+            leases.failure = UnreachableError("no majority")
+            await leases.until(lambda: keeper.trouble == "silent: no majority")
+            assert keeper.note == ""
+            leases.failure = None
+            await leases.until(lambda: (keeper.trouble, keeper.note) == ("", ""))
 
 
 async def test_an_address_that_somebody_else_answers_for_is_announced_once_nobody_does() -> None:

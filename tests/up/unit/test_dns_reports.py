@@ -10,7 +10,7 @@ import dns.message
 import dns.rcode
 import pytest
 from tests.fakes.clock import Clock
-from tests.fakes.names import external
+from tests.fakes.names import endpoint, external, headless, piece
 from tests.fakes.upstream import records, upstream
 from tests.up.unit.dns_process import running
 from tests.up.unit.test_dns_forgery import answer_to, wire_record
@@ -18,6 +18,7 @@ from tests.up.unit.test_dns_server import SERVICE
 from tests.up.unit.test_dns_upstream import SOA, forwarder, question, resolve, zone
 
 from vipwire.model.net import Address
+from vipwire.watched_objects import event
 from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, SERVFAIL, Reply, record, render
 from vipwire_up.dns.messages.names import parse_dashed, write_dashed
 from vipwire_up.dns.resolver import Resolver
@@ -59,6 +60,18 @@ async def test_answers_take_turns_behind_their_aliases(kind: str, aliased: bool)
             assert len(told.answer[-1]) == 3
             seen.add(told.answer[-1][0].to_text())
         assert len(seen) == 3
+
+
+@pytest.mark.parametrize(("name", "kind"), [("out", "A"), ("db", "A"), ("_main._tcp.db", "SRV")])
+async def test_endpoints_take_turns_behind_their_names(name: str, kind: str) -> None:
+    ours = zone(headless("db"), external("out", "db.shop.svc.cluster.local"))
+    ours.apply(event.Upserted(piece("db", *(endpoint(f"10.1.0.{each}", f"db-{each}") for each in (8, 9, 10)))))
+    resolver, query = Resolver(ours, None), question(f"{name}.shop.svc.cluster.local", kind)
+    firsts = set()
+    for turn in range(6):
+        reply = resolver.quick(query) or await resolver.slow(query)
+        firsts.add(dns.message.from_wire(render(query, reply, turn=turn)).answer[-1][0].to_text())
+    assert len(firsts) == 3
 
 
 def test_records_of_several_types_keep_their_places() -> None:
