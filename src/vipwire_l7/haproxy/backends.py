@@ -164,12 +164,12 @@ def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
     words = " secure" if affinity.secure else ""
     bounds = (("maxidle", affinity.max_idle), ("maxlife", affinity.max_life))
     words += "".join(f" {name} {write_plain(seconds)}" for name, seconds in bounds if seconds is not None)
-    attributes = []
+    attributes = [] if affinity.path == "/" else [f"Path={affinity.path}"]  # the last path counts (RFC 6265 5.3)
     if affinity.max_age is not None:
         attributes.append(f"Max-Age={affinity.max_age}")
     if affinity.same_site is not None:
         attributes.append(f"SameSite={affinity.same_site.value}")
-    attached = Word("".join(f" attr {write_plain(each)}" for each in attributes))
+    attached = Word("".join(f" attr {write_quoted(each)}" for each in attributes))
     form = f"cookie {{}} insert indirect nocache httponly dynamic{words}{{}}"
     yield line(form, write_plain(affinity.name), attached)
     yield line("dynamic-cookie-key {}", write_plain(layout.cookie_key))

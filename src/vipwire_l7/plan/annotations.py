@@ -23,6 +23,7 @@ _READ_ELSEWHERE: Final = ("weights", "algorithm", "slow-start")
 READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "affinity": readers.word("cookie"),
     "session-cookie-name": readers.token,
+    "session-cookie-path": readers.cookie_path,
     "session-cookie-max-age": readers.number,
     "session-cookie-samesite": readers.word("None", "Lax", "Strict"),
     "session-cookie-secure": readers.flag,
@@ -154,7 +155,7 @@ _WORDS: Final = {
     ("backend-protocol", "h2-ssl"): "h2s",
 }
 _WITHOUT_MEANING: Final = frozenset(
-    {"auth-type", "affinity-mode", "session-cookie-strategy", "session-cookie-path"}
+    {"auth-type", "affinity-mode", "session-cookie-strategy"}
     | {"proxy-send-timeout", "service-upstream", "proxy-buffering", "proxy-http-version", "secure-backends"}
 )
 """Annotations of other controllers that ask for vipwire's only behaviour, or have no visible effect."""

@@ -68,6 +68,7 @@ class Affinity:
     max_idle: int | None = None
     max_life: int | None = None
     mark: str = ""
+    path: str = "/"
 
 
 @dataclass(frozen=True, slots=True)

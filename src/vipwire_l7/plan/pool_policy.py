@@ -166,6 +166,7 @@ def _affinity(annotations: AnnotationValues) -> Affinity | None:
     same_site = annotations.text("session-cookie-samesite")
     return Affinity(
         name=annotations("session-cookie-name", ""),
+        path=annotations("session-cookie-path", "/"),
         max_age=annotations.number("session-cookie-max-age"),
         same_site=SameSite(same_site) if same_site else None,
         secure=annotations.is_true("session-cookie-secure"),

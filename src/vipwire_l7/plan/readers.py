@@ -14,6 +14,7 @@ _HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VALUE = re.compile(r"[ -&(-~]{0,1024}")
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)?", re.ASCII)
 _SIZE = re.compile(r"(\d{1,12})([kmg]?)", re.IGNORECASE | re.ASCII)
+_COOKIE_PATH = re.compile(r"/[A-Za-z0-9/._~%-]{0,255}")
 _PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&()*+,;=:@?-]|%[0-9A-Fa-f]{2})*")
 _TARGET = re.compile(r"/(?:[A-Za-z0-9/._~!&()*+,;=:@-]|%[0-9A-Fa-f]{2}|\$[0-9])*")
 _ORIGIN = re.compile(r"\*|https?://(?:\*\.)?[a-z0-9]+(?:[-.][a-z0-9]+)*(?::\d{1,5})?")
@@ -137,6 +138,11 @@ def set_headers(text: str) -> tuple[tuple[str, str], ...]:
 def path(text: str) -> str:
     """Read a URL's path, optionally with a query."""
     return _check_match(_PATH, text, "/ and the characters of RFC 3986 without a single quote")
+
+
+def cookie_path(text: str) -> str:
+    """Read the path of a cookie; `;` would end it."""
+    return _check_match(_COOKIE_PATH, text, "/ and letters, digits, / . _ ~ % -")
 
 
 def target(text: str) -> str:

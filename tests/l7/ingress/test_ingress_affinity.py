@@ -123,6 +123,19 @@ async def test_two_services_of_a_host_keep_their_sessions_apart(here: Site, tmp_
 
 
 @in_site()
+async def test_a_cookie_with_a_path_binds_clients_there_only(here: Site, tmp_path: Path) -> None:
+    await here.pods("web", *PODS[:4])
+    path = {"nginx.ingress.kubernetes.io/session-cookie-path": "/shop"}
+    here.put(ingress("web", rule("a.example.com", "/"), annotations=COOKIE | path))
+    await here.settled()
+    jar = ("-b", str(tmp_path / "jar"), "-c", str(tmp_path / "jar"))
+    first = await here.curl("http://a.example.com/shop/", *jar)
+    assert {(await here.curl(f"http://a.example.com/shop/{each}", *jar)).pod for each in range(8)} == {first.pod}
+    assert await here.pods_of("http://a.example.com/", "-b", str(tmp_path / "jar"), times=8) == {*PODS[:4]}
+    assert not here.problems
+
+
+@in_site()
 async def test_a_client_stays_on_its_side_of_a_canary(here: Site, tmp_path: Path) -> None:
     canary = {"nginx.ingress.kubernetes.io/canary": "true", "nginx.ingress.kubernetes.io/canary-weight": "50"}
     await here.pods("old", *PODS[:2])

@@ -132,6 +132,20 @@ async def test_rates_and_connections_are_limited(here: Site) -> None:
 
 
 @in_site()
+async def test_a_limit_holds_where_ingress_nginx_would_loosen_it(here: Site) -> None:
+    """A limit that is too strict is named; one that is left out guards nothing."""
+    nginx = "nginx.ingress.kubernetes.io/"
+    loosened = {"limit-rpm": "5", "limit-burst-multiplier": "10", "limit-whitelist": "127.0.0.0/8"}
+    await here.pods("web", ONE)
+    asked = {f"{nginx}{name}": value for name, value in loosened.items()}
+    here.put(ingress("a", rule("a.example.com", "/"), annotations=asked))
+    await here.settled()
+    assert [(await here.curl("http://a.example.com/")).code for _ in range(8)] == [200] * 5 + [429] * 3
+    for name in ("limit-burst-multiplier", "limit-whitelist"):
+        assert f"[{nginx}{name}]: is not supported; it is ignored" in here.problems
+
+
+@in_site()
 async def test_too_many_at_once_are_refused(here: Site) -> None:
     await serve(here, "a", limit_connections="1")
     await serve(here, "b", limit_rps="1")
