@@ -119,6 +119,32 @@ def test_what_is_malformed_is_answered_so_and_does_no_harm(server: Server) -> No
     assert codes == [(b"\0\x63", 1)] * 3 + [(b"\0\x63", 0)]
 
 
+def test_what_is_malformed_is_answered_so_over_tcp_and_the_connection_goes_on(server: Server) -> None:
+    good = dns.message.make_query("web.shop.svc.cluster.local", "A", id=99).to_wire()
+    with_edns = dns.message.make_query("web.shop.svc.cluster.local", "A", id=99, use_edns=0).to_wire()
+    assert with_edns[len(good) :] == b"\0\0\x29\x04\xd0\0\0\0\0\0\0"
+    bad = {
+        "no question": good[:4] + bytes(8),
+        "two questions": good[:4] + b"\0\2" + good[6:12] + 2 * good[12:],
+        "a question that is cut": good[:-3],
+        "more bytes than records": good + b"\0",
+        "an OPT record that is cut": with_edns[:-3],
+        "an option longer than its record": with_edns[:-2] + b"\0\4\0\x0a\0\x08",
+        "two OPT records": with_edns[:10] + b"\0\2" + with_edns[12:] + with_edns[len(good) :],
+        "an OPT record with a name": with_edns[: len(good)] + b"\1a\0" + with_edns[len(good) + 1 :],
+    }
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=LONG) as stream,
+        stream.makefile("rb") as reader,
+    ):
+        for name, wire in bad.items():
+            for sent, code in ((wire, 1), (good, 0)):
+                stream.sendall(struct.pack("!H", len(sent)) + sent)
+                (length,) = struct.unpack("!H", reader.read(2))
+                told = reader.read(length)
+                assert (told[:2], told[3] & 15) == (b"\0\x63", code), name
+
+
 def test_the_second_address_is_answered_from_itself(server: Server) -> None:
     assert server.dig("@127.0.0.2", "web.shop.svc.cluster.local", "A").answers == ("A 10.96.0.10",)
 

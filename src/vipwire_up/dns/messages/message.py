@@ -183,9 +183,18 @@ def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns |
         if kind == OPT:
             if found is not None or index < before or end != place + 1:
                 return "the message has two OPT records, or one in the wrong section or with a name"
+            if length and not _has_whole_options(data[end + 10 : end + 10 + length]):
+                return "an option is cut"
             found = Edns(size, version, bool(flags & DO))
         place = end + 10 + length
     return found if place == len(data) else "too short, or too long"
+
+
+def _has_whole_options(data: bytes) -> bool:
+    place = 0
+    while place + 4 <= len(data):
+        place += 4 + int.from_bytes(data[place + 2 : place + 4])
+    return place == len(data)
 
 
 def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:
