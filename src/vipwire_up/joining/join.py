@@ -149,6 +149,12 @@ def _explain_errors() -> Iterator[None]:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
 
 
+def explain_rejection(error: Exception) -> str:
+    """Write an error of a request with this machine's certificate, with the remedy."""
+    is_rejected = isinstance(error, ApiError) and error.code == 401
+    return f"the API server {_CERTIFICATE_ENDED}" if is_rejected else str(error)
+
+
 async def _ask(access: Access, method: str, name: str, body: Any = None) -> dict[str, Any]:
     async with RemoteObjects(access, MANAGER) as objects:
         try:

@@ -35,7 +35,7 @@ from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
 from vipwire_up.bgp.settings import BgpSettings
 from vipwire_up.credentials.keys import tell_loose_modes
-from vipwire_up.joining.join import MANAGER, Renewal
+from vipwire_up.joining.join import MANAGER, Renewal, explain_rejection
 from vipwire_up.joining.membership import Folder, Member, merge_servers
 from vipwire_up.joining.relay import Relay
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
@@ -151,7 +151,7 @@ class _Machine:
     async def _beat(self) -> None:
         node, look = self._member.node, self._own.describe
         async with self._objects() as objects:
-            await Heartbeat(objects, node, [], now, claim=self._name, look=look).run()
+            await Heartbeat(objects, node, [], now, claim=self._name, look=look).run(explain_rejection)
 
     async def _probe(self) -> None:
         guard, follow = self._supervisor.guard("probes here"), ApiSource(self._access(), PROBED).run

@@ -52,8 +52,8 @@ class Heartbeat:
         self._look = look or (lambda: (self._addresses, self._annotations))
         self._declared, self._told = False, ""
 
-    async def run(self) -> None:
-        """Renew until cancelled. A failed write is logged once, and tried again soon.
+    async def run(self, explain: Callable[[Exception], str] = str) -> None:
+        """Renew until cancelled. A failed write is logged once, as `explain` writes its error, and tried again soon.
 
         Raise NameTakenError if another machine has the Node's name.
         """
@@ -63,9 +63,9 @@ class Heartbeat:
                 await self.beat()
             except (ApiError, UnreachableError, NameStillHeldError) as error:
                 pause = min(pause, _AGAIN_SECONDS)
-                if str(error) != self._told:
-                    log.warning("cannot renew the Lease of this machine", node=self._node, error=error)
-                self._told = str(error)
+                if (why := explain(error)) != self._told:
+                    log.warning("cannot renew the Lease of this machine", node=self._node, error=why)
+                self._told = why
             else:
                 if self._told:
                     log.info("renewed the Lease of this machine again", node=self._node)
