@@ -1,4 +1,7 @@
-"""The Gateway API's rules between fields: the CEL rules of its custom resource definitions, with their messages."""
+"""The Gateway API's rules between fields: the CEL rules of its custom resource definitions, with their messages.
+
+The definitions are those of v1.6 with the experimental channel. DirectResponse is younger (GEP-2826).
+"""
 
 import ipaddress
 import re
@@ -6,8 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from vipwire_up.api.objects import names
-from vipwire_up.api.objects.errors import Cause, invalid, required
+from vipwire_up.api.objects.errors import Cause, invalid
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.objects.schema import PATTERNS
@@ -28,19 +30,60 @@ _FIELDS: Final = {
 _PATH_FIELDS: Final = {"ReplaceFullPath": "replaceFullPath", "ReplacePrefixMatch": "replacePrefixMatch"}
 _AUTH_FIELDS: Final = {"GRPC": "grpc", "HTTP": "http"}
 _NAME_FIELDS: Final = {"Hostname": "hostname", "URI": "uri"}
+_FILTER: Final = (
+    "filter.{field} must be specified for {kind} filter.type",
+    "filter.{field} must be nil if the filter.type is not {kind}",
+)
+_MEMBER: Final = (
+    "{field} must be specified when {key} is set to '{kind}'",
+    "{key} must be '{kind}' when {field} is set",
+)
+_ALTERNATIVE: Final = (
+    "SubjectAltName element must contain {kind}, if Type is set to {kind}",
+    "SubjectAltName element must not contain {kind}, if Type is not set to {kind}",
+)
+"""Messages of a union: of a missing field, and of one that belongs to another type."""
 _ANSWERING: Final = ("RequestRedirect", "DirectResponse")
-_MANY: Final = ("RequestMirror", "ExtensionRef")
+_ONCE: Final = (
+    "CORS",
+    "RequestHeaderModifier",
+    "ResponseHeaderModifier",
+    "RequestRedirect",
+    "URLRewrite",
+    "DirectResponse",
+)
+_ALONE: Final = {"allowOrigins": "origins", "allowMethods": "methods", "allowHeaders": "methods"}
 _UNIQUE_PLACE: Final = "Combination of port, protocol and hostname must be unique for each listener"
 _ABSOLUTE: Final = "value must be an absolute path and start with '/' when type one of ['Exact', 'PathPrefix']"
-_ONE_PREFIX: Final = "When using replacePrefixMatch, exactly one path match with type PathPrefix must be specified"
-_CHARACTERS: Final = f"must only contain valid characters (matching {PATTERNS['path'].pattern})"
+_ONE_PREFIX: Final = "using {} filter with path.replacePrefixMatch, exactly one PathPrefix match must be specified"
+_CHARACTERS: Final = (
+    "must only contain valid characters (matching ^(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|[%][0-9a-fA-F]{2})+$) "
+    "for types ['Exact', 'PathPrefix']"
+)
+_HOST: Final = r"(matching ^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$)"
+_KEY: Final = (
+    "{} keys must be in the form of an optional DNS subdomain prefix followed by a required name segment of up to 63 "
+    "characters."
+)
+_LONG_PREFIX: Final = (
+    "If specified, the {} key's prefix must be a DNS subdomain not longer than 253 characters in total."
+)
+_TOO_MANY_MATCHES: Final = (
+    "While 16 rules and 64 matches per rule are allowed, the total number of matches across all rules in a route "
+    "must be less than 128"
+)
 _SEQUENCES: Final = ("//", "/./", "/../", "%2f", "%2F", "#")
 _ENDINGS: Final = ("/..", "/.")
 _GRPC: Final = {
-    "service": re.compile(r"(?i:\.?[a-z_][a-z_0-9]*(\.[a-z_][a-z_0-9]*)*)"),
-    "method": re.compile("[A-Za-z_][A-Za-z_0-9]*"),
+    "service": r"^(?i)\.?[a-z_][a-z_0-9]*(\.[a-z_][a-z_0-9]*)*$",
+    "method": "^[A-Za-z_][A-Za-z_0-9]*$",
+}
+_GRPC_PATTERNS: Final = {
+    field: re.compile(text.removeprefix("^(?i)").strip("^$"), re.IGNORECASE if "(?i)" in text else 0)
+    for field, text in _GRPC.items()
 }
 _MOST_MATCHES: Final = 128
+_LONGEST_NAME, _LONGEST_PREFIX = 63, 253
 
 
 def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
@@ -51,16 +94,22 @@ def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
 
 def check_gateway(new: Object, _old: Object | None) -> Iterator[Cause]:
     yield from _check_listeners(at(new, "spec", "listeners") or ())
-    for field in ("labels", "annotations"):
+    for field, word in (("labels", "label"), ("annotations", "annotation")):
         for key in at(new, "spec", "infrastructure", field) or ():
-            if problem := names.check_qualified_name(key):
-                yield invalid(f"spec.infrastructure.{field}", key, problem)
+            yield from _check_key(key, word, f"spec.infrastructure.{field}")
     asked = at(new, "spec", "addresses") or ()
     for kind, values in _group(asked, ("type",), lambda each: each.get("value")).items():
-        if len(found := [each for each in values if each]) > len(set(found)):
+        if len(found := [each for each in values if each is not None]) > len(set(found)):
             yield invalid("spec.addresses", None, f"{kind[0]} values must be unique")
-    yield from _check_addresses(asked, "spec.addresses")
-    yield from _check_addresses(at(new, "status", "addresses") or (), "status.addresses")
+    yield from _check_addresses(asked, "spec.addresses", "be empty or contain only")
+    yield from _check_addresses(at(new, "status", "addresses") or (), "status.addresses", "only contain")
+
+
+def _check_key(key: str, word: str, path: str) -> Iterator[Cause]:
+    if not PATTERNS["qualified"].fullmatch(key) or len(key.rpartition("/")[2]) > _LONGEST_NAME:
+        yield invalid(path, key, _KEY.format(word.capitalize()))
+    if len(key.partition("/")[0]) >= _LONGEST_PREFIX:
+        yield invalid(path, key, _LONG_PREFIX.format(word))
 
 
 def _group(values: Iterable[Object], keys: tuple[str, ...], part: Any) -> Mapping[tuple[Any, ...], list[Any]]:
@@ -71,13 +120,13 @@ def _group(values: Iterable[Object], keys: tuple[str, ...], part: Any) -> Mappin
     return groups
 
 
-def _check_addresses(addresses: Iterable[Object], path: str) -> Iterator[Cause]:
+def _check_addresses(addresses: Iterable[Object], path: str, may: str) -> Iterator[Cause]:
     for index, each in enumerate(addresses):
         kind, value = each.get("type"), each.get("value")
         if value and kind == "IPAddress" and not _is_address(value):
             yield invalid(f"{path}[{index}].value", value, "must be an IPv4 or IPv6 address")
-        if value and kind == "Hostname" and not PATTERNS["host"].fullmatch(value):
-            yield invalid(f"{path}[{index}].value", value, "Hostname value must only contain valid characters")
+        if value is not None and kind == "Hostname" and not PATTERNS["host"].fullmatch(value):
+            yield invalid(f"{path}[{index}].value", value, f"Hostname value must {may} valid characters {_HOST}")
 
 
 def _is_address(text: str) -> bool:
@@ -111,7 +160,7 @@ def _check_listener(listener: Object, path: str) -> Iterator[Cause]:
     if tls is not None and protocol == "HTTPS" and tls.get("mode") == "Passthrough":
         yield invalid(f"{path}.tls.mode", "Passthrough", "tls mode must be Terminate for protocol HTTPS")
     if protocol == "TLS" and tls is None:
-        yield required(f"{path}.tls")
+        yield invalid(f"{path}.tls", None, "tls mode must be set for protocol TLS")
     ends_here = tls is not None and tls.get("mode", "Terminate") == "Terminate"
     if tls is not None and ends_here and not tls.get("certificateRefs") and not tls.get("options"):
         yield invalid(f"{path}.tls", None, "certificateRefs or options must be specified when mode is Terminate")
@@ -122,11 +171,12 @@ def check_tls_policy(new: Object, _old: Object | None) -> Iterator[Cause]:
     targets = at(new, "spec", "targetRefs") or ()
     yield from _check_places(targets, ("group", "kind", "name"), ("sectionName",), "spec.targetRefs", "target")
     checked = at(new, "spec", "validation") or {}
-    if checked and bool(checked.get("caCertificateRefs")) == bool(checked.get("wellKnownCACertificates")):
-        said = "must specify either CACertificateRefs or WellKnownCACertificates, and not both"
-        yield invalid("spec.validation", None, said)
+    sources = [bool(checked.get(field)) for field in ("caCertificateRefs", "wellKnownCACertificates")]
+    if checked and sources[0] == sources[1]:
+        verb = "not contain both CACertificateRefs and" if all(sources) else "specify either CACertificateRefs or"
+        yield invalid("spec.validation", None, f"must {verb} WellKnownCACertificates")
     for index, each in enumerate(checked.get("subjectAltNames") or ()):
-        yield from _check_union(each, "type", _NAME_FIELDS, f"spec.validation.subjectAltNames[{index}]")
+        yield from _check_union(each, "type", _NAME_FIELDS, _ALTERNATIVE, f"spec.validation.subjectAltNames[{index}]")
 
 
 def check_route(new: Object, _old: Object | None) -> Iterator[Cause]:
@@ -141,7 +191,7 @@ def check_route(new: Object, _old: Object | None) -> Iterator[Cause]:
     if any(count > 1 for count in named.values()):
         yield invalid("spec.rules", None, "Rule name must be unique within the route")
     if sum(len(rule.get("matches") or ()) for rule in rules) > _MOST_MATCHES:
-        yield invalid("spec.rules", None, f"the total number of matches must be at most {_MOST_MATCHES}")
+        yield invalid("spec.rules", None, _TOO_MANY_MATCHES)
     for index, rule in enumerate(rules):
         yield from _check_rule(rule, f"spec.rules[{index}]")
 
@@ -159,14 +209,17 @@ def _check_places(
             yield invalid(path, None, f"{named} must be specified {end}")
 
 
-def _check_union(value: Object, key: str, fields: Mapping[str, str], path: str) -> Iterator[Cause]:
+def _check_union(
+    value: Object, key: str, fields: Mapping[str, str], messages: tuple[str, str], path: str
+) -> Iterator[Cause]:
     """Check that a value has the one field that belongs to its type."""
+    missing, other = messages
     for kind, field in fields.items():
         is_wanted, is_there = value.get(key) == kind, value.get(field) is not None
         if is_wanted and not is_there:
-            yield invalid(path, None, f"{field} must be specified when {key} is {kind}")
+            yield invalid(path, None, missing.format(field=field, key=key, kind=kind))
         elif is_there and not is_wanted:
-            yield invalid(path, None, f"{field} must be nil when {key} is not {kind}")
+            yield invalid(path, None, other.format(field=field, key=key, kind=kind))
 
 
 def _check_rule(rule: Object, path: str) -> Iterator[Cause]:
@@ -179,10 +232,11 @@ def _check_rule(rule: Object, path: str) -> Iterator[Cause]:
         yield from _check_path(match.get("path") or {}, f"{where}.path")
         if "method" in match and isinstance(match["method"], dict):
             yield from _check_grpc_method(match["method"], f"{where}.method")
-    yield from _check_filters(filters, rule, f"{path}.filters")
+    yield from _check_filters(filters, f"{path}.filters")
+    yield from _check_prefixes(rule, path)
     for index, ref in enumerate(refs):
         yield from _check_backend(ref, f"{path}.backendRefs[{index}]")
-        yield from _check_filters(ref.get("filters") or (), rule, f"{path}.backendRefs[{index}].filters")
+        yield from _check_filters(ref.get("filters") or (), f"{path}.backendRefs[{index}].filters")
     yield from _check_timeouts(rule.get("timeouts") or {}, f"{path}.timeouts")
     session = rule.get("sessionPersistence") or {}
     if at(session, "cookieConfig", "lifetimeType") == "Permanent" and not session.get("absoluteTimeout"):
@@ -195,26 +249,50 @@ def _check_backend(ref: Object, path: str) -> Iterator[Cause]:
         yield invalid(path, None, "Must have port for Service reference")
 
 
-def _check_filters(filters: Any, rule: Object, path: str) -> Iterator[Cause]:
+def _check_prefixes(rule: Object, path: str) -> Iterator[Cause]:
+    """Check a rule with a filter that replaces a prefix: it needs exactly one match, of type PathPrefix.
+
+    As in the definitions, this holds if exactly one filter, or exactly one backend, replaces a prefix.
+    """
+    matches = rule.get("matches") or []
+    if len(matches) == 1 and at(matches[0], "path", "type") == "PathPrefix":
+        return
+    refs = [ref.get("filters") or () for ref in rule.get("backendRefs") or ()]
+    for kind, start in (("RequestRedirect", "Within backendRefs, when"), ("URLRewrite", "Within backendRefs, When")):
+        if sum(_replaces_prefix(each, kind) for each in rule.get("filters") or ()) == 1:
+            yield invalid(path, None, f"When {_ONE_PREFIX.format(kind)}")
+        if sum(sum(_replaces_prefix(each, kind) for each in filters) == 1 for filters in refs) == 1:
+            yield invalid(path, None, f"{start} {_ONE_PREFIX.format(kind)}")
+
+
+def _replaces_prefix(filter_: Object, kind: str) -> bool:
+    path = at(filter_, _FIELDS[kind], "path") or {}
+    return path.get("type") == "ReplacePrefixMatch" and path.get("replacePrefixMatch") is not None
+
+
+def _check_filters(filters: Any, path: str) -> Iterator[Cause]:
     kinds = Counter(each.get("type") for each in filters)
-    for kind, count in kinds.items():
-        if count > 1 and kind not in _MANY:
+    for kind in _ONCE:
+        if kinds[kind] > 1:
             yield invalid(path, None, f"{kind} filter cannot be repeated")
     if kinds["RequestRedirect"] and kinds["URLRewrite"]:
-        yield invalid(path, None, "May specify either requestRedirect or urlRewrite, but not both")
+        said = "May specify either httpRouteFilterRequestRedirect or httpRouteFilterRequestRewrite, but not both"
+        yield invalid(path, None, said)
     for index, each in enumerate(filters):
         where = f"{path}[{index}]"
-        yield from _check_union(each, "type", _FIELDS, where)
+        yield from _check_union(each, "type", _FIELDS, _FILTER, where)
         for field in ("requestRedirect", "urlRewrite"):
-            yield from _check_replacement(at(each, field, "path") or {}, rule, f"{where}.{field}.path")
+            replacement = at(each, field, "path") or {}
+            yield from _check_union(replacement, "type", _PATH_FIELDS, _MEMBER, f"{where}.{field}.path")
         for field in ("requestMirror", "externalAuth"):
             yield from _check_backend(at(each, field, "backendRef") or {"kind": ""}, f"{where}.{field}.backendRef")
         yield from _check_mirror(each.get("requestMirror") or {}, f"{where}.requestMirror")
-        for field in ("allowOrigins", "allowMethods", "allowHeaders"):
+        for field, others in _ALONE.items():
             if "*" in (found := at(each, "cors", field) or ()) and len(found) > 1:
-                yield invalid(f"{where}.cors.{field}", None, f"{field} cannot contain '*' alongside others")
+                said = f"{field[0].upper()}{field[1:]} cannot contain '*' alongside other {others}"
+                yield invalid(f"{where}.cors.{field}", None, said)
         if auth := each.get("externalAuth"):
-            yield from _check_union(auth, "protocol", _AUTH_FIELDS, f"{where}.externalAuth")
+            yield from _check_union(auth, "protocol", _AUTH_FIELDS, _MEMBER, f"{where}.externalAuth")
 
 
 def _check_mirror(mirror: Object, path: str) -> Iterator[Cause]:
@@ -236,7 +314,7 @@ def _check_path(path: Object, where: str) -> Iterator[Cause]:
             yield invalid(where, value, f"must not contain '{part}' when type one of ['Exact', 'PathPrefix']")
     for part in _ENDINGS:
         if value.endswith(part):
-            yield invalid(where, value, f"cannot end with '{part}' when type one of ['Exact', 'PathPrefix']")
+            yield invalid(where, value, f"must not end with '{part}' when type one of ['Exact', 'PathPrefix']")
     if not PATTERNS["path"].fullmatch(value):
         yield invalid(where, value, _CHARACTERS)
 
@@ -244,19 +322,11 @@ def _check_path(path: Object, where: str) -> Iterator[Cause]:
 def _check_grpc_method(match: Object, path: str) -> Iterator[Cause]:
     if match.get("service") is None and match.get("method") is None:
         yield invalid(path, None, "One or both of 'service' or 'method' must be specified")
-    for field, pattern in _GRPC.items():
+    for field, pattern in _GRPC_PATTERNS.items():
         text = match.get(field)
         if text is not None and match.get("type", "Exact") == "Exact" and not pattern.fullmatch(text):
-            yield invalid(f"{path}.{field}", text, f"{field} must only contain valid characters")
-
-
-def _check_replacement(path: Object, rule: Object, where: str) -> Iterator[Cause]:
-    """Check the new path of a filter; a new prefix needs exactly one match, of type PathPrefix."""
-    yield from _check_union(path, "type", _PATH_FIELDS, where)
-    matches: list[Object] = rule.get("matches") or []
-    is_prefix = len(matches) == 1 and at(matches[0], "path", "type") == "PathPrefix"
-    if path.get("type") == "ReplacePrefixMatch" and not is_prefix:
-        yield invalid(where, None, _ONE_PREFIX)
+            said = f"{field} must only contain valid characters (matching {_GRPC[field]})"
+            yield invalid(f"{path}.{field}", text, said)
 
 
 def _check_timeouts(timeouts: Object, path: str) -> Iterator[Cause]:
