@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.modes.xtables.save import read_stream, read_table
+from vipwire.modes.iptables.access.tool_access import read_stream
+from vipwire.modes.xtables.save import read_table
 
 CHAINS = ("KUBE-A", "KUBE-AB", "INPUT")
 RULES = ("-j ACCEPT", "-s 10.0.0.1/32 -j KUBE-A", "-m nfacct --nfacct-name ct -j DROP", "-j ACCEPTED", "")

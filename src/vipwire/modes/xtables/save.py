@@ -1,7 +1,7 @@
 """Parses the output of iptables-save into chains and rules. Pure; a line that does not parse raises DecodeError."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.errors import DecodeError
@@ -87,68 +87,3 @@ def target(rule: str) -> str:
     """Return the target of a jump or goto; "" if the rule only counts."""
     found = _TARGET.search(_COMMENT.sub("", rule) if "--comment" in rule else rule)
     return found[1] if found else ""
-
-
-_AHEAD: Final = 1 << 16
-"""Characters of text kept ahead of a line; a chain with longer known rules is read line by line."""
-_NO_RULES: Final[tuple[str, ...]] = ()
-
-
-def read_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> Chains:
-    """Parse one table without counters, given the expected rules of most chains. Raise DecodeError.
-
-    A table of 5,000 Services with ten endpoints has 180,000 lines. A chain with its expected rules costs one
-    comparison and reuses the known rule objects, so memory never holds the whole text or a second copy. Other chains
-    are read line by line.
-    """
-    chains: dict[str, Sequence[str]] = {}
-    source, more, text, at, inside = iter(pieces), True, "", 0, False
-    while True:
-        end = text.find("\n", at)
-        if more and (end < 0 or len(text) - at < _AHEAD):
-            piece = next(source, None)
-            more, text, at = piece is not None, text[at:] + (piece or ""), 0
-            continue
-        if end < 0:
-            if at == len(text):
-                return chains
-            end = len(text)
-        if text.startswith("-A ", at):
-            at = _take_known(chains, known, text, at) or _add_rule(chains, text, at, end)
-            continue
-        if text.startswith(":", at) and inside:
-            chains[text[at + 1 : end].partition(" ")[0]] = _NO_RULES
-        elif not _is_beside(text[at:end]):
-            raise unknown_line(text[at:end])
-        inside = inside or text.startswith("*", at)
-        at = min(end + 1, len(text))
-
-
-def _is_beside(line: str) -> bool:
-    """Report whether a line holds neither a chain nor a rule, but belongs to the format."""
-    return not line or line.startswith(("#", "*")) or line == "COMMIT"
-
-
-def _take_known(chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int) -> int:
-    """Take a chain's rules if the expected ones begin here; return the position behind them, or 0."""
-    chain = text[at + 3 : text.find(" ", at + 3)]
-    rules = known.get(chain)
-    if not rules or chains.get(chain) is not _NO_RULES:
-        return 0
-    lines = f"-A {chain} " + f"\n-A {chain} ".join(rules) + "\n"
-    if not text.startswith(lines, at):
-        return 0
-    chains[chain] = rules
-    return at + len(lines)
-
-
-def _add_rule(chains: dict[str, Sequence[str]], text: str, at: int, end: int) -> int:
-    line = text[at:end]
-    _, chain, rule = (*line.split(" ", 2), "")[:3]
-    if chain not in chains:
-        raise undeclared_error(chain, line)
-    rules = chains[chain]
-    if not isinstance(rules, list):
-        rules = chains[chain] = [*rules]
-    rules.append(rule_of(rule))
-    return min(end + 1, len(text))
