@@ -1,4 +1,4 @@
-"""Distributes new connections over a pool: algorithm, weights, and the kernel's hash of a client.
+"""Distributes new connections over a pool: algorithm and weights.
 
 A mode assigns connections to the slots of a pool; a target has slots in proportion to its weight. Maglev uses a table
 of fixed size: when a target goes, hardly any slot of the others moves (Eisenbud et al., "Maglev: A Fast and Reliable
@@ -7,10 +7,9 @@ Software Network Load Balancer", NSDI 2016, section 3.4).
 
 import enum
 import math
-import sys
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from vipwire.model.value import Value
 
@@ -110,51 +109,3 @@ def _hash(name: bytes, use: bytes) -> int:
     import hashlib  # noqa: PLC0415  # as costly to import as 20 modules of ours, and few want Maglev
 
     return int.from_bytes(hashlib.blake2b(name, digest_size=8, key=use).digest())
-
-
-_WORD: Final = 0xFFFFFFFF
-_START: Final = 0xDEADBEEF
-_MIX: Final = (4, 6, 8, 16, 19, 4)
-_FINAL: Final = (14, 11, 25, 16, 4, 14, 24)
-
-
-def slot_of(data: bytes, seed: int, modulus: int) -> int:
-    """Return which of `modulus` slots the kernel chooses for the contents of a register.
-
-    jhash is Bob Jenkins' lookup3 (include/linux/jhash.h), scaled to slots as in net/netfilter/nft_hash.c and
-    xt_cluster.c.
-    """
-    return jhash(data, seed) * modulus >> 32
-
-
-def jhash(data: bytes, seed: int) -> int:
-    """Hash bytes to 32 bits, as the kernel's jhash does."""
-    a = b = c = (_START + len(data) + seed) & _WORD
-    while len(data) > 12:
-        first, second, third = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in (0, 4, 8))
-        a, b, c = _mix((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
-        data = data[12:]
-    if not data:
-        return c
-    padded = data.ljust(12, b"\0")
-    first, second, third = (int.from_bytes(padded[at : at + 4], "little") for at in (0, 4, 8))
-    return _finish_mix((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
-
-
-def _rotate(value: int, by: int) -> int:
-    return (value << by | value >> (32 - by)) & _WORD
-
-
-def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
-    for by in _MIX:
-        a = ((a - c) ^ _rotate(c, by)) & _WORD
-        c = (c + b) & _WORD
-        a, b, c = b, c, a
-    return a, b, c
-
-
-def _finish_mix(a: int, b: int, c: int) -> int:
-    for by in _FINAL:
-        c = ((c ^ b) - _rotate(b, by)) & _WORD
-        a, b, c = b, c, a
-    return b

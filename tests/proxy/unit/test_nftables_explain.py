@@ -11,8 +11,8 @@ from vipwire.inspect.node.situation import plan_family
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.linux.netlink.nftables.elements import Element
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.model.spread import jhash, slot_of
 from vipwire.modes.nftables.explain.explainer import walk
+from vipwire.modes.nftables.explain.jhash import jhash, slot_of
 from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.render import render

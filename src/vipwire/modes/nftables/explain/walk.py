@@ -15,7 +15,7 @@ from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables.elements import VerdictData as Ruling
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Address, Family
-from vipwire.model.spread import slot_of
+from vipwire.modes.nftables.explain.jhash import slot_of
 from vipwire.modes.nftables.explain.table import Memory, Run, Table
 from vipwire.modes.nftables.language import RuleSyntaxError, grammar
 from vipwire.modes.nftables.language.fields import ADDRESS_TYPES, CT_STATES, CT_STATUSES, Field
