@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Final
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.kube.access.access import FOLDER, Access, kubectls, load_access, of_this_machine
+from vipwire.kube.access.access import FOLDER, Access, load_access
+from vipwire.kube.access.kubectl import kubectls, of_this_machine
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.net import add_brackets

@@ -20,7 +20,8 @@ from vipwire.errors import ConfigError, raise_ungrouped
 from vipwire.file_io.files import make_folder
 from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
-from vipwire.kube.access.access import FOLDER, WRITERS, Access, kubectls, load_access, of_this_machine
+from vipwire.kube.access.access import FOLDER, WRITERS, Access, load_access
+from vipwire.kube.access.kubectl import kubectls, of_this_machine
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.documents import ManifestReader

@@ -20,7 +20,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.errors import ConfigError
 from vipwire.inspect.node.source import list_once, make_source
-from vipwire.kube.access.access import KubeconfigFiles, kubectls
+from vipwire.kube.access.kubectl import KubeconfigFiles, kubectls
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from vipwire.errors import ConfigError
-from vipwire.kube.access.access import KubeconfigFiles, kubectls
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
+from vipwire.kube.access.kubectl import KubeconfigFiles, kubectls
 
 
 def write(path: Path, **groups: Any) -> Path:

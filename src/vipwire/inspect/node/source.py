@@ -12,7 +12,8 @@ from pathlib import Path
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, raise_ungrouped
-from vipwire.kube.access.access import Access, kubectls, load_access, of_this_machine
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.kubectl import kubectls, of_this_machine
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.documents import MANIFESTS

@@ -5,12 +5,6 @@ server and needs no kubeconfig; the proxy ignores $KUBECONFIG and ~/.kube/config
 depend on a shell. Mistakes raise a `ConfigError` with file and field at start; files that break later fail their
 request.
 
-A command without a kubeconfig flag uses kubectl's:
-
-    $KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
-
-$KUBECONFIG may name several files, which are merged; missing ones are skipped.
-
 The HTTP proxy follows Go's `http.ProxyFromEnvironment`. Nodes often set HTTPS_PROXY for image pulls, with NO_PROXY
 naming the cluster's networks as CIDRs: without CIDR support every in-cluster connection would use the proxy.
 """
@@ -19,14 +13,14 @@ import base64
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
 from vipwire.errors import ConfigError
 from vipwire.kube.access.credentials import Credential, Credentials, ExecPlugin, Fixed, TokenFile, basic
-from vipwire.kube.access.kubeconfig import Cluster, Selected, parse_kubeconfig, parse_kubeconfigs
+from vipwire.kube.access.kubeconfig import Cluster, Selected, parse_kubeconfig
 from vipwire.kube.access.tls import AuthorityFile, ClientCertificate, ClientFiles, Tls, read_text
 from vipwire.model.value import Value
 
@@ -200,38 +194,6 @@ def _server(text: str, where: str) -> str:
 FOLDER: Final = "/var/lib/vipwire"
 """The folder of the kubeconfig of `vipwire up`, unless $VIPWIRE_DATA_DIR names another."""
 WRITERS: Final = "start `vipwire up` or `vipwire join` on this machine, which write it"
-
-
-class KubeconfigFiles(NamedTuple):
-    """A kubeconfig in one or several files, and a description of where it was configured."""
-
-    paths: tuple[Path, ...]
-    by: str
-
-    def access(self, tell: Callable[[str], object], environ: Mapping[str, str] = os.environ) -> Access:
-        """Find out how to reach its server, and pass `tell` a line about it; raise ConfigError."""
-        selected = parse_kubeconfigs((read_text(path, self.by), path) for path in self.paths)
-        access = access_of(selected, None, environ)
-        tell(f"note: asking {access.server}, which {selected.file} names ({self.by})")
-        return access
-
-
-def kubectls(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
-    """Find kubectl's kubeconfig; None if none exists. Raise ConfigError if $KUBECONFIG names only missing files."""
-    if named := [Path(text) for text in environ.get("KUBECONFIG", "").split(os.pathsep) if text]:
-        there = tuple(path for path in dict.fromkeys(named) if path.is_file())
-        if not there:
-            listed = ", ".join(map(str, named))
-            raise ConfigError(f"$KUBECONFIG: no such file: {listed}; unset the variable, or name another kubeconfig")
-        return KubeconfigFiles(there, "$KUBECONFIG")
-    own = Path(environ.get("HOME", "/"), ".kube/config")
-    return KubeconfigFiles((own,), "as kubectl does") if own.is_file() else None
-
-
-def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> KubeconfigFiles | None:
-    """Find the readable kubeconfig of a role from a `vipwire up` or `join` on this machine; None without one."""
-    path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, f"{role}.kubeconfig")
-    return KubeconfigFiles((path,), "of this machine") if os.access(path, os.R_OK) else None
 
 
 def check_proxy(url: str, where: str) -> str:
