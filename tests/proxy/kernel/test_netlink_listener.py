@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.own_network import own_network, run
 from tests.proxy.kernel.nft_transactions import commit
 
-from vipwire.linux.netlink.nftables import encode
+from vipwire.linux.netlink.nftables import encode, xtables_rules
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.linux.netlink.nftables.listener import Commit, CommitListener
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
@@ -65,7 +65,7 @@ def test_commits_of_an_ignored_socket_wake_nobody(listener: CommitListener) -> N
         commit(ours, [encode.delete_table(Family.IPV4, "ours")])
         with pytest.raises(BlockingIOError):
             os.read(_unblocked(listener.fileno()), 1)
-        commit(others, [encode.open_table(Family.IPV4, "ours")])
+        commit(others, [xtables_rules.open_table(Family.IPV4, "ours")])
         heard = listener.heard()
     assert heard is not None
     assert heard.process == os.getpid()
@@ -81,7 +81,7 @@ def test_a_commit_during_a_large_one_of_our_own_is_a_reason_to_look_and_our_own_
         listener = generations.listen(["ours"], ours.port)
         assert generations.listen(["ours"], ours.port) is listener
         with generations.committing(100_000):
-            commit(ours, [encode.open_table(Family.IPV6, "ours")])
+            commit(ours, [xtables_rules.open_table(Family.IPV6, "ours")])
             generations.count_own(1)
         assert listener.heard() is None
         with generations.committing(100_000):

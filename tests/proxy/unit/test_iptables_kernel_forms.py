@@ -8,7 +8,7 @@ from vipwire.errors import DecodeError
 from vipwire.linux.netlink import message
 from vipwire.linux.netlink.attributes import attribute, encode_nested
 from vipwire.linux.netlink.nftables import wire
-from vipwire.linux.netlink.nftables.encode import list_rules
+from vipwire.linux.netlink.nftables.xtables_rules import list_rules
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import expressions_at, holds
 from vipwire.modes.iptables.build import samples

@@ -85,11 +85,6 @@ def new_table(family: Family, name: str, comment: str = "") -> Operation:
     return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, body)
 
 
-def open_table(family: Family, name: str) -> Operation:
-    """Create a table unless it exists; keeps an existing table's flags."""
-    return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, string(wire.TABLE_NAME, name))
-
-
 def delete_table(family: Family, name: str) -> Operation:
     return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
 
@@ -105,13 +100,6 @@ def new_chain(family: Family, table: str, name: str, hook: NetfilterHook | None 
     return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body)
 
 
-def fresh_chains(family: Family, table: str, names: Iterable[str]) -> list[Operation]:
-    """Create chains; the kernel refuses an existing one (EEXIST)."""
-    head = wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table)
-    kind, flags = MessageType.NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL
-    return [Operation(kind, flags, head + string(wire.CHAIN_NAME, name)) for name in names]
-
-
 def delete_chain(family: Family, table: str, name: str) -> Operation:
     """Delete a chain with its rules; no rule may refer to it."""
     return _operation(
@@ -124,35 +112,6 @@ def new_rule(family: Family, table: str, chain: str, expressions: bytes) -> Oper
     body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
     body += encode_nested(wire.RULE_EXPRESSIONS, expressions)
     return _operation(MessageType.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
-
-
-def new_xtables_rules(
-    family: Family, table: str, chain: str, rules: Iterable[tuple[bytes, int]], *, first: bool = False
-) -> list[Operation]:
-    """Append rules of xtables, each with the protocol of its matches; `first`: prepend them."""
-    head = list_rules(family, table, chain)
-    flags = NLM_F_CREATE if first else NLM_F_CREATE | NLM_F_APPEND
-    kind = MessageType.NEWRULE
-    return [
-        Operation(
-            kind, flags, b"".join((head, encode_nested(wire.RULE_EXPRESSIONS, expressions), _encode_compat(protocol)))
-        )
-        for expressions, protocol in rules
-    ]
-
-
-@lru_cache
-def _encode_compat(protocol: int) -> bytes:
-    if not protocol:
-        return b""
-    return encode_nested(
-        wire.RULE_COMPATIBLE, u32be(wire.COMPATIBLE_PROTOCOL, protocol), u32be(wire.COMPATIBLE_FLAGS, 0)
-    )
-
-
-def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
-    where = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
-    return _operation(MessageType.DELRULE, 0, family, where + attribute(wire.RULE_HANDLE, handle.to_bytes(8)))
 
 
 def flush_chain(family: Family, table: str, chain: str) -> Operation:
@@ -231,19 +190,6 @@ def list_objects(family: Family, table: str) -> bytes:
     The kernel does not filter chains by table: compare the decoded table.
     """
     return wire.header(wire.NFPROTO[family]) + string(wire.TABLE_NAME, table)
-
-
-def list_rules(family: Family, table: str, chain: str) -> bytes:
-    return _in_table(family, table) + string(wire.RULE_CHAIN, chain)
-
-
-@lru_cache
-def _in_table(family: Family, table: str) -> bytes:
-    return wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table)
-
-
-def ask_chain(family: Family, table: str, chain: str) -> bytes:
-    return wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, chain)
 
 
 @lru_cache(maxsize=256)  # each transaction names a few sets of a few dozen

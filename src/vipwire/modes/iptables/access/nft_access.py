@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables import decode, encode, xtables_rules
 from vipwire.linux.netlink.nftables.encode import NetfilterHook, Operation
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
@@ -65,8 +65,8 @@ def _table(
     handles: Handles,
 ) -> Iterator[Operation]:
     chains = sorted((*part.chains, *part.emptied, *part.gone), reverse=True)
-    yield encode.open_table(family, table)
-    yield from encode.fresh_chains(family, table, (chain for chain in chains if chain in part.fresh))
+    yield xtables_rules.open_table(family, table)
+    yield from xtables_rules.fresh_chains(family, table, (chain for chain in chains if chain in part.fresh))
     yield from (encode.new_chain(family, table, chain) for chain in chains if chain not in part.fresh)
     for chain in dict.fromkeys(jump.chain for jump in part.jumps):
         if (table, chain) in missing:
@@ -74,12 +74,12 @@ def _table(
     yield from (encode.flush_chain(family, table, chain) for chain in chains if chain not in part.fresh)
     for chain in chains:
         if rules := part.chains.get(chain):
-            yield from encode.new_xtables_rules(family, table, chain, map(encoder, rules))
+            yield from xtables_rules.new_xtables_rules(family, table, chain, map(encoder, rules))
     for verb, chain, rule in part.jumps:
         if verb == "-D":
-            yield encode.delete_rule(family, table, chain, handles[table, chain, rule].pop())
+            yield xtables_rules.delete_rule(family, table, chain, handles[table, chain, rule].pop())
         else:
-            yield from encode.new_xtables_rules(family, table, chain, [encoder(rule)], first=verb == "-I")
+            yield from xtables_rules.new_xtables_rules(family, table, chain, [encoder(rule)], first=verb == "-I")
     yield from (encode.delete_chain(family, table, chain) for chain in part.gone)
 
 
@@ -169,7 +169,7 @@ class NftAccess:
 
     def _is_there(self, table: str, chain: str) -> bool:
         try:
-            self._socket.request(MessageType.GETCHAIN, encode.ask_chain(self._family, table, chain))
+            self._socket.request(MessageType.GETCHAIN, xtables_rules.ask_chain(self._family, table, chain))
         except NetlinkError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -182,7 +182,7 @@ class NftAccess:
         for table, part in run.parts.items():
             gone = [jump for jump in part.jumps if jump.verb == "-D"]
             for chain in {jump.chain for jump in gone}:
-                request = encode.list_rules(self._family, table, chain)
+                request = xtables_rules.list_rules(self._family, table, chain)
                 there = [decode.rule(payload) for payload in self._socket.dump(MessageType.GETRULE, request)]
                 for rule in {jump.rule for jump in gone if jump.chain == chain}:
                     wanted = self._encoder(rule).expressions

@@ -13,7 +13,7 @@ from typing import Final
 
 from vipwire.linux.netlink.attributes import TYPE_MASK
 from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR, messages
-from vipwire.linux.netlink.nftables import decode, encode, wire
+from vipwire.linux.netlink.nftables import decode, wire, xtables_rules
 from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
@@ -94,7 +94,7 @@ class TableReader:
         self, table: str, chains: Iterable[str], known: Mapping[str, Rules]
     ) -> Iterator[tuple[str, Sequence[str]]]:
         for chain in chains:
-            request = encode.list_rules(self.family, table, chain)
+            request = xtables_rules.list_rules(self.family, table, chain)
             dump = self.sock.dump_whole(MessageType.GETRULE, request, DATAGRAM)
             rules = known.get(chain)
             if rules is None or not self._holds(dump, request, rules):
@@ -130,5 +130,5 @@ def count_rules(sock: NetlinkSocket, family: Family, chains: Mapping[str, Iterab
         1
         for table, each in chains.items()
         for chain in each
-        for _ in sock.dump(MessageType.GETRULE, encode.list_rules(family, table, chain), DATAGRAM)
+        for _ in sock.dump(MessageType.GETRULE, xtables_rules.list_rules(family, table, chain), DATAGRAM)
     )
