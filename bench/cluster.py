@@ -14,9 +14,8 @@ from tests.fakes.objects import endpoint, node, service, slice_of
 from vipwire.kube import wire
 from vipwire.kube.convert_slice import convert_slice
 from vipwire.kube.proxied import convert_service
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Address, Family, Prefix, parse_address
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.plan.node import NodePlan, PodPrefixes
 
 NODE = "node-0"

@@ -27,9 +27,8 @@ from bench.options import Options
 from bench.pipe import Pipe
 from bench.report import Figure
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import format_address
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.watched_objects.event import Kind, Listed
 
 TITLE = "a new connection, client to server through a node"

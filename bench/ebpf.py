@@ -27,9 +27,8 @@ from vipwire.config.sections import CounterLevel
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.linux.bpf.pins import require_mounted
 from vipwire.linux.bpf.programs import HOOKS
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family, format_address
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.modes.ebpf.driver import folder
 from vipwire.modes.ebpf.kernel import EbpfBackend, ProgramSetup
 from vipwire.modes.ebpf.layout import Settings

@@ -22,9 +22,8 @@ from bench.cluster import POD_CIDR, new_address, node_plan, objects
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.modes.iptables.access.tool_access import LockWait
 from vipwire.modes.iptables.build import rule_access
 from vipwire.modes.iptables.kernel import IptablesBackend

@@ -10,9 +10,8 @@ import hashlib
 import random
 from collections.abc import Iterable, Iterator
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import format_address, format_endpoint
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.watched_objects.store import CROWD
 
 _FILTER = """\

@@ -20,10 +20,9 @@ from typing import NamedTuple
 import click
 
 from vipwire.linux.netlink.ipvs import Command, Forwarding, RealServer, VirtualServer
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix, Protocol
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 from vipwire.modes.ipvs.kernel import IpvsBackend
 from vipwire.modes.ipvs.objects.device import Device
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey

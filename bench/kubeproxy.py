@@ -8,9 +8,8 @@ import base64
 import hashlib
 from collections.abc import Iterable, Iterator
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import format_address
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 
 TABLE = "ip kube-proxy"
 _KEY = "type ipv4_addr . inet_proto . inet_service"

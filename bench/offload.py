@@ -21,9 +21,8 @@ from bench.pipe import Pipe
 from bench.report import Figure
 
 from vipwire.linux.conntrack.flows import FlowTable
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family, format_address
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.watched_objects.event import Kind, Listed

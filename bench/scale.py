@@ -11,7 +11,7 @@ from bench.options import Options
 from bench.pipe import Pipe, memory
 from bench.report import Figure
 
-from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.service import EndpointSlice
 from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.watched_objects.event import Kind, Listed, Upserted
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.values import node_plan
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.settings import RuleSettings

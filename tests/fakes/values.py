@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Prefix, Protocol, parse_address
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import FrontendKey, ServicePlan
 

@@ -4,10 +4,9 @@ import pytest
 from bench import kubeproxy
 from bench.report import Figure, document, rows, text
 
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 
 
 def figures(*values: float, target: float | None = 2.0) -> list[list[Figure]]:

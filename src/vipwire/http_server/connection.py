@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, cast
 
-from vipwire.http_server.encoding import encode_head
-from vipwire.http_server.exchange import BodyError, ClientGoneError, Exchange, Reply, Responder, Stream
+from vipwire.http_server.exchange import BodyError, ClientGoneError, Exchange, Reply, Responder, Stream, encode_head
 from vipwire.http_server.request_reader import READ_AHEAD, RequestReader
 from vipwire.http_server.room import Room
 

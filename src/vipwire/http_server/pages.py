@@ -18,8 +18,7 @@ from typing import Final, TypeAlias
 
 from msgspec import field
 
-from vipwire.http_server.encoding import Fields
-from vipwire.http_server.exchange import TEXT, BodyError, Exchange, Reply, Stream
+from vipwire.http_server.exchange import TEXT, BodyError, Exchange, Fields, Reply, Stream
 from vipwire.http_server.room import Room
 from vipwire.http_server.server import Serving
 from vipwire.model.value import Value

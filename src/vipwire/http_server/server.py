@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from vipwire.http_server.connection import ServerConnection
 from vipwire.http_server.exchange import Responder
 from vipwire.http_server.room import TURNS, Room
-from vipwire.logging.rate_limited_log import RateLimitedLog
+from vipwire.logging.log import RateLimitedLog
 
 _PAUSE_SECONDS: Final = 0.2  # after a failed accept; new connections wait in the kernel's queue
 _GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)

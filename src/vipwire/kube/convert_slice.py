@@ -10,10 +10,10 @@ from sys import intern
 
 from vipwire.kube import wire
 from vipwire.kube.finding import Findings, is_label, ordinary_address
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, family_of
 from vipwire.model.problem import Problem
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice
 
 _NO_NAME = ObjectName("", "")
 _FAMILIES = {family.value: family for family in Family}

@@ -1,1 +1,1 @@
-"""The log of every command, and log lines with a rate limit."""
+"""The log of every command."""

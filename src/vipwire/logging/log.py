@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -48,10 +48,6 @@ def info(message: str, /, **fields: object) -> None:
 def detail(verbosity: int, message: str, /, **fields: object) -> None:
     """Log an event for `-v=verbosity` (1 to 10) and higher."""
     _emit(logging.INFO - min(verbosity, 10), message, fields)
-
-
-def event(level: int, message: str, /, **fields: object) -> None:
-    _emit(level, message, fields)
 
 
 def enabled(verbosity: int) -> bool:
@@ -219,3 +215,33 @@ def _text(value: Any) -> str:
         return f"{value:.6g}"
     text = str(value)
     return text if text and _PLAIN.issuperset(text) else escape_invisible(json.dumps(text, ensure_ascii=False))
+
+
+EVERY_SECONDS: Final = 60.0
+
+
+class RateLimitedLog:
+    """Logs a message the first time, then at most once a minute, with the number of times left out.
+
+    For errors that other machines can cause at any rate, so that they do not fill the disk.
+    """
+
+    def __init__(self, every: float = EVERY_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._clock = every, clock
+        self._last: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def due(self, message: str) -> bool:
+        """Report whether a message may be logged now; count it if not."""
+        now, last = self._clock(), self._last.get(message)
+        if last is not None and now - last < self._every:
+            self._left_out[message] = self._left_out.get(message, 0) + 1
+            return False
+        self._last[message] = now
+        return True
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Log a warning, unless the same message was logged within a minute. Messages are constants."""
+        if self.due(message):
+            left_out = self._left_out.pop(message, 0)
+            _emit(logging.WARNING, message, fields | ({"left_out": left_out} if left_out else {}))

@@ -18,7 +18,7 @@ from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.model.sysctl import Sysctl
 from vipwire.model.value import Value
-from vipwire.plan.annotations import Lack
+from vipwire.plan.annotations import ForwardingMethod, Lack
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Rendered
@@ -244,3 +244,24 @@ class Others(Protocol):
 
     def disarm(self) -> None:
         """Remove the rules of other modes that drop packets without their own translation."""
+
+
+ONLY_IN_USERSPACE: Final = Lack("proxy_protocol", "is in userspace mode only: endpoints get no header")
+
+
+def only_in_ipvs(instead_of_forwarding: str) -> tuple[Lack, ...]:
+    """List the annotations that only ipvs mode supports.
+
+    The argument describes how another mode brings packets to endpoints.
+    """
+    return (
+        Lack("scheduler", "is in ipvs mode only: vipwire.io/algorithm chooses endpoints"),
+        Lack("scheduler_flags", "is in ipvs mode only"),
+        Lack("hash_flags", "is in ipvs mode only"),
+        Lack(
+            "forwarding",
+            f"is in ipvs mode only: {instead_of_forwarding}",
+            (ForwardingMethod.DIRECT, ForwardingMethod.TUNNEL),
+        ),
+        Lack("drain_seconds", "is in ipvs mode only: connections stay open until their end"),
+    )

@@ -18,10 +18,9 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of
-from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.model.service import EndpointSlice, Service, ServicePort, TrafficPolicy
 from vipwire.model.spread import EVENLY, Spread
 from vipwire.plan.annotations import NOTHING, Wishes, read_wishes
 from vipwire.plan.ejection import EndpointKey

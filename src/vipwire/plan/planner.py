@@ -9,18 +9,42 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.problem import Problem
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.plan.annotations import Wishes, read_wishes
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
 from vipwire.plan.frontends import claims, ejectable_endpoints, of_family, plan_service
-from vipwire.plan.leading import LeadingServices
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import ServicePlan, endpoint_places
+from vipwire.plan.plan import FrontendKey, ServicePlan, endpoint_places
 from vipwire.plan.slow_start import SlowStart
+
+
+class LeadingServices:
+    """The Services with an endpoint at each place, for modes that connect sockets to endpoints directly.
+
+    A change costs time proportional to its Service.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[FrontendKey, frozenset[ObjectName]] = {}
+
+    def replace(self, name: ObjectName, old: ServicePlan | None, new: ServicePlan | None) -> None:
+        before, after = (set(endpoint_places(plan)) if plan is not None else set() for plan in (old, new))
+        alone = frozenset((name,))  # one set for all endpoints saves memory
+        for place in before - after:
+            if rest := self._at[place] - alone:
+                self._at[place] = rest
+            else:
+                del self._at[place]
+        for place in after - before:
+            others = self._at.get(place)
+            self._at[place] = alone if others is None else others | alone
+
+    def leading_to(self, places: Iterable[FrontendKey]) -> set[ObjectName]:
+        return set().union(*(self._at.get(place, ()) for place in places)) if self._at else set()
+
 
 Ejected = Mapping[ObjectName, frozenset[EndpointKey]]
 """The ejected endpoints of each Service that has any."""

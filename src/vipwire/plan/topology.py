@@ -11,9 +11,9 @@ without any endpoint (reject).
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from vipwire.model.endpoint import Endpoint, EndpointSlice
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
+from vipwire.model.service import Endpoint, EndpointSlice
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Pool, Target
 

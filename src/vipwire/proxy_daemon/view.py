@@ -13,9 +13,8 @@ import msgspec
 
 from vipwire.file_io.files import append_to, replace_file, state_file
 from vipwire.logging import log
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.plan.plan import Forward, ServicePlan, Target
 from vipwire.plan.planner import PlanChange
 from vipwire.proxy_daemon.sync.engine import Line, Outcome

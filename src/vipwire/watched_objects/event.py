@@ -7,11 +7,10 @@ Events know only the names of their objects, so readers of other kinds (DNS, Ing
 import enum
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.model.value import Value
 
 

@@ -10,12 +10,11 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import KUBERNETES, ObjectName
 from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Object, Upserted, kind_of
 
 CROWD: Final = 1000

@@ -24,7 +24,7 @@ from vipwire.http_server.exchange import ClientGoneError, Exchange, Reply, Strea
 from vipwire.http_server.room import Room
 from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
-from vipwire.logging.rate_limited_log import RateLimitedLog
+from vipwire.logging.log import RateLimitedLog
 from vipwire_up.api.answers.form import Representation, RepresentationKind, choose_form, show, show_list
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_health, read_page
 from vipwire_up.api.listing import list_page, wait_for_newest, wait_for_revision

@@ -13,10 +13,9 @@ from tests.fakes.own_network import own_network, run
 from tests.fakes.values import cidr, endpoint, named, node_plan, port, service, slice_of
 
 from vipwire.errors import CommitError
-from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.modes.iptables.access.tool_access import Known, LockWait, RuleAccess, Written
 from vipwire.modes.iptables.build import build, leftovers, rule_access
 from vipwire.modes.iptables.kernel import IptablesBackend

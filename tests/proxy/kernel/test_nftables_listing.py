@@ -10,9 +10,8 @@ from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, servi
 from tests.proxy.kernel.nft_transactions import nft
 
 from vipwire.config.sections import CounterLevel
-from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.table import text
 from vipwire.modes.nftables.table.names import Object, ObjectKey

@@ -18,9 +18,8 @@ from tests.fakes.waiting import until
 
 from vipwire.errors import CommitError
 from vipwire.linux.conntrack.flows import FlowTable
-from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.modes.userspace.driver import build_backends, choose_iptables_tool
 from vipwire.modes.userspace.entrance import Entrance
 from vipwire.modes.userspace.kernel import UserspaceBackend, open_commit_counter

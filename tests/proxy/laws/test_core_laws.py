@@ -21,9 +21,9 @@ from tests.proxy.laws.worlds import (
     worlds,
 )
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family
+from vipwire.model.service import EndpointSlice
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.frontends import claims

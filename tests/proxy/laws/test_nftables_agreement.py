@@ -15,9 +15,8 @@ from tests.proxy.laws.agreement import Pair, contended, expected, planned, taken
 from tests.proxy.laws.worlds import FEW, FOUR, World, packets_for, worlds
 
 from vipwire.linux.netlink.nftables.elements import Element
-from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Protocol
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.model.spread import Algorithm
 from vipwire.modes.nftables.explain.explainer import walk
 from vipwire.modes.nftables.explain.table import Table

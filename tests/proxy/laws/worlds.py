@@ -11,10 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from tests.fakes.values import ELSEWHERE, EVERYWHERE, HERE, NODE_ADDRESS, POD_PREFIX, cidr, ip, named
 
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
-from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, TrafficPolicy
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.planner import Planner

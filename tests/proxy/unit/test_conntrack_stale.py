@@ -6,8 +6,8 @@ from tests.fakes import values
 
 from vipwire.linux.conntrack.stale import Staleness, UdpEndpoint, UdpFrontends, udp_frontends
 from vipwire.linux.netlink.conntrack import Flow
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
+from vipwire.model.service import EndpointPort
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import at_port
 

@@ -5,10 +5,9 @@ from typing import Any
 from tests.fakes.iptables_world import World
 from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, service, slice_of
 
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointPort, Service
 from vipwire.modes.iptables.mode import shortcomings
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.plan.frontends import plan_service

@@ -7,9 +7,8 @@ import pytest
 from tests.fakes.iptables_world import World
 from tests.fakes.values import endpoint, ips, node_plan, service, slice_of
 
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import EndpointPort, Service, ServicePort
 from vipwire.modes.iptables.counts import Ledger, RuleCounter, count, endpoints_of
 from vipwire.modes.iptables.explain import RuleTables, walk
 from vipwire.modes.iptables.rules.names import FILTER, NAT

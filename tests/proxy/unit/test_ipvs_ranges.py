@@ -5,9 +5,8 @@ from typing import Any
 from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
 from vipwire.linux.netlink.ipvs import RealServer, Scheduling, VirtualServer
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import EndpointPort, Service, ServicePort
 from vipwire.modes.ipvs.marks import FOREIGN, Marks, MarkScope
 from vipwire.modes.ipvs.objects.chains import rules_text, separate_shared
 from vipwire.modes.ipvs.objects.commands import commands

@@ -4,9 +4,8 @@ import pytest
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
 from vipwire.linux.netlink.ipvs import RealServer, VirtualServer
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.model.service import TrafficPolicy
+from vipwire.model.service import EndpointPort, TrafficPolicy
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.modes.ipvs.render import render
 from vipwire.modes.ipvs.termination import TerminationPolicy

@@ -6,12 +6,11 @@ import pytest
 from tests.fakes.documents import read_document
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol, format_address
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
-from vipwire.model.service import Service, ServiceType, TrafficPolicy
+from vipwire.model.service import EndpointSlice, Service, ServiceType, TrafficPolicy
 
 Json = dict[str, Any]
 

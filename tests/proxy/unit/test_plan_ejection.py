@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.fakes.values import HERE, endpoint, ip, node_plan, port, service, slice_of
 
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Protocol
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.ejection import FORGET_SECONDS, LONGEST_SECONDS, EndpointKey, Failure, Tally
 from vipwire.plan.plan import Forward

@@ -16,9 +16,8 @@ from tests.fakes.values import (
     slice_of,
 )
 
-from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Protocol
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import (

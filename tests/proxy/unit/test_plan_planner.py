@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import pytest
 from tests.fakes.values import endpoint, ip, ips, key, named, node_plan, port, service, slice_of
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Protocol
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.planner import PlanChange, Planner

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.values import endpoint, ip, ips, node_plan, service, slice_of
 
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Protocol
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import EndpointPort, Service, ServicePort
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import Forward, FrontendKey, RangeKey

@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 import pytest
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
-from vipwire.model.service import Service
+from vipwire.model.service import EndpointSlice, Service
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.planner import Planner

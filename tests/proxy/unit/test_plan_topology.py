@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.fakes.values import ELSEWHERE, HERE, endpoint, ip, node_plan, port_name, slice_of
 
-from vipwire.model.endpoint import Endpoint, EndpointPort
 from vipwire.model.net import Family, Protocol
+from vipwire.model.service import Endpoint, EndpointPort
 from vipwire.plan.plan import Pool
 from vipwire.plan.topology import Endpoints, candidates, categorize
 

@@ -51,7 +51,7 @@ def test_records_are_shown_up_to_the_verbosity() -> None:
     out = _configured(Logging(verbosity=2))
     for verbosity in range(5):
         log.detail(verbosity, f"v{verbosity}")
-    log.event(logging.ERROR, "always")
+    log.error("always")
     assert [line.split("msg=")[1] for line in _without_time(out.getvalue())] == ["v0", "v1", "v2", "always"]
     assert (log.enabled(2), log.enabled(3)) == (True, False)
 

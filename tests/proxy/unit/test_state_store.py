@@ -5,11 +5,11 @@ import tracemalloc
 import pytest
 from tests.fakes.values import endpoint, ips, named, port, service, slice_of
 
-from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Prefix
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
+from vipwire.model.service import EndpointSlice
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
 from vipwire.watched_objects.store import Store
 

@@ -4,9 +4,8 @@ from typing import Any
 
 from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, slice_of
 
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Protocol
-from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.model.service import EndpointPort, Service, ServicePort, TrafficPolicy
 from vipwire.modes.userspace import names
 from vipwire.modes.userspace.mode import shortcomings
 from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Rule, Value

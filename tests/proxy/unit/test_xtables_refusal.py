@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import BusyError
-from vipwire.modes.xtables.refusal import lock_holder, refusal
+from vipwire.modes.xtables.tool import lock_holder, refusal
 
 TEXT = """*nat
 :KUBE-SEP-A - [0:0]

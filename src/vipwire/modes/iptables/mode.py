@@ -7,8 +7,7 @@ from vipwire.config.modes import MetricGroup, ModeSettings
 from vipwire.model.problem import Problem
 from vipwire.model.spread import Algorithm
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.lacks import ONLY_IN_USERSPACE, only_in_ipvs
-from vipwire.modes.spec import Difference, ModeSpec, Tool
+from vipwire.modes.spec import ONLY_IN_USERSPACE, Difference, ModeSpec, Tool, only_in_ipvs
 from vipwire.plan.annotations import PREFIX, Balancing, Lack, field_of, in_vain
 from vipwire.plan.plan import Forward, ServicePlan
 

@@ -3,8 +3,7 @@
 from typing import Final
 
 from vipwire.config.modes import MetricGroup, ModeSettings
-from vipwire.modes.lacks import ONLY_IN_USERSPACE
-from vipwire.modes.spec import Difference, ModeSpec, Tool
+from vipwire.modes.spec import ONLY_IN_USERSPACE, Difference, ModeSpec, Tool
 from vipwire.plan.annotations import Balancing, Lack, Scope
 
 LACKS: Final = (

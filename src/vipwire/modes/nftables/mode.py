@@ -3,8 +3,7 @@
 from typing import Final
 
 from vipwire.config.modes import MetricGroup, ModeSettings
-from vipwire.modes.lacks import ONLY_IN_USERSPACE, only_in_ipvs
-from vipwire.modes.spec import ModeSpec, Tool
+from vipwire.modes.spec import ONLY_IN_USERSPACE, ModeSpec, Tool, only_in_ipvs
 from vipwire.plan.annotations import Balancing, Lack
 
 LACKS: Final = (

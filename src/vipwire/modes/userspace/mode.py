@@ -6,8 +6,7 @@ from typing import Final
 from vipwire.config.configuration import Config
 from vipwire.config.modes import ModeSettings
 from vipwire.model.problem import Problem
-from vipwire.modes.lacks import only_in_ipvs
-from vipwire.modes.spec import Difference, ModeSpec
+from vipwire.modes.spec import Difference, ModeSpec, only_in_ipvs
 from vipwire.modes.userspace.entrance import Entrance, asks_in_vain
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.plan.annotations import PREFIX, Lack, field_of, in_vain

@@ -1,8 +1,12 @@
-"""Runs iptables-save and iptables-restore of one family and variant, in the calling thread's network namespace."""
+"""Runs iptables-save and iptables-restore of one family and variant, in the calling thread's network namespace.
+
+iptables-legacy has one lock for the whole machine; after a timeout the error names its holder.
+"""
 
 import codecs
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,14 +14,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from vipwire.errors import CommitError, UnsupportedError
+from vipwire.errors import BusyError, CommitError, UnsupportedError
 from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.nftables.wire import ABSENT, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.xtables.legacy import LegacySocket
-from vipwire.modes.xtables.refusal import refusal
 from vipwire.modes.xtables.save import read_tables
 from vipwire.modes.xtables.variant import Variant, by_use
 
@@ -296,3 +299,42 @@ def _call(
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
+
+
+_LINE: Final = re.compile(r"line:? (\d+)")
+_SERVICE: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ \"]|$)")
+
+
+def refusal(name: str, said: str, text: str, *, waited: int) -> CommitError:
+    """Turn the output of iptables-restore into an error; `waited` are the seconds of its wait for the lock."""
+    reason = " ".join(line.strip() for line in said.splitlines() if not line.startswith("Try `")).strip()
+    if "xtables lock" in reason:
+        return BusyError(f"{name}-restore waited {waited} s for the xtables lock, held by {lock_holder()}")
+    lines = text.splitlines()
+    found = _LINE.search(reason)
+    number = int(found[1]) if found else 0
+    if not 0 < number <= len(lines):
+        return CommitError(f"{name}-restore: {reason}", transaction=text)
+    # The legacy tool counts some errors from 0.
+    line = lines[number - 1]
+    service = _SERVICE.search(line.partition('--comment "')[2])
+    about = f" (Service port {service[1]})" if service else ""
+    return CommitError(f"{name}-restore: line {number}{about}: {line}: {reason}", transaction=text)
+
+
+def lock_holder(lock: Path | None = None, proc: Path = Path("/proc")) -> str:
+    """Name the process that holds the xtables lock, as far as /proc tells.
+
+    Without `lock`, this checks the file that iptables-legacy uses, which the environment may set.
+    """
+    lock = lock or Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
+    try:
+        inode = str(lock.stat().st_ino)
+        for row in (proc / "locks").read_text(encoding="ascii").splitlines():
+            fields = row.split()
+            if "->" not in fields and len(fields) > 5 and fields[5].rpartition(":")[2] == inode:
+                command = (proc / fields[4] / "comm").read_text(encoding="utf-8", errors="replace").strip()
+                return f"process {fields[4]} ({command})"
+    except OSError:
+        pass
+    return "a process that /proc does not show"

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from vipwire.http_server.encoding import Fields
-from vipwire.http_server.exchange import Reply
+from vipwire.http_server.exchange import Fields, Reply
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.object import encode
 

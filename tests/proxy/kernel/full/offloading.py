@@ -28,8 +28,8 @@ from vipwire.config.configuration import Config
 from vipwire.config.sections import NFTables
 from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.linux.netlink.conntrack import STATUS_OFFLOADED, Flow
-from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
+from vipwire.model.service import EndpointPort
 from vipwire.modes.nftables.driver import DRIVER
 from vipwire.modes.nftables.explain.explainer import INSPECTION
 from vipwire.modes.nftables.table import fastpath

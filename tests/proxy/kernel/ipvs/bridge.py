@@ -14,9 +14,8 @@ from tests.proxy.kernel.ipvs.proxy import BALANCER, EXTERNAL, FAMILIES, VIP
 
 from vipwire.linux.host.settings import apply_sysctls
 from vipwire.linux.netlink.ipvs import Timeouts
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
-from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, TrafficPolicy
 from vipwire.modes.ipvs.driver import build_backends, ipvs_sysctls
 from vipwire.modes.ipvs.kernel import IpvsBackend
 from vipwire.modes.ipvs.render import IpvsSettings

@@ -11,10 +11,9 @@ from tests.fakes.values import named
 
 from vipwire.linux.host.settings import apply_sysctls
 from vipwire.linux.netlink.ipvs import Timeouts
-from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Prefix, Protocol, family_of, parse_address
-from vipwire.model.service import Service, ServicePort
+from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 from vipwire.modes.ipvs.driver import build_backends, ipvs_sysctls
 from vipwire.modes.ipvs.kernel import IpvsBackend
 from vipwire.modes.ipvs.objects.device import Device
