@@ -14,7 +14,7 @@ from vipwire.config.flags import build_config
 from vipwire.config.kinds import parse_duration
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.linux.host.rights import require_net_admin
+from vipwire.linux.host.kernel import require_net_admin
 from vipwire.logging import log
 from vipwire.process_lifecycle import event_loop
 from vipwire.proxy_daemon.run import run_cleanup

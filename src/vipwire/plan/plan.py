@@ -198,3 +198,35 @@ def joint_health_check(plans: Iterable[ServicePlan | None]) -> HealthCheck | Non
     if not checks:
         return None
     return max(checks, key=lambda check: check.local_endpoints)
+
+
+class Memory(NamedTuple):
+    """The scope of session affinity's memory: a Service port, or a Service, for the frontends of one policy.
+
+    All frontends of a Service port share one memory: a client of the ClusterIP reaches the same endpoint at the node
+    port, external IPs and the load balancer's IPs. With `vipwire.io/affinity-scope: service` all ports of the Service
+    share one, by the Pod's address.
+
+    A frontend whose pool lacks the remembered endpoint (a Local policy, hints) chooses one of its own. The memory of
+    the other policy's frontends stays, so a client that uses both keeps both endpoints.
+    """
+
+    owner: ServicePortName | ObjectName
+    policy: TrafficPolicy
+
+    @property
+    def other(self) -> "Memory":
+        """The same owner's memory for the other policy."""
+        local = self.policy is TrafficPolicy.LOCAL
+        return Memory(self.owner, TrafficPolicy.CLUSTER if local else TrafficPolicy.LOCAL)
+
+
+def sticky_actions(frontend: Frontend) -> Iterator[Forward]:
+    for action in (frontend.action, frontend.short_circuit):
+        if isinstance(action, Forward) and action.affinity_seconds is not None:
+            yield action
+
+
+def memory_of(frontend: Frontend, action: Forward) -> Memory:
+    name = frontend.port_name
+    return Memory(name.service if action.shared_affinity else name, action.policy)

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from vipwire.model.net import Address, Protocol, is_loopback
-from vipwire.plan.affinity import Memory, find_remembered
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.plan import (
     Action,
@@ -18,11 +17,13 @@ from vipwire.plan.plan import (
     Frontend,
     FrontendKey,
     Masquerade,
+    Memory,
     Pool,
     RangeFrontend,
     Reason,
     ServicePlan,
     Target,
+    memory_of,
 )
 
 
@@ -203,3 +204,17 @@ def _masqueraded_targets(action: Forward, packet: Packet, node: NodePlan, *, pod
 
 def _hairpins(pool: Pool, source: Address) -> Iterable[Address]:
     return (target.address for target in pool if target.address == source)
+
+
+def find_remembered(frontend: Frontend, action: Forward, remembered: Mapping[Memory, Target]) -> Target | None:
+    """Return the client's remembered target; None if the frontend must choose one."""
+    own = memory_of(frontend, action)
+    for memory in (own, own.other):
+        target = remembered.get(memory)
+        if target is not None and target in action.pool:
+            return target
+        if target is not None and action.shared_affinity:
+            found = next((each for each in action.pool if each.address == target.address), None)
+            if found is not None:
+                return found
+    return None

@@ -11,7 +11,7 @@ from vipwire.config.file import Loaded
 from vipwire.file_io.files import check_owner
 from vipwire.kube.access.access import Access, load_access
 from vipwire.linux.host.addresses import AddressWatch
-from vipwire.linux.host.rights import capabilities, require_net_admin
+from vipwire.linux.host.kernel import capabilities, require_net_admin
 from vipwire.logging import log
 from vipwire.process_lifecycle import cyclic_garbage, event_loop
 from vipwire.proxy_daemon.handover.handover import reexec

@@ -12,7 +12,7 @@ from vipwire.config.configuration import Config
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import CompareCommand
 from vipwire.inspect.node.source import api_access
-from vipwire.linux.host.rights import require_net_admin
+from vipwire.linux.host.kernel import require_net_admin
 from vipwire.terminal.output import note, plain_errors
 from vipwire_lab.connectivity.run import Test
 from vipwire_lab.echo_servers.server import serve_here

@@ -36,8 +36,7 @@ from vipwire.modes.ebpf.render import places, render
 from vipwire.modes.nftables.explain.explainer import NftablesExplainer
 from vipwire.modes.nftables.table.render import render as render_rules
 from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.affinity import sticky_actions
-from vipwire.plan.plan import Forward, FrontendKey
+from vipwire.plan.plan import Forward, FrontendKey, sticky_actions
 from vipwire.plan.resolve import Answered, Packet, from_pod, resolve
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState

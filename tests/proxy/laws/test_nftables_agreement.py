@@ -22,8 +22,7 @@ from vipwire.modes.nftables.explain.explainer import walk
 from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.affinity import Memory, memory_of, sticky_actions
-from vipwire.plan.plan import Forward, FrontendKind, Target
+from vipwire.plan.plan import Forward, FrontendKind, Memory, Target, memory_of, sticky_actions
 from vipwire.plan.resolve import Answered, Packet, resolve
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict

@@ -6,8 +6,8 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.linux.host import kernel
-from vipwire.linux.host.kernel import KernelRelease, cpus, require_nftables
-from vipwire.linux.host.rights import capabilities, require_net_admin
+from vipwire.linux.host.kernel import capabilities, cpus, require_net_admin, require_nftables
+from vipwire.linux.host.kernel_release import KernelRelease
 from vipwire.linux.host.settings import (
     SysctlChange,
     apply_sysctls,

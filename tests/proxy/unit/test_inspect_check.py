@@ -9,7 +9,7 @@ from vipwire.config.configuration import Config
 from vipwire.inspect.check.facts import Facts, ForeignTable, gather
 from vipwire.inspect.check.findings import Level, check_document, check_view, judge
 from vipwire.inspect.command.show import console
-from vipwire.linux.host.kernel import KernelRelease
+from vipwire.linux.host.kernel_release import KernelRelease
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState
 
 FINE = Facts(

@@ -17,8 +17,8 @@ from vipwire.config.modes import mode_names
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.inspect.earlier.look import EarlierChain, earlier_chains
 from vipwire.linux.conntrack.flows import FlowTable
-from vipwire.linux.host.kernel import KernelRelease
-from vipwire.linux.host.rights import capabilities
+from vipwire.linux.host.kernel import capabilities
+from vipwire.linux.host.kernel_release import KernelRelease
 from vipwire.linux.host.settings import HOST_SETTINGS, read_sysctl
 from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType

@@ -1,39 +1,48 @@
-"""Checks that this kernel has the features of a mode; an error names the missing one."""
+"""Checks what this kernel grants to this process: capabilities(7), nf_tables. An error names the missing one."""
 
 import errno
 import os
-import re
-from typing import NamedTuple, Self
+from pathlib import Path
+from typing import Final
 
 from vipwire.errors import UnsupportedError
 from vipwire.linux.netlink.nftables.encode import ask_generation
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
-_RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+BITS: Final = {
+    12: "CAP_NET_ADMIN",
+    13: "CAP_NET_RAW",
+    16: "CAP_SYS_MODULE",
+    21: "CAP_SYS_ADMIN",
+    24: "CAP_SYS_RESOURCE",
+    39: "CAP_BPF",
+}
+"""The capabilities that vipwire may need, by their number in linux/capability.h."""
 
 
-class KernelRelease(NamedTuple):
-    """The first numbers of a kernel's release."""
+def capabilities(proc: Path = Path("/proc")) -> frozenset[str]:
+    """Return which of these are effective; empty if /proc cannot be read."""
+    try:
+        text = (proc / "self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return frozenset()
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    mask = int(lines.get("CapEff", "0").strip() or "0", 16)
+    return frozenset(name for bit, name in BITS.items() if mask >> bit & 1)
 
-    major: int
-    minor: int
-    patch: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}" if self.patch else f"{self.major}.{self.minor}"
+def require_net_admin(what: str, proc: Path = Path("/proc"), *, way_out: str = "") -> None:
+    """Raise UnsupportedError, with the remedy and what works without, if the kernel would refuse `what`.
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse uname(2)'s release (`6.1.0-21-amd64`). Raise ValueError if it does not begin with numbers."""
-        match = _RELEASE.match(text)
-        if match is None:
-            raise ValueError(f"{text!r} does not begin with the numbers of a kernel release")
-        return cls(int(match[1]), int(match[2]), int(match[3] or 0))
-
-    @classmethod
-    def running(cls) -> Self:
-        return cls.parse(os.uname().release)
+    `way_out` is another remedy, in words, after a semicolon.
+    """
+    if "CAP_NET_ADMIN" not in capabilities(proc):
+        raise UnsupportedError(
+            f"{what} needs the capability CAP_NET_ADMIN: run it as root, or add NET_ADMIN to the container's "
+            "capabilities; `vipwire status`, `plan`, `explain` and `check` work without this capability, and list "
+            f"the objects that they cannot read{way_out}"
+        )
 
 
 def cpus() -> int:

@@ -13,7 +13,7 @@ from vipwire.linux.bpf.namespaces import cookie_of, netns_cookie
 from vipwire.linux.bpf.pins import of_node, require_mounted
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.linux.bpf.syscall import require_architecture
-from vipwire.linux.host.rights import capabilities
+from vipwire.linux.host.kernel import capabilities
 from vipwire.model.net import Family
 from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.modes.ebpf.kernel import EbpfBackend, ProgramSetup

@@ -12,7 +12,7 @@ from vipwire.config.sections import CounterLevel
 from vipwire.errors import UnsupportedError
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load_program
-from vipwire.linux.host.rights import capabilities
+from vipwire.linux.host.kernel import capabilities
 from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.programs import build
 

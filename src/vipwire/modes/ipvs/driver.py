@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError, UnsupportedError
-from vipwire.linux.host.kernel import KernelRelease
+from vipwire.linux.host.kernel_release import KernelRelease
 from vipwire.linux.netlink.ipvs import Command, Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.sysctl import Sysctl

@@ -48,9 +48,8 @@ from vipwire.modes.userspace.names import (
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import serves_loopback
 from vipwire.modes.xtables.words import NEW, comment, match_service_port, to
-from vipwire.plan.affinity import Memory, memory_of, sticky_actions
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
+from vipwire.plan.plan import Drop, Forward, Frontend, Memory, Reject, ServicePlan, memory_of, sticky_actions
 from vipwire.reconcile.backend import Rendered
 from vipwire.relay.messages import Listener, Share, SocketAddress
 

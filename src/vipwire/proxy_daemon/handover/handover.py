@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from vipwire.errors import VipwireError
-from vipwire.linux.host.rights import capabilities
+from vipwire.linux.host.kernel import capabilities
 from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.registry import driver_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
-from vipwire.linux.host.rights import require_net_admin
+from vipwire.linux.host.kernel import require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.registry import driver_of, every_spec, selected_mode

@@ -41,7 +41,6 @@ from vipwire.modes.nftables.table.pools import (
     remembered_chain,
 )
 from vipwire.modes.nftables.table.skeleton import HOOKED, NODE_PORT_RANGES, RANGE_ADDRESSES, RANGE_ALLOWED, RANGES
-from vipwire.plan.affinity import memory_of, sticky_actions
 from vipwire.plan.plan import (
     Drop,
     Forward,
@@ -53,6 +52,8 @@ from vipwire.plan.plan import (
     Reject,
     ServicePlan,
     Target,
+    memory_of,
+    sticky_actions,
 )
 from vipwire.reconcile.backend import Rendered
 
