@@ -61,7 +61,6 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
         "kubectl delete -k",
     ),
     "docs/modes/iptables.md": ("modprobe",),
-    "docs/modes/ipvs.md": ("VIPWIRE_CONFORMANCE",),
     "docs/modes/nftables.md": ("nft list set ip vipwire connections", "vipwire proxy --offload"),
     "docs/stores.md": ("pip install",),
 }
