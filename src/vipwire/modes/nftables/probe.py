@@ -44,7 +44,6 @@ from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
 
 Objects: TypeAlias = Mapping[ObjectKey, Object]
-_Tried: TypeAlias = Callable[[Words, Family], Objects]
 
 
 LACKING: Final = frozenset({errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
@@ -62,127 +61,102 @@ class Feature(NamedTuple):
     needed_by: str
     since: str
     module: str
-    tried: _Tried
+    objects: Callable[[Family], Objects]
     needed: bool = True
     word: str = ""
-
-    def objects(self, family: Family) -> Objects:
-        return self.tried(Words(family), family)
 
 
 def _chain(name: str, *rules: str, hook: Hook | None = None) -> Objects:
     return {(CHAIN, f"tried-{name}".encode()): Chain(rules, hook)}
 
 
-def _filtering(_words: Words, _family: Family) -> Objects:
-    return _chain("filter", "return", hook=Hook("filter", "prerouting", -110))
+def _rules(name: str, *rules: str, hook: Hook | None = None) -> Callable[[Family], Objects]:
+    """Make the trial of rules in one chain; they have the family's `{ip}` and `{vip}`."""
+
+    def objects(family: Family) -> Objects:
+        vip = "192.0.2.1" if family is Family.IPV4 else "2001:db8::1"
+        return _chain(name, *(rule.format(ip=Words(family).ip, vip=vip) for rule in rules), hook=hook)
+
+    return objects
 
 
-def _translating(words: Words, family: Family) -> Objects:
-    vip = "192.0.2.1" if family is Family.IPV4 else "2001:db8::1"
-    return _chain("dnat", f"dnat {words.ip} to {vip}", hook=Hook("nat", "prerouting", DSTNAT))
-
-
-def _at_input(_words: Words, _family: Family) -> Objects:
-    return _chain("input", "return", hook=Hook("nat", "input", SRCNAT))
-
-
-def _masquerading(_words: Words, _family: Family) -> Objects:
-    return _chain("masquerade", "masquerade fully-random", hook=Hook("nat", "postrouting", SRCNAT))
-
-
-def _rejecting(_words: Words, _family: Family) -> Objects:
-    rules = ("meta l4proto tcp reject with tcp reset", "reject")
-    return _chain("reject", *rules, hook=Hook("filter", "input", 0))
-
-
-def _state(_words: Words, _family: Family) -> Objects:
-    return _chain("state", "ct state new ct status dnat return")
-
-
-def _addresses(words: Words, _family: Family) -> Objects:
-    del words
-    return _chain("fib", "fib saddr type local return", "fib daddr type local return")
-
-
-def _concatenation(words: Words, _family: Family) -> Objects:
+def _concatenation(family: Family) -> Objects:
+    words = Words(family)
     frontends = SetSpec("tried-frontends", words.frontend[Space.SERVICE], ("meta priority",))
     rule = f"meta priority set {words.key(Space.SERVICE)} map @tried-frontends accept"
     return {(SET, b"tried-frontends"): frontends, **_chain("concatenation", rule)}
 
 
-def _verdict_map(_words: Words, _family: Family) -> Objects:
+def _verdict_map(_family: Family) -> Objects:
     elements: Objects = {("tried-verdicts", bytes(4)): Goto("tried-there")}
     verdicts = SetSpec("tried-verdicts", ("meta priority",), "verdict")
     chains = {**_chain("there"), **_chain("verdict", "meta priority vmap @tried-verdicts")}
     return {(SET, b"tried-verdicts"): verdicts, **chains, **elements}
 
 
-def _intervals(words: Words, family: Family) -> Objects:
+def _intervals(family: Family) -> Objects:
+    words, size = Words(family), family.bits // 8
     declared = next(spec for spec in sets(family) if spec.name == RANGES)
     rule = f"{words.key(Space.SERVICE)} . {words.ip} saddr != @{RANGES} drop"
-    size = family.bits // 8
     first, last = bytes(2 * size + 8), bytes(size + 8) + b"\xff" * size
     elements: Objects = {(RANGES, first): IntervalElement(last, "")}
     return {(SET, RANGES.encode()): declared, **_chain("interval", rule), **elements}
 
 
-def _choosing(_words: Words, _family: Family) -> Objects:
-    return _chain("numgen", *(f"meta priority set numgen {how} mod 2 offset 1" for how in ("random", "inc")))
-
-
-def _hashing(words: Words, _family: Family) -> Objects:
-    return _chain("jhash", f"meta priority set jhash {words.ip} saddr mod 2 seed 0x1 offset 1")
-
-
-def _remembering(words: Words, family: Family) -> Objects:
+def _remembering(family: Family) -> Objects:
+    client = f"{Words(family).ip} saddr"
     changes = (("update", " timeout 10s"), ("delete", ""))
-    client = f"{words.ip} saddr"
     rules = (f"{verb} @tried-memory {{ {client}{life} : meta priority }}" for verb, life in changes)
     return {(SET, b"tried-memory"): memory_set(family, "tried-memory"), **_chain("memory", *rules)}
 
 
-def _counting(_words: Words, family: Family) -> Objects:
+def _counting(family: Family) -> Objects:
     declared = next(spec for spec in counting_sets(family) if spec.name == CONNECTIONS)
     (name, chain), *_ = connection_chains(family, CounterLevel.CONNECTIONS)
     return {(SET, CONNECTIONS.encode()): declared, (CHAIN, name.encode()): chain}
 
 
-def _offloading(_words: Words, _family: Family) -> Objects:
-    rule = "ct packets > 20 flow add @tried-flowtable"
-    return {
-        (FLOWTABLE, b"tried-flowtable"): FlowtableSpec(),
-        **_chain("offload", rule, hook=Hook("filter", "forward", 0)),
-    }
+def _offloading(_family: Family) -> Objects:
+    rule, hook = "ct packets > 20 flow add @tried-flowtable", Hook("filter", "forward", 0)
+    return {(FLOWTABLE, b"tried-flowtable"): FlowtableSpec(), **_chain("offload", rule, hook=hook)}
 
 
+_AT_DSTNAT, _AT_SRCNAT = Hook("nat", "prerouting", DSTNAT), Hook("nat", "postrouting", SRCNAT)
+# fmt: off
 FEATURES: Final = (
-    Feature("tables of this family", "everything", "3.13", "CONFIG_NF_TABLES_{family}", _filtering),
-    Feature("translation (nat chains, dnat)", "everything", "3.13", "nft_chain_nat and nft_nat", _translating),
-    Feature("nat chains at input", "counting", "3.13", "nft_chain_nat", _at_input),
-    Feature("masquerade fully-random", "masquerading, hairpins", "3.18", "nft_masq", _masquerading),
-    Feature("reject, with a TCP reset", "refusals", "3.14", "nft_reject_ipv4, nft_reject_ipv6", _rejecting),
-    Feature("ct state, ct status", "refusals, source ranges", "3.13", "nft_ct", _state),
-    Feature("fib", "node ports, the policy Local", "4.10", "nft_fib_ipv4, nft_fib_ipv6", _addresses),
+    Feature("tables of this family", "everything", "3.13", "CONFIG_NF_TABLES_{family}",
+            _rules("filter", "return", hook=Hook("filter", "prerouting", -110))),
+    Feature("translation (nat chains, dnat)", "everything", "3.13", "nft_chain_nat and nft_nat",
+            _rules("dnat", "dnat {ip} to {vip}", hook=_AT_DSTNAT)),
+    Feature("nat chains at input", "counting", "3.13", "nft_chain_nat",
+            _rules("input", "return", hook=Hook("nat", "input", SRCNAT))),
+    Feature("masquerade fully-random", "masquerading, hairpins", "3.18", "nft_masq",
+            _rules("masquerade", "masquerade fully-random", hook=_AT_SRCNAT)),
+    Feature("reject, with a TCP reset", "refusals", "3.14", "nft_reject_ipv4, nft_reject_ipv6",
+            _rules("reject", "meta l4proto tcp reject with tcp reset", "reject", hook=Hook("filter", "input", 0))),
+    Feature("ct state, ct status", "refusals, source ranges", "3.13", "nft_ct",
+            _rules("state", "ct state new ct status dnat return")),
+    Feature("fib", "node ports, the policy Local", "4.10", "nft_fib_ipv4, nft_fib_ipv6",
+            _rules("fib", "fib saddr type local return", "fib daddr type local return")),
     Feature("maps whose keys are concatenations", "every frontend", "4.1", "CONFIG_NF_TABLES", _concatenation),
     Feature("verdict maps", "choosing an endpoint", "3.13", "CONFIG_NF_TABLES", _verdict_map),
     Feature("intervals in concatenations", "source ranges, port ranges", "5.6", "CONFIG_NF_TABLES", _intervals),
-    Feature("numgen", "random, round-robin", "4.9", "nft_numgen", _choosing),
-    Feature("jhash", "source-hash, maglev", "4.9", "nft_hash", _hashing, needed=False, word="jhash"),
+    Feature("numgen", "random, round-robin", "4.9", "nft_numgen",
+            _rules("numgen", *(f"meta priority set numgen {how} mod 2 offset 1" for how in ("random", "inc")))),
+    Feature("jhash", "source-hash, maglev", "4.9", "nft_hash",
+            _rules("jhash", "meta priority set jhash {ip} saddr mod 2 seed 0x1 offset 1"),
+            needed=False, word="jhash"),
     Feature("update and delete in maps from rules", "session affinity", "5.4", "CONFIG_NF_TABLES", _remembering),
     Feature("elements with counters, ct original", "counting", "5.7", "nft_ct and nft_counter", _counting),
 )
 """The parts, in the order in which they build on each other."""
 
 OFFLOADING: Final = Feature(
-    "flowtables",
-    "--offload-packet-threshold",
-    "5.8",
+    "flowtables", "--offload-packet-threshold", "5.8",
     "nf_flow_table_inet and nft_flow_offload (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)",
-    _offloading,
-    needed=False,
-)
+    _offloading, needed=False)
 """The part for the fast path, which a flag and no Service asks for."""
+# fmt: on
 
 
 def advice(words: str) -> str:
