@@ -144,20 +144,13 @@ def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) 
 
 def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> Pages:
     """Build the pages of the metrics port (10249)."""
-    exposition = _Exposition(metrics.registry, metrics.counted.refresh)
-    sli_exposition = _Exposition(metrics.sli_registry)
+    exposition, slis = _Exposition(metrics.registry, metrics.counted.refresh), _Exposition(metrics.sli_registry)
 
     async def healthz(request: Request) -> Reply:
         metrics.healthcheck.labels(name="ping", type="healthz").set(1)
         metrics.healthchecks_total.labels(name="ping", status="success", type="healthz").inc()
         verbose = "[+]ping ok\nhealthz check passed\n"
         return _text(verbose if "verbose" in request.query else "ok")
-
-    async def all_metrics(request: Request) -> Reply:
-        return await exposition.reply(request)
-
-    async def slis(request: Request) -> Reply:
-        return await sli_exposition.reply(request)
 
     async def proxy_mode(_request: Request) -> Reply:
         return _text(info.mode)
@@ -173,7 +166,7 @@ def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> 
     async def statusz(_request: Request) -> Reply:
         return _text(f"\nvipwire statusz\n{_WARNING}\n{_status(info, now())}")
 
-    pages: dict[str, Handler] = {"/healthz": healthz, "/metrics": all_metrics, "/metrics/slis": slis}
+    pages: dict[str, Handler] = {"/healthz": healthz, "/metrics": exposition.reply, "/metrics/slis": slis.reply}
     pages |= {"/proxyMode": proxy_mode, "/configz": configz}
     pages |= ({"/flagz": flagz} if info.flagz else {}) | ({"/statusz": statusz} if info.statusz else {})
     app = _app(pages)
