@@ -30,8 +30,7 @@ from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import ENTRY, NAT, SERVICES, Key, Rules
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.tree import Branch, Dispatch, dispatches
-from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool, Variant
 from vipwire.plan.planner import Planner
 from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.reconcile.reconciler import Reconciler, Report

@@ -9,7 +9,7 @@ from itertools import pairwise
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
 from vipwire.modes.iptables.change_detector import Observation
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant
 
 BUILT_IN = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),

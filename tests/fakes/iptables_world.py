@@ -10,7 +10,7 @@ from vipwire.model.service import EndpointSlice, Service
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant
 from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report

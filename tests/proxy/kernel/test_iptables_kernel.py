@@ -25,8 +25,7 @@ from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.script import RestoreInput
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.save import Chains
-from vipwire.modes.xtables.tool import PROGRAM, IptablesTool
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, Variant
 from vipwire.modes.xtables.words import LOOPBACK
 from vipwire.plan.frontends import plan_service
 from vipwire.reconcile.counts import EndpointName, Measure, Refusal

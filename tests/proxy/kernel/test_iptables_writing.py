@@ -24,8 +24,7 @@ from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.binary.expressions import reset_counter
 from vipwire.modes.xtables.binary.shown import RuleReader
-from vipwire.modes.xtables.tool import IptablesTool
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import IptablesTool, Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.reconciler import Reconciler, Report

@@ -9,8 +9,7 @@ from tests.fakes.own_network import run
 
 from vipwire.model.net import Family
 from vipwire.modes.registry import spec_of
-from vipwire.modes.xtables.tool import IptablesTool
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import IptablesTool, Variant
 from vipwire.proxy_daemon.handover.leftovers import (
     LeftoverRemovals,
     Leftovers,

@@ -7,8 +7,7 @@ from tests.fakes.own_network import run
 
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Family
-from vipwire.modes.xtables.tool import IptablesTool
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import IptablesTool, Variant
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("network")]
 

@@ -26,8 +26,7 @@ from vipwire.modes.userspace.kernel import UserspaceBackend, open_commit_counter
 from vipwire.modes.userspace.leftovers import forget_relayed
 from vipwire.modes.userspace.names import Front, Key, Value
 from vipwire.modes.userspace.settings import Choices
-from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool, Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan

@@ -12,7 +12,7 @@ from vipwire.model.service import Service
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, NAT
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant
 from vipwire.plan.frontends import plan_service
 
 FLAT = RuleSettings(counters=False, tree=False)

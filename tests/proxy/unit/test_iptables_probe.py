@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.modes.iptables.probe import Presence, affinity_note, decide
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant
 
 EMPTY = Presence()
 RULES = Presence(rules=1)

@@ -9,7 +9,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.userspace.driver import choose_iptables_tool
 from vipwire.modes.xtables import tool as xtables
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant
 
 Engine = Callable[[Variant, str], None]
 REFUSES = "echo 'TABLE_ADD failed' >&2; exit 1"

@@ -11,8 +11,8 @@ from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink.socket import NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.xtables import tool as xtables
-from vipwire.modes.xtables.tool import IptablesTool, in_use, installed_tools, with_tables
-from vipwire.modes.xtables.variant import Variant, by_use
+from vipwire.modes.xtables.choice import by_use, in_use
+from vipwire.modes.xtables.tool import IptablesTool, Variant, installed_tools, with_tables
 
 Script = Callable[[str, str], None]
 

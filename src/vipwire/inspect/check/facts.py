@@ -27,8 +27,7 @@ from vipwire.model.net import Family
 from vipwire.modes.inspection import Remark, inspection_of
 from vipwire.modes.registry import driver_of, every_spec, selected_mode, spec_of
 from vipwire.modes.xtables.save import read_tables
-from vipwire.modes.xtables.tool import with_tables
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant, with_tables
 from vipwire.proxy_daemon.start.modes import build_modes, families
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, read_record
 

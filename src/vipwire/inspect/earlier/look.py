@@ -32,8 +32,7 @@ from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge, parse
 from vipwire.modes.xtables.ownership import RuleOwner
 from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.modes.xtables.save import read_table, target
-from vipwire.modes.xtables.tool import RuleTool, legacy_tables, with_tables
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import RuleTool, Variant, legacy_tables, with_tables
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
 

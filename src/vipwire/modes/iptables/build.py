@@ -30,8 +30,7 @@ from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.words import chance, count_packets, match_masked, match_seen, remember
 from vipwire.modes.xtables.binary.words import UnknownRuleError
-from vipwire.modes.xtables.tool import IptablesTool, with_tables
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import IptablesTool, Variant, with_tables
 from vipwire.modes.xtables.words import (
     LOCAL_DESTINATION,
     LOCAL_SOURCE,

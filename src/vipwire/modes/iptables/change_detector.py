@@ -16,7 +16,7 @@ from vipwire.modes.iptables.rules.names import CHAIN, FILTER, ROOT, TABLES, Key,
 from vipwire.modes.iptables.rules.skeleton import guards
 from vipwire.modes.iptables.rules.tree import Dispatch
 from vipwire.modes.xtables.legacy import LegacySocket
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant
 from vipwire.reconcile.delta import Delta
 
 Observation: TypeAlias = int | tuple[bytes, ...]

@@ -24,7 +24,7 @@ from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import DATAGRAM, chains_of
 from vipwire.modes.iptables.rules.names import FILTER, NAT, UNALLOCATED, endpoint_chain
 from vipwire.modes.xtables.legacy import LegacySocket
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Variant
 from vipwire.plan.plan import Forward, Reason, ServicePlan, Target
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 

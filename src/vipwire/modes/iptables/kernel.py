@@ -33,10 +33,9 @@ from vipwire.modes.iptables.rules.script import Writer, drafts
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import guards, node_objects
 from vipwire.modes.iptables.rules.tree import dispatches, expected_chains
-from vipwire.modes.xtables.ownership import removals
+from vipwire.modes.xtables.ownership import KUBELETS, removals
 from vipwire.modes.xtables.save import read_table
-from vipwire.modes.xtables.tool import RuleTool
-from vipwire.modes.xtables.variant import KUBELETS, Variant
+from vipwire.modes.xtables.tool import RuleTool, Variant
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered

@@ -25,8 +25,8 @@ from vipwire.modes.iptables.rules.choice import hash_match
 from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.legacy import Census, LegacySocket
-from vipwire.modes.xtables.tool import IptablesTool, legacy_tables, preferred_variant, versions
-from vipwire.modes.xtables.variant import KUBELETS, Variant
+from vipwire.modes.xtables.ownership import KUBELETS
+from vipwire.modes.xtables.tool import IptablesTool, Variant, legacy_tables, preferred_variant, versions
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
 from vipwire.modes.userspace.ownership import UserspaceOwner
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, in_use
+from vipwire.modes.xtables.choice import in_use
+from vipwire.modes.xtables.tool import PROGRAM, IptablesTool
 
 _PROBE: Final = (
     "*nat\n:KUBE-PORTALS-PROBE - [0:0]\n"

@@ -26,8 +26,7 @@ from vipwire.modes.userspace.render import render
 from vipwire.modes.userspace.script import Ports, read, removal, script
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import node_objects
-from vipwire.modes.xtables.tool import IptablesTool, with_tables
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import IptablesTool, Variant, with_tables
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered

@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
-from vipwire.modes.xtables.variant import KUBELETS
 
 TABLES: Final = ("filter", "nat", "mangle")
 """In the order of removal."""
+
+KUBELETS: Final = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT")
+"""Chains that only kubelet creates, in the engine that the node uses."""
 
 Tables = Mapping[str, Chains]
 """The output of iptables-save, by table."""

@@ -4,6 +4,7 @@ iptables-legacy has one lock for the whole machine; after a timeout the error na
 """
 
 import codecs
+import enum
 import fcntl
 import os
 import re
@@ -22,7 +23,6 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.xtables.legacy import LegacySocket
 from vipwire.modes.xtables.save import read_tables
-from vipwire.modes.xtables.variant import Variant, by_use
 
 WAIT_SECONDS: Final = 5
 """Seconds to wait for the xtables lock, which all users of iptables-legacy share."""
@@ -31,6 +31,17 @@ _PROC_NET: Final = Path("/proc/thread-self/net")
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 _PIECE: Final = 1 << 20
 _DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Variant(enum.Enum):
+    """One of the kernel's two iptables engines; the value is part of the names of its programs.
+
+    The kernel applies both engines' rules, one after the other, so a node must have its rules in one: that of kubelet
+    and the network plugin.
+    """
+
+    NFT = "nft"
+    LEGACY = "legacy"
 
 
 class RuleTool(Protocol):
@@ -203,21 +214,6 @@ def legacy_tables(family: Family) -> tuple[str, ...]:
         return tuple((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").split())
     except OSError:
         return ()
-
-
-def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[IptablesTool], list[str]]:
-    """Order the installed tools by the evidence that this node uses them.
-
-    Unreadable ones are left out; the second result has the reasons.
-    """
-    saved: dict[IptablesTool, str] = {}
-    errors: list[str] = []
-    for tool in installed_tools(family, purpose, limit=limit):
-        try:
-            saved[tool] = tool.save()
-        except CommitError as error:
-            errors.append(str(error))
-    return by_use(saved), errors
 
 
 def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:

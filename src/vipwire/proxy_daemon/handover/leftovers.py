@@ -21,8 +21,15 @@ from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
 from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, census, removals
 from vipwire.modes.xtables.save import ChainName, read_table
-from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, RuleTool, chains_by_table, nft_engine, with_tables
-from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.tool import (
+    PROGRAM,
+    IptablesTool,
+    RuleTool,
+    Variant,
+    chains_by_table,
+    nft_engine,
+    with_tables,
+)
 
 
 def engines(family: Family) -> Iterator[IptablesTool]:

@@ -5,6 +5,7 @@ from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import PROBE, parse_save, restore_text, rules_text, separate_shared
 from vipwire.modes.ipvs.objects.names import RangeRule, Rules
 from vipwire.modes.xtables import tool as xtables
+from vipwire.modes.xtables.choice import in_use
 from vipwire.modes.xtables.save import ChainName
 from vipwire.reconcile.delta import Delta
 
@@ -54,7 +55,7 @@ class ChainTool:
         return self.require().variant.value
 
     def _choose(self) -> xtables.IptablesTool:
-        tools, errors = xtables.in_use(self._family, _PURPOSE, limit=_LIMIT_SECONDS)
+        tools, errors = in_use(self._family, _PURPOSE, limit=_LIMIT_SECONDS)
         for tool in tools:
             try:
                 tool.restore(PROBE)

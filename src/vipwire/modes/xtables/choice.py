@@ -1,0 +1,39 @@
+"""Chooses the iptables engine that this node uses: that of kubelet and the network plugin."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from vipwire.errors import CommitError
+from vipwire.model.net import Family
+from vipwire.modes.xtables.ownership import KUBELETS
+from vipwire.modes.xtables.tool import IptablesTool, installed_tools
+
+K = TypeVar("K")
+
+
+def by_use(saved: Mapping[K, str]) -> list[K]:
+    """Order engines by the evidence that this node uses them: first kubelet's chains, then more rules.
+
+    `saved` is each engine's iptables-save output. The sort is stable.
+    """
+
+    def evidence(engine: K) -> tuple[bool, int]:
+        text = saved[engine]
+        return any(f":{chain} " in text for chain in KUBELETS), f"\n{text}".count("\n-A ")
+
+    return sorted(saved, key=evidence, reverse=True)
+
+
+def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[IptablesTool], list[str]]:
+    """Order the installed tools by the evidence that this node uses them.
+
+    Unreadable ones are left out; the second result has the reasons.
+    """
+    saved: dict[IptablesTool, str] = {}
+    errors: list[str] = []
+    for tool in installed_tools(family, purpose, limit=limit):
+        try:
+            saved[tool] = tool.save()
+        except CommitError as error:
+            errors.append(str(error))
+    return by_use(saved), errors
