@@ -117,17 +117,6 @@ def test_each_family_has_its_own_outcome() -> None:
     assert machine.kernels[FOUR].deltas == []
 
 
-def test_a_minimum_period_makes_changes_wait_and_they_then_come_together() -> None:
-    machine = Machine(minimum=1.0).listed().settled(0.0)
-    machine.engine.apply(Upserted(service("web")))
-    assert machine.engine.sync(0.5) == []
-    assert 0 < (machine.engine.due(0.5) or 0) <= 1.0
-    machine.engine.apply(Upserted(service("db", "10.96.0.2")))
-    (outcome,) = machine.engine.sync(2.0)
-    assert names(outcome.changes) == {"web", "db"}
-    assert len(machine.kernel.deltas) == 1
-
-
 def test_a_changed_node_plans_everything_again() -> None:
     machine = Machine().listed(
         Upserted(service("web")), Upserted(slice_of("web", endpoint("10.1.0.1", zones=("a",))))
@@ -157,59 +146,11 @@ def test_a_node_that_means_nothing_new_costs_no_transaction() -> None:
     assert machine.kernel.deltas == []
 
 
-def test_a_check_comes_after_the_period_and_repairs_what_others_did() -> None:
-    machine = Machine().listed(Upserted(service("web"))).settled()
-    before = dict(machine.kernel.held)
-    machine.kernel.meddle(dict.clear)
-    assert machine.engine.sync(PERIOD / 2) == []
-    (outcome,) = machine.engine.sync(2 * PERIOD)
-    assert sorted(outcome.report.repaired) == sorted(before)
-    assert machine.kernel.held == before
-    assert outcome.changes == {}
-
-
 def test_a_check_that_finds_nothing_does_not_read_the_kernel_and_is_not_due_again() -> None:
     machine = Machine().listed(Upserted(service("web"))).settled()
     assert machine.engine.sync(2 * PERIOD) == []
     assert machine.kernel.observed == 0
     assert machine.engine.due(2 * PERIOD) == PERIOD
-
-
-def test_a_refused_node_blocks_everything_and_is_tried_again_later_and_later() -> None:
-    machine = Machine().listed(Upserted(service("web")))
-    machine.kernel.refused = {"node"}
-    now, waits = 0.0, []
-    for _ in range(4):
-        (outcome,) = machine.engine.sync(now)
-        assert outcome.error is not None
-        assert outcome.error.errno == 22
-        assert not outcome.full
-        machine.engine.apply(Upserted(service("db", f"10.96.0.{int(now * 10) + 2}")))
-        waits.append(machine.engine.due(now) or 0)
-        assert machine.engine.sync(now) == []
-        now += waits[-1]
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    machine.kernel.refused = set()
-    (outcome,) = machine.engine.sync(now)
-    assert outcome.first
-    assert names(outcome.changes) == {"web", "db"}
-
-
-def test_a_refused_service_does_not_hold_up_the_others_and_is_tried_again() -> None:
-    machine = Machine().listed().settled()
-    machine.kernel.refused = {"0a600001"}
-    machine.engine.apply(Upserted(service("web")))
-    (outcome,) = machine.engine.sync(1.0)
-    assert outcome.error is None
-    assert names(machine.engine.lines[0].reconciler.isolated) == {"web"}
-    machine.engine.apply(Upserted(service("db", "10.96.0.2")))
-    assert machine.engine.due(1.05) == 0
-    assert len(machine.engine.sync(1.05)) == 1
-    assert "0a600002" in machine.kernel.held
-    machine.kernel.refused = set()
-    assert machine.engine.sync(2.0)
-    assert "0a600001" in machine.kernel.held
-    assert not machine.engine.lines[0].reconciler.isolated
 
 
 def test_changes_are_told_with_the_sync_that_carried_them_through() -> None:
