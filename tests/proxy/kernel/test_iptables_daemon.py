@@ -1,10 +1,9 @@
-"""What a daemon in iptables mode tells: kube-proxy's metrics of it, counts of Services, what is asked in vain."""
+"""What a daemon in iptables mode tells: kube-proxy's metrics of it, and its flat form."""
 
 import contextlib
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.fakes.apiserver import FakeApiServer
@@ -22,15 +21,11 @@ def variant(request: pytest.FixtureRequest) -> str:
 
 
 @contextlib.asynccontextmanager
-async def playing(
-    variant: str, *flags: str, server: FakeApiServer | None = None, **annotations: str
-) -> AsyncIterator[Scene]:
+async def playing(variant: str, *flags: str, server: FakeApiServer | None = None) -> AsyncIterator[Scene]:
     """Run a daemon with a Service of a node port and what `server` has, on a node where kubelet uses this variant."""
     server = server or FakeApiServer()
     ports = [{"name": "http", "protocol": "TCP", "port": 80, "nodePort": NODE_PORT}]
-    made: dict[str, Any] = service_of("web", VIP, type="NodePort", ports=ports)
-    made["metadata"]["annotations"] = {f"vipwire.io/{key}": value for key, value in annotations.items()}
-    server.store.put("services", made)
+    server.store.put("services", service_of("web", VIP, type="NodePort", ports=ports))
     server.store.put("endpointslices", slice_for("web", POD))
     with stage():
         run(f"iptables-{variant} -t mangle -N KUBE-IPTABLES-HINT")
@@ -58,18 +53,6 @@ async def test_kube_proxys_metrics_of_this_mode_are_served(variant: str) -> None
         assert "\nkubeproxy_iptables_ct_state_invalid_dropped_packets_total 0.0" in text
 
 
-async def test_connections_and_refusals_are_counted_through_changes(variant: str) -> None:
-    async with playing(variant) as it:
-        for _ in range(3):
-            assert await reached(VIP) == POD
-        assert await reached(VIP, 81) == "refused"
-        assert await it.metric("vipwire_service_connections_total", service="web") == 3
-        await it.put("endpointslices", slice_for("web", "10.244.0.2"))
-        assert await reached(VIP) == "10.244.0.2"
-        assert await it.metric("vipwire_service_connections_total", service="web") == 4
-        assert await it.metric("vipwire_refused_packets_total", reason="undefined-port") == 1
-
-
 async def test_kube_proxys_flat_form_is_one_line_of_the_configuration(variant: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     kind = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -83,11 +66,3 @@ async def test_kube_proxys_flat_form_is_one_line_of_the_configuration(variant: s
         assert ":KUBE-SVCS-" not in saved
         assert len(re.findall(r"-A KUBE-SERVICES -d 10.96.\S+ .* -j KUBE-SVC-", saved)) == 39
         assert await reached("10.96.0.7") == POD
-
-
-async def test_an_algorithm_that_this_mode_has_not_is_reported_on_the_service(variant: str) -> None:
-    async with playing(variant, algorithm="maglev") as it:
-        (event,) = await it.posted("InvalidField", "web")
-        assert "iptables mode does not support 'maglev'" in event["message"]
-        assert it.daemon.said("invalid object", field="metadata.annotations[vipwire.io/algorithm]")
-        assert await reached(VIP) == POD
