@@ -12,21 +12,16 @@ from scripts import annotations, configuration, metrics, modes
 
 from vipwire.cli.main import main
 from vipwire.config.flags import FLAGS
-from vipwire.config.modes import mode_names
-from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.model.net import Address, Family, Prefix
-from vipwire.modes.nftables.table.names import LARGEST_POOL
-from vipwire.modes.nftables.table.skeleton import AFFINITY_SIZE, node_objects, sets
+from vipwire.modes.nftables.table.skeleton import node_objects, sets
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
 from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
-from vipwire.watched_objects.event import Kind
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TEXTS = {path: path.read_text() for path in DOCUMENTS}
-README = (ROOT / "README.md").read_text()
 NFTABLES = (ROOT / "docs/modes/nftables.md").read_text()
 
 
@@ -84,22 +79,6 @@ def test_the_folders_of_the_map_are_there_and_all_of_them() -> None:
     assert len(design.splitlines()) <= 170
 
 
-def test_the_manifest_of_the_readme_is_taken_without_complaint() -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    manifest = MANIFESTS.read(example, "web.yaml")
-    assert [entry.kind for entry in manifest.entries] == [Kind.SERVICE, Kind.ENDPOINT_SLICE]
-    assert not manifest.problems
-    assert not [problem for entry in manifest.entries for problem in entry.problems]
-
-
-def test_the_table_of_modes_is_that_of_the_code() -> None:
-    rows = dict(
-        re.findall(r"^\| (nftables|iptables|ipvs|userspace|ebpf) \| (yes|not in this version)", README, re.MULTILINE)
-    )
-    assert set(rows) == set(mode_names())
-    assert {name for name, here in rows.items() if here == "yes"} == set(mode_names())
-
-
 def test_every_map_set_and_chain_is_described() -> None:
     described = set(re.findall(r"`([a-z-]+)`", NFTABLES))
     assert {spec.name for spec in sets(Family.IPV4)} <= described
@@ -111,12 +90,6 @@ def test_the_way_of_a_packet_names_no_chain_that_is_not_there() -> None:
     named = set(re.findall(r"(?:─▶|input|-1[01]0|  0|100) +([a-z]+-[a-z-]+)(?![a-z-]*\d)", "\n".join(diagrams)))
     assert named
     assert {name for name in named if not re.search(r"-(pick|affinity)-$", name)} <= chains()
-
-
-def test_limits_are_those_of_the_code() -> None:
-    assert f"at most {LARGEST_POOL:,} endpoints" in NFTABLES
-    assert f"room for {AFFINITY_SIZE:,} clients" in NFTABLES
-    assert f"{LARGEST_POOL:,} endpoints" in (ROOT / "docs/design/0002-class-in-meta-priority.md").read_text()
 
 
 @pytest.mark.parametrize("page", [configuration, annotations, modes, metrics], ids=lambda page: page.PATH.stem)
@@ -131,11 +104,6 @@ def test_every_page_of_a_proxy_is_described() -> None:
     for app in (health_app(health, numbers, lambda: 0.0), metrics_app(numbers, info, lambda: 0.0)):
         for path in app.handlers:
             assert f"{path}`" in told or f"{path}?" in told
-
-
-def test_continuous_integration_runs_the_command_of_the_readme() -> None:
-    (command,) = re.findall(r"## Develop\n\n```console\n\$ (.*)\n", README)
-    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == f"exec {command}"
 
 
 def test_who_joins_in_is_told_of_files_that_exist_and_checks_run_what_make_runs() -> None:
