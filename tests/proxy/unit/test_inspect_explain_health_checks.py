@@ -10,9 +10,8 @@ from tests.proxy.unit.inspected import HTTP, PODS, Teller, look, make_config
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.explain.packet import read_packet
-from vipwire.inspect.node.situation import Situation, plan_family
-from vipwire.inspect.node.source import list_once, make_source
-from vipwire.model.net import Family, parse_address
+from vipwire.inspect.node.situation import Situation
+from vipwire.model.net import parse_address
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End
 from vipwire_lab.cluster import manifests
@@ -122,14 +121,6 @@ def test_nobody_answers_a_check_elsewhere(situation: Situation, destination: str
     assert any(words in why for why in document["why"]), document["why"]
 
 
-def test_loopback_answers_this_node(situation: Situation) -> None:
-    (check,) = asked(situation, "127.0.0.1:32000", NODE)["healthChecks"]
-    assert check["service"] == "default/well"
-    assert asked(situation, "127.0.0.1:32009", NODE)["why"][-1].startswith(
-        "ports at this address: 31080/tcp (health check)"
-    )
-
-
 def test_where_a_mode_gives_the_node_every_vip_checks_are_answered_there_too(situation: Situation) -> None:
     """So does ipvs mode. The plan refuses the port at a ClusterIP; what the kernel does is not known here."""
     external = parse_address("198.51.100.1")
@@ -143,25 +134,3 @@ def test_where_a_mode_gives_the_node_every_vip_checks_are_answered_there_too(sit
     allowed = asked(left_alone, "10.96.0.10:32000")
     assert (allowed["outcome"], allowed["healthChecks"]) == ("rejected", [check])
     assert allowed["kernel"]["agrees"] is False
-
-
-def test_a_list_of_node_port_addresses_is_one_of_health_checks_too(tmp_path: Path) -> None:
-    """As kube-proxy's: health checks are everywhere, unless `nodePortAddresses` has CIDRs."""
-    config = make_config(tmp_path, SERVICES)
-    for prefix, expected in (("192.168.0.0/24", 1), ("172.16.0.0/12", 0)):
-        made = look(replace(config, node_port_addresses=(prefix,)), None)
-        assert len(asked(made, f"{NODE}:32000")["healthChecks"]) == expected
-
-
-def test_the_family_with_more_endpoints_counts(tmp_path: Path) -> None:
-    """Of both families, whichever is asked: the endpoints of IPv6 are not ready here."""
-    made = checked("both", 32000, [HERE], "10.96.0.10", "fd00:10:96::10")
-    six = next(each for each in made if each.get("addressType") == "IPv6")
-    six["endpoints"][0]["conditions"]["ready"] = False
-    config = make_config(tmp_path, made)
-    store = list_once(make_source(config))
-    sides = tuple(plan_family(config, store, family, ()) for family in Family)
-    situation = Situation(config, "node-1", store, (), sides)
-    for address, source in ((NODE, OUTSIDE), ("[fd00:192:168::1]", "2001:db8::9")):
-        (check,) = asked(situation, f"{address}:32000", source)["healthChecks"]
-        assert check == {"service": "default/both", "status": 200, "localEndpoints": 1}

@@ -35,17 +35,6 @@ def test_a_destination_is_an_address_or_a_service(
     assert not packet.from_node
 
 
-def test_ipv6_is_read_in_brackets(situation: Situation) -> None:
-    packet = read_packet(situation, "fd00::9", "[fd00:10:96::10]:443/sctp")
-    assert format_address(packet.destination) == "fd00:10:96::10"
-    assert packet.protocol is Protocol.SCTP
-
-
-def test_without_a_source_the_packet_starts_at_this_node(situation: Situation) -> None:
-    packet = read_packet(situation, "", "web")
-    assert (format_address(packet.source), packet.from_node) == ("192.168.0.1", True)
-
-
 @pytest.mark.parametrize(
     ("source", "destination", "interface", "said"),
     [

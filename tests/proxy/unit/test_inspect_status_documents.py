@@ -12,9 +12,9 @@ from tests.fakes.golden_text import matches_golden
 from tests.proxy.unit.inspected import REFUSING, Shelf, Teller, example, look, make_config, programmed
 
 from vipwire.config.configuration import Config
-from vipwire.inspect.decisions import plan_document, plan_view
+from vipwire.inspect.decisions import plan_document
 from vipwire.inspect.difference import diff_document, diff_exit, script_lines
-from vipwire.inspect.explain.document import explain_document, explain_view
+from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
@@ -52,7 +52,6 @@ def as_json(document: Any) -> str:
 @pytest.mark.parametrize(
     ("name", "view"),
     [
-        ("inspect-status.txt", lambda made: shown(status_view(made, wide=False, details=False))),
         ("inspect-status-wide.txt", lambda made: shown(status_view(made, wide=True, details=True))),
         ("inspect-status.json", as_json),
     ],
@@ -73,7 +72,6 @@ def test_what_a_mode_has_beside_rules_stands_in_the_head(drifted: Situation) -> 
 
 def test_the_plan_is_the_recorded_one(drifted: Situation) -> None:
     document = plan_document(drifted, find_services(drifted.store.services, ""))
-    assert matches_golden("inspect-plan.txt", shown(plan_view(document)))
     assert matches_golden("inspect-plan.json", as_json(document))
 
 
@@ -135,7 +133,6 @@ def test_a_kernel_that_does_otherwise_is_the_headline(drifted: Situation) -> Non
     document = explanation(drifted, "10.244.2.12", "web")
     assert document["outcome"] == "answered"
     assert document["kernel"]["agrees"] is False
-    assert matches_golden("inspect-explain.txt", shown(explain_view(document, wide=False)))
     assert matches_golden("inspect-explain.json", as_json(document))
 
 

@@ -44,30 +44,6 @@ def document(folder: Path, *arguments: str) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.usefixtures("recorder")
-def test_the_flags_of_the_running_proxy_count_where_none_are_given(tmp_path: Path) -> None:
-    plan = document(tmp_path, "plan")
-    assert plan["node"] == "node-1"
-    assert plan["families"][0]["podTraffic"] == "from 10.244.0.0/16"
-    assert {each["name"] for each in plan["services"]} >= {"web", "away"}
-
-
-@pytest.mark.usefixtures("recorder")
-def test_what_is_given_counts_before_them(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    plan = document(tmp_path, "plan", f"--manifests={tmp_path}/empty", "--cluster-cidr=10.9.0.0/16")
-    assert (plan["services"], plan["node"]) == ([], "node-1")
-    assert plan["families"][0]["podTraffic"] == "from 10.9.0.0/16"
-
-
-@pytest.mark.usefixtures("recorder")
-def test_a_running_proxy_is_described_with_what_this_look_has_not(tmp_path: Path) -> None:
-    proxy = document(tmp_path, "status", "--cluster-cidr=10.9.0.0/16")["proxy"]
-    assert (proxy["state"], proxy["pid"], proxy["version"]) == ("running", 7, "1.2.3")
-    assert proxy["otherFlags"] == ["--cluster-cidr=10.244.0.0/16"]
-    assert document(tmp_path, "status")["proxy"]["otherFlags"] == []
-
-
 def test_an_ended_proxy_is_told_and_its_flags_still_count(
     tmp_path: Path, recorder: Recorder, record: ProxyRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,12 +51,6 @@ def test_an_ended_proxy_is_told_and_its_flags_still_count(
     monkeypatch.setattr(app_record, "running_proxy", lambda: None)
     assert "no proxy updates the kernel" in look(tmp_path, "status").stdout
     assert document(tmp_path, "plan")["node"] == "node-1"
-
-
-def test_none_is_told(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    said = look(tmp_path, "status", f"--manifests={tmp_path}/empty").stdout
-    assert "proxy: none runs here; no proxy updates the kernel" in said
 
 
 @pytest.mark.parametrize(
