@@ -17,7 +17,6 @@ from tests.fakes.daemon import (
     Scene,
     page,
     prepare,
-    reached,
     scene,
     service_of,
     slice_for,
@@ -29,7 +28,6 @@ from tests.fakes.own_network import run
 pytestmark = pytest.mark.kernel
 COUNTS = "applied the new configuration"
 WAITS = "part of the new configuration needs a restart"
-BROKEN = "the configuration is invalid; keeping the old one"
 WEB, ASKER = "10.96.0.1", "10.96.0.2"
 PEER_PORT, CHECKED = 8081, 30500
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
@@ -106,46 +104,8 @@ async def playing(tmp_path: Path, text: str, *flags: str) -> AsyncIterator[Reloa
             assert await it.daemon.terminate() == 0
 
 
-async def test_who_is_a_pod_and_who_is_masqueraded_follows_the_file(tmp_path: Path) -> None:
-    async with playing(tmp_path, CALM) as it:
-        assert await seen_as("10.244.0.5") == "10.244.0.5"
-        await it.counts("clusterCIDR: 10.9.0.0/16\nnftables: {syncPeriod: 1h}\n", "clusterCIDR")
-        await until(lambda: is_hidden("10.244.0.5"), "nobody here is a Pod")
-        await it.counts(CALM, "clusterCIDR")
-        await until(lambda: is_seen("10.244.0.5"), "a Pod is seen as itself again")
-        await it.counts(
-            "clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 1h, masqueradeAll: true, masqueradeBit: 15}\n",
-            "nftables.masqueradeBit,nftables.masqueradeAll",
-        )
-        await until(lambda: is_hidden("10.244.0.5"), "all are masqueraded")
-        assert "0x00008000" in run("nft list table ip vipwire")
-        assert "0x00004000" not in run("nft list table ip vipwire")
-
-
 async def is_hidden(source: str) -> bool:
     return await seen_as(source) != source
-
-
-async def is_seen(source: str) -> bool:
-    return await seen_as(source) == source
-
-
-async def test_node_ports_are_served_where_the_file_says(tmp_path: Path) -> None:
-    async def story(it: Reloading) -> None:
-        assert await reached("192.0.2.10", 30080) == "10.244.0.1"
-        assert await reached("192.0.2.99", 30080) == "refused"
-        await it.counts(f'{CALM}nodePortAddresses: ["192.0.2.99/32"]\n', "nodePortAddresses")
-        await until(lambda: is_reached("192.0.2.99"), "the node port is served at the other address")
-        assert await reached("192.0.2.10", 30080) == "refused"
-
-    with stage():
-        run("ip address add 192.0.2.99/24 dev node")
-        async with reloading(tmp_path / "config.conf", CALM) as it:
-            await story(it)
-
-
-async def is_reached(address: str) -> bool:
-    return await reached(address, 30080) == "10.244.0.1"
 
 
 async def test_servers_move_and_the_pages_tell_the_new_configuration(tmp_path: Path) -> None:
@@ -192,23 +152,6 @@ async def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
         assert run(f"cat /proc/{it.daemon.process.pid}/oom_score_adj").strip() == "7"
 
 
-async def test_a_broken_file_changes_nothing_and_says_what_is_wrong(tmp_path: Path) -> None:
-    async with playing(tmp_path, CALM) as it:
-        assert await it.metric("vipwire_config_last_reload_successful") == 1
-        it.write(f"{CALM}nodePortAddresses: [everywhere]\nbindAddress: 5\n")
-        record = await it.daemon.heard(BROKEN)
-        assert record["level"] == "error"
-        assert record["reason"].startswith(f"{it.file}:7: bindAddress: must be a string")
-        it.write(f"{CALM}nodePortAddresses: [everywhere]\n")
-        await it.daemon.until(lambda: len(it.daemon.said(BROKEN)) == 2)
-        assert f"{it.file}: KubeProxyConfiguration.nodePortAddresses[0]" in it.daemon.said(BROKEN)[1]["reason"]
-        assert await it.metric("vipwire_config_last_reload_successful") == 0
-        await it.put("endpointslices", slice_for("web", "10.244.0.3"))
-        assert await reached(WEB) == "10.244.0.3"
-        await it.counts(f"{CALM}nodePortAddresses: [primary]\n", "nodePortAddresses")
-        assert await it.metric("vipwire_config_last_reload_successful") == 1
-
-
 async def test_what_needs_a_restart_is_named_and_waits_and_the_rest_counts(tmp_path: Path) -> None:
     async with playing(tmp_path, CALM) as it:
         restart = "portRange: 30000-31000\nipvs: {scheduler: wrr}\n"
@@ -222,25 +165,6 @@ async def test_what_needs_a_restart_is_named_and_waits_and_the_rest_counts(tmp_p
         it.write(CALM)
         await it.daemon.until(lambda: len(it.daemon.said(COUNTS, fields="clusterCIDR")) == 2)
         assert await it.metric("vipwire_config_fields_awaiting_restart") == 0
-
-
-async def test_a_mounted_config_map_is_followed_when_its_link_is_swapped(tmp_path: Path) -> None:
-    def mount(version: str, text: str) -> None:
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "config.conf").write_text(HEADER + text)
-        (tmp_path / "..data_tmp").symlink_to(version)
-        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
-
-    with stage():
-        mount("..one", CALM)
-        (tmp_path / "config.conf").symlink_to("..data/config.conf")
-        server = FakeApiServer()
-        prepare(server)
-        async with scene(server, f"--config={tmp_path}/config.conf", f"--hostname-override={NODE}") as it:
-            await it.synced()
-            for version, cidr in (("..two", "10.9.0.0/16"), ("..three", "10.8.0.0/16")):
-                text = CALM.replace("10.244.0.0/16", cidr)
-                await it.daemon.again(partial(mount, version, text), COUNTS, fields="clusterCIDR")
 
 
 async def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) -> None:
