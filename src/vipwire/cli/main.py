@@ -26,30 +26,14 @@ if TYPE_CHECKING:
 
 _ELSEWHERE: Final = {
     "lab": ("vipwire_lab.cli", "lab", "Build a small cluster of network namespaces for tests."),
-    "status": (
-        "vipwire.inspect.cli",
-        "status",
-        "Show Services, their endpoints, and differences of the kernel.",
-    ),
+    "status": ("vipwire.inspect.cli", "status", "Show Services, their endpoints, and differences of the kernel."),
     "plan": ("vipwire.inspect.cli", "plan", "Show vipwire's plan for each Service, with reasons."),
     "diff": ("vipwire.inspect.cli", "diff", "Show the changes that a sync would make in the kernel."),
     "explain": ("vipwire.inspect.cli", "explain", "Show the way of a packet, with each rule and the endpoints."),
-    "trace": (
-        "vipwire.inspect.trace",
-        "trace",
-        "Follow new connections to Services, with their endpoints.",
-    ),
+    "trace": ("vipwire.inspect.trace", "trace", "Follow new connections to Services, with their endpoints."),
     "top": ("vipwire.inspect.top", "top", "Show live rates for every Service and endpoint."),
-    "view": (
-        "vipwire.inspect.page.command",
-        "view",
-        "Serve a live page with Services and endpoints for a browser.",
-    ),
-    "drain": (
-        "vipwire.inspect.drain",
-        "drain",
-        "Stop sending new connections to an endpoint from this node.",
-    ),
+    "view": ("vipwire.inspect.page.command", "view", "Serve a live page with Services and endpoints for a browser."),
+    "drain": ("vipwire.inspect.drain", "drain", "Stop sending new connections to an endpoint from this node."),
     "check": ("vipwire.inspect.cli", "check", "Check this machine: modes, kernel settings, other programs."),
     "up": ("vipwire_up.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
     "join": ("vipwire_up.joining_cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),

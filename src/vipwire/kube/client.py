@@ -59,11 +59,7 @@ class ApiSource(Generic[K, T]):
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
         """Watch until cancelled. `emit` must be quick and must not raise."""
         connection = Connection(
-            self._access,
-            USER_AGENT,
-            answer_timeout=self._answer_timeout,
-            witness=self._witness,
-            places=self._places,
+            self._access, USER_AGENT, answer_timeout=self._answer_timeout, witness=self._witness, places=self._places
         )
         async with connection, asyncio.TaskGroup() as group:
             for watch in self._watches:

@@ -339,11 +339,7 @@ SERVICE_CIDRS: ProxyResource = Resource(
     optional=True,
 )
 NODES: ProxyResource = Resource(
-    kind=Kind.NODE,
-    path="/api/v1",
-    plural="nodes",
-    type=wire.WireNode,
-    convert=convert_node,
+    kind=Kind.NODE, path="/api/v1", plural="nodes", type=wire.WireNode, convert=convert_node
 )
 
 

@@ -104,11 +104,7 @@ class Planner:
         return self.update(ripe, view, now) if ripe else {}
 
     def update(
-        self,
-        names: Iterable[ObjectName],
-        view: View,
-        now: float = 0.0,
-        themselves: Mapping[ObjectName, bool] = _ANY,
+        self, names: Iterable[ObjectName], view: View, now: float = 0.0, themselves: Mapping[ObjectName, bool] = _ANY
     ) -> dict[ObjectName, PlanChange]:
         """Re-plan changed Services and their rivals. Return every plan that differs from before.
 

@@ -27,14 +27,7 @@ from msgspec import field
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.logging import log
 from vipwire.model.value import Value
-from vipwire.process_lifecycle.local_sockets import (
-    connect,
-    connect_to_older,
-    is_at,
-    is_bound_elsewhere,
-    listen,
-    peer,
-)
+from vipwire.process_lifecycle.local_sockets import connect, connect_to_older, is_at, is_bound_elsewhere, listen, peer
 
 INHERITED: Final = "VIPWIRE_CLAIMS"
 """The variable in which a program, when it replaces itself, passes on the descriptors of its claims."""

@@ -379,11 +379,7 @@ class Reconciler(Generic[K, V]):
         return done
 
     def _isolate(
-        self,
-        name: ObjectName,
-        error: CommitError,
-        report: Report[K],
-        before: Mapping[ObjectName, Rendered[K, V]],
+        self, name: ObjectName, error: CommitError, report: Report[K], before: Mapping[ObjectName, Rendered[K, V]]
     ) -> list[K]:
         if name == NODE:
             self._trusted = False

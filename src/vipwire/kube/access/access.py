@@ -85,12 +85,7 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
     authority = AuthorityFile(account / "ca.crt", field)
     tls = Tls(authority, authority_field=f"{field} {authority.path}", name_field="KUBERNETES_SERVICE_HOST")
     tls.context(tls.material(None))
-    return Access(
-        server,
-        TokenFile(account / "token", "in-cluster token"),
-        tls,
-        environment_proxy(server, environ),
-    )
+    return Access(server, TokenFile(account / "token", "in-cluster token"), tls, environment_proxy(server, environ))
 
 
 def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:

@@ -106,12 +106,7 @@ class Connection:
             await self._look_up(self._places)
         began, status = time.perf_counter(), ""
         request = self._client.request(
-            self._server(credential),
-            method,
-            target,
-            headers,
-            timeout=timeout,
-            body=payload.body if payload else None,
+            self._server(credential), method, target, headers, timeout=timeout, body=payload.body if payload else None
         )
         async with contextlib.AsyncExitStack() as stack:
             try:

@@ -90,12 +90,7 @@ class ExecPlugin:
     """A program that prints a credential: client.authentication.k8s.io/v1 and v1beta1 (KEP-541)."""
 
     def __init__(
-        self,
-        plugin: Exec,
-        where: str,
-        folder: Path,
-        cluster: Mapping[str, object],
-        environ: Mapping[str, str],
+        self, plugin: Exec, where: str, folder: Path, cluster: Mapping[str, object], environ: Mapping[str, str]
     ) -> None:
         self._plugin, self._where = plugin, where
         # The kubeconfig format resolves a command with a slash from the kubeconfig's folder, another in PATH.

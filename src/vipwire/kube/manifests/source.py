@@ -141,11 +141,7 @@ class ManifestSource(Generic[K, T]):
     """Reads and watches manifests. Raises ConfigError at once if a path does not exist."""
 
     def __init__(
-        self,
-        paths: Iterable[Path],
-        reader: ManifestReader[K, T],
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, paths: Iterable[Path], reader: ManifestReader[K, T], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._paths = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100 - keeps links
         for path in self._paths:

@@ -26,11 +26,7 @@ MODE: Final = ModeSpec(
     for_whom="the default, for all cases that no row below names. The number of rules is constant",
     lacks=LACKS,
     metrics=frozenset(
-        {
-            MetricGroup.FULL_AND_PARTIAL_SYNCS,
-            MetricGroup.NFTABLES_TRANSACTIONS,
-            MetricGroup.CONNECTION_TRACKING,
-        }
+        {MetricGroup.FULL_AND_PARTIAL_SYNCS, MetricGroup.NFTABLES_TRANSACTIONS, MetricGroup.CONNECTION_TRACKING}
     ),
     page="nftables.md",
     fallback=("iptables", "userspace"),

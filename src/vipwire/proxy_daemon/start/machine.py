@@ -20,10 +20,7 @@ from vipwire.proxy_daemon.start.modes import families, needs_net_admin
 MAX_LIMIT = 1 << 20
 """Upper limit of the conntrack table size (kube-proxy 1.36); a flow takes about 300 bytes."""
 
-_FORWARDING = {
-    Family.IPV4: Sysctl("net/ipv4/ip_forward", 1),
-    Family.IPV6: Sysctl("net/ipv6/conf/all/forwarding", 1),
-}
+_FORWARDING = {Family.IPV4: Sysctl("net/ipv4/ip_forward", 1), Family.IPV6: Sysctl("net/ipv6/conf/all/forwarding", 1)}
 
 
 def table_size(max_per_core: int, minimum: int, cpus: int) -> int:

@@ -19,10 +19,7 @@ from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, P
 from vipwire.watched_objects.store import Store
 
 T = TypeVar("T")
-_EVERYWHERE = {
-    Family.IPV4: Prefix(Address(bytes(4)), 0),
-    Family.IPV6: Prefix(Address(bytes(16)), 0),
-}
+_EVERYWHERE = {Family.IPV4: Prefix(Address(bytes(4)), 0), Family.IPV6: Prefix(Address(bytes(16)), 0)}
 
 
 def node_plan(

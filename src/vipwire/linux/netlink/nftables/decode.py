@@ -102,11 +102,7 @@ def _read_attributes(payload: memoryview, *needed: int) -> tuple[int, dict[int, 
 
 def decode_table(payload: memoryview) -> ListedTable:
     family, found = _read_attributes(payload, wire.TABLE_NAME)
-    return ListedTable(
-        family,
-        text_of(found[wire.TABLE_NAME]),
-        number_of(found.get(wire.TABLE_HANDLE, _NOTHING)),
-    )
+    return ListedTable(family, text_of(found[wire.TABLE_NAME]), number_of(found.get(wire.TABLE_HANDLE, _NOTHING)))
 
 
 def chain(payload: memoryview) -> ListedChain:

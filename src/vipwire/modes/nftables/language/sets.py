@@ -25,11 +25,7 @@ from vipwire.modes.nftables.language.fields import (
 )
 from vipwire.modes.nftables.language.scan import Scanner
 
-_FLAGS = {
-    "interval": SetFlag.INTERVAL,
-    "dynamic": SetFlag.EVAL,
-    "timeout": SetFlag.TIMEOUT,
-}
+_FLAGS = {"interval": SetFlag.INTERVAL, "dynamic": SetFlag.EVAL, "timeout": SetFlag.TIMEOUT}
 _TYPES = {
     "ipv4_addr": (Type.IPV4_ADDRESS, 4, Order.NETWORK),
     "ipv6_addr": (Type.IPV6_ADDRESS, 16, Order.NETWORK),

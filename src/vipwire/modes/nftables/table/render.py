@@ -245,7 +245,4 @@ def _few_slots(first: int, count: int) -> tuple[bytes, ...]:
 @lru_cache(maxsize=4096)
 def _of_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey, Object], ...]]:
     handle = kind.handle
-    return handle, (
-        ((CHAIN, kind.chain.encode()), class_chain(family, kind)),
-        (("spread", handle), Goto(kind.chain)),
-    )
+    return handle, (((CHAIN, kind.chain.encode()), class_chain(family, kind)), (("spread", handle), Goto(kind.chain)))

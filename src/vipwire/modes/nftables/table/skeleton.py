@@ -30,17 +30,7 @@ from vipwire.modes.nftables.table.counts import (
     traffic_chains,
 )
 from vipwire.modes.nftables.table.fastpath import fastpath_objects
-from vipwire.modes.nftables.table.names import (
-    CHAIN,
-    DSTNAT,
-    SET,
-    SRCNAT,
-    Chain,
-    Hook,
-    Object,
-    ObjectKey,
-    Space,
-)
+from vipwire.modes.nftables.table.names import CHAIN, DSTNAT, SET, SRCNAT, Chain, Hook, Object, ObjectKey, Space
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.reconcile.counts import Refusal
 
