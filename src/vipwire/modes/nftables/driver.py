@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from vipwire.config.configuration import Config
-from vipwire.errors import CommitError
 from vipwire.linux.host.kernel import require_nftables
 from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.generations import Generations
@@ -13,10 +12,11 @@ from vipwire.linux.netlink.nftables.wire import ABSENT, NFPROTO, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.kernel import NftablesBackend, delete_table
 from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
 from vipwire.modes.nftables.table.names import DSTNAT, SRCNAT, TABLE
+from vipwire.modes.nftables.table.text import table_name
 from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, RemovalResult, clean_by
 
 if TYPE_CHECKING:
@@ -80,12 +80,8 @@ def _remove_tables(family: Family, *, ours: bool) -> list[str]:
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
         found = _names(sock, family, ours=ours)
         for name in found:
-            first = sock.sequence(3)
-            sock.send(encode.transaction([encode.delete_table(family, name)], first))
-            for answer in sock.acknowledgements():
-                if answer.errno not in (0, errno.ENOENT):
-                    raise CommitError(f"cannot delete the nftables table {name}", errno=answer.errno)
-    return [f"table {'ip' if family is Family.IPV4 else 'ip6'} {name}" for name in found]
+            delete_table(sock, family, name)
+    return [f"table {table_name(family, name)}" for name in found]
 
 
 def _names(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:

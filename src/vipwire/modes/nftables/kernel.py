@@ -274,11 +274,7 @@ class NftablesBackend:
         """Delete the table; report whether it existed."""
         if not has_table(self._socket, self.family):
             return False
-        first = self._socket.sequence(3)
-        self._socket.send(encode.transaction([encode.delete_table(self.family, TABLE)], first))
-        for answer in self._socket.acknowledgements():
-            if answer.errno not in (0, errno.ENOENT):
-                raise CommitError(f"cannot delete table {text.table_name(self.family)}: {_reason(answer)}")
+        delete_table(self._socket, self.family, TABLE)
         return True
 
     def _refusal(
@@ -370,6 +366,17 @@ class NftablesBackend:
             return next(equal, f"# {describe(expressions)}")
 
         return tuple(text(place, expressions) for place, expressions in enumerate(found))
+
+
+def delete_table(sock: NetlinkSocket, family: Family, name: str) -> None:
+    """Delete a table unless another program has deleted it. Raise CommitError if the kernel refuses."""
+    first = sock.sequence(3)
+    sock.send(encode.transaction([encode.delete_table(family, name)], first))
+    for answer in sock.acknowledgements():
+        if answer.errno not in (0, errno.ENOENT):
+            raise CommitError(
+                f"cannot delete table {text.table_name(family, name)}: {_reason(answer)}", errno=answer.errno
+            )
 
 
 def _hook(chain: decode.ListedChain) -> Hook | None:

@@ -24,9 +24,9 @@ from vipwire.modes.nftables.table.skeleton import sets
 from vipwire.reconcile.delta import Delta
 
 
-def table_name(family: Family) -> str:
-    """Return the table's name in nft's syntax: `ip vipwire`."""
-    return f"{'ip' if family is Family.IPV4 else 'ip6'} {TABLE}"
+def table_name(family: Family, name: str = TABLE) -> str:
+    """Return a table's name in nft's syntax: `ip vipwire`."""
+    return f"{'ip' if family is Family.IPV4 else 'ip6'} {name}"
 
 
 def script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
