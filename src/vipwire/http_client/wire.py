@@ -21,7 +21,6 @@ LONGEST_HEAD: Final = 64 << 10
 LONGEST_OBJECT: Final = 16 << 20
 """The most bytes of one object: etcd accepts 1.5 MiB by default, at most 8 MiB by Kubernetes' documentation."""
 _BESIDE: Final = 4 << 20  # bytes of each of many answers that are read at the same time
-_LONGEST_REASON: Final = 4 << 10
 _READ_AHEAD: Final = 4 << 20
 _PIECE: Final = 1 << 20  # bytes unpacked at a time
 _MOST_PACKED: Final = 256  # times; lists of equal Services are packed 135 times, zeros 1,027 times
@@ -163,10 +162,6 @@ class Response:
             if len(read) >= size:
                 break
         return bytes(read[:size])
-
-    async def reason_text(self) -> str:
-        """Read the beginning of an error's body as text; invalid UTF-8 is replaced."""
-        return (await self.read_at_most(_LONGEST_REASON)).decode("utf-8", "replace")
 
     async def pieces(self) -> AsyncIterator[bytes]:
         while True:

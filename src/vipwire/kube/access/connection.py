@@ -70,7 +70,7 @@ class Connection:
         self._known: tuple[AddressPort, ...] = ()
         self._url = access.server
         self._headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": user_agent}
-        self._client: Client | None = None
+        self._client = Client()
         self._context: ssl.SSLContext | None = None
         self._material: Material | None = None
         parts = urlsplit(access.server)
@@ -78,13 +78,10 @@ class Connection:
         self._host = parts.netloc.rpartition("@")[2]
 
     async def __aenter__(self) -> Self:
-        self._client = Client()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        await self._client.close()
 
     @contextlib.asynccontextmanager
     async def request(
@@ -97,8 +94,6 @@ class Connection:
         payload: Payload | None = None,
     ) -> AsyncIterator[Response]:
         """Send a request and yield the answer; `timeout` in seconds. Raises one of TRANSPORT_ERRORS."""
-        if self._client is None:
-            raise VipwireError("the connection is not open")
         credential = await self._access.credential(time.time())
         headers = {**self._headers, **_headers(credential, payload)}
         target = f"{self._prefix}{path}{'?' if query else ''}{urlencode(query, quote_via=quote)}"

@@ -150,7 +150,6 @@ class ManifestSource(Generic[K, T]):
         self._clock, self._reader, self._watch = clock, reader, FileWatch()
         self._files: dict[str, _File[K, T]] = {}
         self._gone: dict[str, Problem] = {}
-        self._synced = False
         self._health: dict[str, Health] = {}
 
     def health(self) -> tuple[Health, ...]:
@@ -162,7 +161,7 @@ class ManifestSource(Generic[K, T]):
         inventory = await asyncio.to_thread(self.scan)
         for first in list_by_kind(inventory, self._reader.kinds):
             emit(first)
-        self._note_health(synced=True)
+        self._note_health()
         while True:
             folders = self._folders()
             async with aclosing(self._watch.hints(map(Path, folders), every=LOOK, settle=SETTLE)) as times:
@@ -170,7 +169,7 @@ class ManifestSource(Generic[K, T]):
                     before, inventory = inventory, await asyncio.to_thread(self.scan)
                     for event in differences(before, inventory):
                         emit(event)
-                    self._note_health(synced=True)
+                    self._note_health()
                     if self._folders() != folders:
                         break
 
@@ -244,7 +243,7 @@ class ManifestSource(Generic[K, T]):
             _log.info("%s: ignoring kinds: %s", manifest.file, ", ".join(sorted(manifest.ignored)))
         return _File(_signature(status), manifest)
 
-    def _note_health(self, *, synced: bool) -> None:
+    def _note_health(self) -> None:
         for path in self._paths:
             name = str(path)
             problem = self._gone.get(name) or next(
@@ -254,10 +253,12 @@ class ManifestSource(Generic[K, T]):
             before = self._health.get(name)
             total = before.total if before else 0
             if problem is None:
-                self._health[name] = Health(name, synced, total=total)
+                self._health[name] = Health(name, synced=True, total=total)
             elif before is None or before.error != str(problem):
                 since = before.since if before and before.error else self._clock()
-                self._health[name] = Health(name, synced, str(problem), since, 1, total + 1)
+                self._health[name] = Health(
+                    name, synced=True, error=str(problem), since=since, failures=1, total=total + 1
+                )
 
 
 def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[K, T]:

@@ -84,17 +84,15 @@ def element(
     verdict: tuple[int, str] | None = None,
     comment: str = "",
     key_end: bytes | None = None,
-    flags: int = 0,
-    timeout: int = 0,
 ) -> bytes:
-    """Encode one element as NFTA_LIST_ELEM. Sizes of `key` and `data` are multiples of four; `timeout` is in ms."""
-    if not (verdict or key_end or flags or timeout):
+    """Encode one element as NFTA_LIST_ELEM. Sizes of `key` and `data` are multiples of four."""
+    if not (verdict or key_end):
         data = data or b""
         head, middle = _frame(len(key), len(data))
         plain = head + key + middle + data
         return _add_comment(plain, comment) if comment else plain
     known = None if verdict is None else VerdictData(*verdict)
-    return encode_element(Element(key, data, known, comment, key_end, flags, timeout))
+    return encode_element(Element(key, data, known, comment, key_end))
 
 
 def _add_comment(plain: bytes, comment: str) -> bytes:
