@@ -11,18 +11,15 @@ from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.nftables.flowtables import (
-    add_devices,
     decode_flowtable,
-    delete_flowtable,
-    new_flowtable,
 )
-from vipwire.linux.netlink.nftables.wire import FLOWTABLE_COUNTER, NFPROTO, MessageType
+from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.modes.nftables.explain.explainer import offloading_step
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.probe import try_offloading
-from vipwire.modes.nftables.table import fastpath, text
-from vipwire.modes.nftables.table.names import Chain, FlowtableSpec, Object, ObjectKey
+from vipwire.modes.nftables.table import fastpath
+from vipwire.modes.nftables.table.names import Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.script import steps
 from vipwire.modes.nftables.table.skeleton import compiled, node_objects
 from vipwire.plan.resolve import Packet
@@ -42,16 +39,6 @@ def test_without_a_threshold_there_is_nothing_of_it(family: Family) -> None:
     plain, offloads = node_objects(node_plan(family)), node_objects(node_plan(family), offload_after=20)
     assert plain.items() <= offloads.items()
     assert set(offloads) - set(plain) == {fastpath.KEY, fastpath.ENTRY}
-
-
-@FAMILIES
-def test_its_rules_are_in_the_language_and_only_later_packets_of_tcp_get_there(family: Family) -> None:
-    objects = fastpath.fastpath_objects(20)
-    rules = [rule for each in objects.values() if isinstance(each, Chain) for rule in each.rules]
-    assert all(compiled(rule, family) for rule in rules)
-    entry = objects[fastpath.ENTRY]
-    assert isinstance(entry, Chain)
-    assert entry.rules[0].startswith("ct state established ct status dnat meta l4proto tcp ct packets > 20")
 
 
 @FAMILIES
@@ -75,29 +62,6 @@ def test_the_flowtable_is_there_before_rules_use_it_and_goes_after_them() -> Non
     coming, going = words(Delta(added=objects)), words(Delta(removed=objects))
     assert coming.index("add flowtable fastpath") < min(at for at, each in enumerate(coming) if "rule" in each)
     assert going[-1] == "delete flowtable fastpath"
-
-
-def test_it_is_written_as_nft_writes_it() -> None:
-    delta = Delta[ObjectKey, Object](added={fastpath.KEY: FlowtableSpec()})
-    assert list(text.script(Family.IPV4, delta)) == [
-        "add table ip vipwire",
-        "add flowtable ip vipwire fastpath { hook ingress priority 0; counter; }",
-    ]
-    removed = Delta[ObjectKey, Object](removed={fastpath.KEY: FlowtableSpec()})
-    assert list(text.script(Family.IPV6, removed))[1:] == ["delete flowtable ip6 vipwire fastpath"]
-    assert text.describe(Family.IPV4, fastpath.KEY) == "flowtable fastpath"
-
-
-@FAMILIES
-def test_what_was_encoded_can_be_decoded(family: Family) -> None:
-    made = decode_flowtable(memoryview(new_flowtable(family, "vipwire", "f", -5, FLOWTABLE_COUNTER).payload))
-    assert made == (NFPROTO[family], "vipwire", "f", -5, FLOWTABLE_COUNTER, frozenset())
-    names = {f"veth{number}" for number in range(600)}
-    added = add_devices(family, "vipwire", "f", 0, 0, sorted(names))
-    parts = [decode_flowtable(memoryview(each.payload)).devices for each in added]
-    assert frozenset[str]().union(*parts) == names
-    assert max(map(len, parts)) <= 256, "the kernel takes no more in one message"
-    assert delete_flowtable(family, "vipwire", "f").kind is MessageType.DELFLOWTABLE
 
 
 @pytest.mark.parametrize("payload", [b"", b"\2\0\0", encode.list_objects(Family.IPV4, "t")])
