@@ -1,19 +1,16 @@
 """The file of drained endpoints: written whole, read by whoever looks, and never a traceback."""
 
-import asyncio
 import stat
 from pathlib import Path
 
 import pytest
 
 from vipwire.errors import ConfigError
-from vipwire.file_io.file_watch import FileWatch
 from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
 from vipwire.proxy_daemon import drains
 from vipwire.proxy_daemon.drains import (
-    DrainFollower,
     DrainOrder,
     change_orders,
     drains_path,
@@ -21,7 +18,6 @@ from vipwire.proxy_daemon.drains import (
     next_end,
     read_orders,
 )
-from vipwire.proxy_daemon.serve.metrics import Metrics
 
 FOUR, SIX = parse_address("10.244.1.11"), parse_address("fd00::11")
 WEB, API = ObjectName("default", "web"), ObjectName("default", "api")
@@ -96,29 +92,3 @@ def test_what_is_not_said_of_a_drain_may_be_anything() -> None:
     assert not Drain(FOUR, 81).covers(WEB, FOUR, 80)
     assert not Drain(FOUR, 80, API).covers(WEB, FOUR, 80)
     assert str(Drain(SIX, 80, API)) == "[fd00::11]:80 of default/api"
-
-
-async def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Path) -> None:
-    path, metrics = drains_path(str(tmp_path), "node"), Metrics("nftables")
-    change_orders(path, lambda _: [DrainOrder(Drain(FOUR), 1.0)])
-    seen: list[frozenset[Drain]] = []
-
-    follower, came = DrainFollower(path, FileWatch(), metrics.drained_endpoints.set), asyncio.Event()
-    seen.append(follower.drained)
-
-    def changed() -> None:
-        seen.append(follower.drained)
-        came.set()
-
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(follower.run(changed))
-        for change in (
-            lambda: change_orders(path, lambda orders: [*orders, DrainOrder(Drain(SIX), 2.0)]),
-            path.unlink,
-        ):
-            change()
-            await came.wait()
-            came.clear()
-        running.cancel()
-    assert seen == [{Drain(FOUR)}, {Drain(FOUR), Drain(SIX)}, frozenset()]
-    assert metrics.registry.get_sample_value("vipwire_drained_endpoints") == 0

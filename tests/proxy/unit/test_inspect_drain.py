@@ -9,16 +9,11 @@ from tests.proxy.unit.inspected import HTTP, PODS, make_config
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
-from vipwire.inspect.drain import find_concerned, find_newly_unserved, read_drain, require_concerned
-from vipwire.inspect.explain.document import explain_document
-from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.drain import read_drain, require_concerned
 from vipwire.inspect.node.situation import Situation, planned
 from vipwire.inspect.node.source import list_once, make_source
-from vipwire.inspect.status.usage import endpoint_usages
-from vipwire.model.net import Family, parse_address
+from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
-from vipwire.plan.plan import Forward, FrontendKind
 from vipwire.proxy_daemon.drains import drains_path, read_orders
 from vipwire_lab.cluster import manifests
 from vipwire_lab.cluster.manifests import Port
@@ -76,46 +71,6 @@ def test_an_endpoint_that_is_not_there_says_what_is_near(situation: Situation) -
         require_concerned(situation, read_drain(situation, TWO, "dns"))
     with pytest.raises(ConfigError, match=r"there is no Service 'wep'; near it: web"):
         read_drain(situation, ONE, "wep")
-
-
-def test_the_services_that_have_it_are_named(situation: Situation) -> None:
-    assert list(map(str, find_concerned(situation, read_drain(situation, ONE, "")))) == [
-        "default/dns",
-        "default/web:http",
-    ]
-    assert list(map(str, find_concerned(situation, read_drain(situation, ONE, "web")))) == ["default/web:http"]
-    assert find_concerned(situation, read_drain(situation, f"{ONE}:9", "")) == ()
-
-
-def test_the_plan_leaves_it_out_and_status_says_why(made: Config, situation: Situation) -> None:
-    after = planned(made, situation.store, frozenset({read_drain(situation, ONE, "")}))
-    (side,) = (side for side in after.sides if side.family is Family.IPV4)
-    web = next(service for name, service in after.store.services.items() if name.name == "web")
-    for frontend in side.plans[web.name].frontends:
-        assert isinstance(frontend.action, Forward), FrontendKind
-        assert [str(target) for target in frontend.action.pool] == [f"{TWO}:8080"]
-    usages = endpoint_usages(after.store, side, web, web.ports[0])
-    whys = {usage["address"]: usage["why"] for usage in usages if usage["family"] == "IPv4"}
-    assert whys == {ONE: "drained on this node by `vipwire drain`", TWO: "ready"}
-
-
-def test_an_explanation_names_it(made: Config, situation: Situation) -> None:
-    after = planned(made, situation.store, frozenset({read_drain(situation, f"{ONE}:8080", "")}))
-    made_of = explain(after, read_packet(after, "10.244.1.9", "10.96.0.10:80"), lambda _: None)
-    assert made_of is not None
-    document = explain_document(made_of)
-    assert [each["address"] for each in document["endpoints"]] == [TWO]
-    why = "drained on this node by `vipwire drain`"
-    assert document["drained"] == [{"address": ONE, "port": 8080, "why": why}]
-    assert f"{ONE}:8080 gets no new connections ({why})" in document["why"]
-
-
-def test_who_would_have_nobody_left_is_named_once_for_each_frontend(made: Config, situation: Situation) -> None:
-    after = planned(made, situation.store, frozenset({read_drain(situation, ONE, "")}))
-    assert find_newly_unserved(situation, after) == (
-        "default/dns would have no endpoints left for 10.96.0.11:53/tcp",
-    )
-    assert find_newly_unserved(after, after) == ()
 
 
 def run(made: Config, *arguments: str) -> tuple[int, str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.inspect.command.show import console, names_of
+from vipwire.inspect.command.show import console
 from vipwire.inspect.node.flows import FlowNotification, Frontends
 from vipwire.inspect.top import Rates, top_view
 from vipwire.inspect.trace import Tracer, event_view, summary_view
@@ -32,46 +32,6 @@ def flow(
 
 def notification(change: FlowChange, what: Flow, when: float = 1000.0) -> FlowNotification:
     return FlowNotification(when, FlowEvent(change, what))
-
-
-def test_a_connection_is_told_with_its_endpoint_and_its_end(frontends: Frontends) -> None:
-    tracer = Tracer(frontends)
-    began = tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE)))
-    ended = tracer.take(notification(FlowChange.DESTROYED, flow(VIP, 80, ONE, answered=False), 1002.5))
-    assert began is not None
-    assert ended is not None
-    assert (began["service"], began["endpoint"], began["sees"]) == (
-        "default/web:http",
-        "10.244.1.11:8080",
-        "192.168.0.1",
-    )
-    assert (ended["seconds"], ended["answered"]) == (2.5, False)
-    assert event_view(ended).plain.endswith("(sees 192.168.0.1) after 2.5 s never answered")
-
-
-def test_only_connections_to_a_frontend_are_told(frontends: Frontends) -> None:
-    tracer = Tracer(frontends)
-    assert tracer.take(notification(FlowChange.NEW, flow(NODE, 30080, ONE))) is not None
-    assert tracer.take(notification(FlowChange.NEW, flow(CLIENT, 30080, ONE))) is None
-    assert tracer.take(notification(FlowChange.NEW, flow(VIP, 81, ONE))) is None
-    assert tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE, protocol=17))) is None
-    assert tracer.take(notification(FlowChange.NEW, flow(VIP, 80, ONE, protocol=1))) is None
-    assert Tracer(frontends, (VIP, 81, 6)).take(notification(FlowChange.NEW, flow(VIP, 80, ONE))) is None
-
-
-def test_only_connections_of_the_namespace_are_told(frontends: Frontends) -> None:
-    event = notification(FlowChange.NEW, flow(VIP, 80, ONE))
-    assert Tracer(frontends, namespace="default/").take(event) is not None
-    assert Tracer(frontends, namespace="def/").take(event) is None
-
-
-def test_names_are_those_of_endpoints_that_new_connections_get_and_of_busy_services(frontends: Frontends) -> None:
-    tracer, rates = Tracer(frontends), Rates(frontends, 10.0, 990.0)
-    events = [notification(change, flow(VIP, 80, ONE)) for change in (FlowChange.NEW, FlowChange.DESTROYED)]
-    assert [list(names_of(tracer.take(event) or {})) for event in events] == [["10.244.1.11:8080"], []]
-    for event in events:
-        rates.take(event)
-    assert list(names_of(rates.document(1000.0, ()))) == ["default/web"]
 
 
 def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:

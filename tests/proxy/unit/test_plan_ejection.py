@@ -9,7 +9,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Protocol
 from vipwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.plan.annotations import read_wishes
-from vipwire.plan.ejection import FORGET_SECONDS, LONGEST_SECONDS, EndpointKey, Failure, Tally
+from vipwire.plan.ejection import LONGEST_SECONDS, EndpointKey, Failure, Tally
 from vipwire.plan.plan import Forward
 from vipwire.plan.planner import Planner
 
@@ -72,21 +72,6 @@ def test_so_many_failures_in_a_row_eject_for_the_time() -> None:
     assert (world.pool(), world.planner.due()) == (list(ALL), None)
 
 
-def test_an_answer_ends_the_row() -> None:
-    world = World(*ALL)
-    world.tell(TWO, 2)
-    world.tell(TWO, 2, 1.0, answered=True)
-    assert not world.tell(TWO, 0, 2.0, answered=True)
-    assert not world.tell(TWO, 2, 3.0)
-    assert world.pool() == list(ALL)
-
-
-def test_a_row_does_not_go_on_for_ever() -> None:
-    world = World(*ALL)
-    world.tell(TWO, 2)
-    assert not world.tell(TWO, 1, FORGET_SECONDS + 1.0)
-
-
 def times(world: World, address: str, rounds: int) -> list[float]:
     """Eject an endpoint again at the first failure after each return; say for how long it was each time."""
     now, found = 0.0, []
@@ -106,20 +91,6 @@ def test_on_trial_one_failure_ejects_again_for_twice_as_long() -> None:
     assert times(World(*ALL, of=asking(eject_for="10m")), ONE, 2) == [600.0, 600.0]
 
 
-def test_an_answer_ends_the_trial_but_the_next_time_is_longer_until_it_is_forgotten() -> None:
-    world = World(*ALL)
-    world.tell(ONE, 3)
-    world.wait(30.0)
-    world.tell(ONE, 0, 31.0, answered=True)
-    assert not world.tell(ONE, 2, 32.0)
-    assert world.tell(ONE, 1, 33.0)
-    assert world.planner.due() == 33.0 + 60.0
-    world.wait(93.0)
-    assert not world.tell(ONE, 1, 93.0 + FORGET_SECONDS + 1)
-    assert world.tell(ONE, 2, 93.0 + FORGET_SECONDS + 2)
-    assert world.planner.due() == 93.0 + FORGET_SECONDS + 2 + 30.0
-
-
 @pytest.mark.parametrize(
     ("present", "percent", "most"),
     [(ALL[:1], "100", 0), (ALL[:2], "50", 1), (ALL[:3], "50", 1), (ALL, "50", 2), (ALL, "100", 3), (ALL, "1", 1)],
@@ -133,45 +104,6 @@ def test_a_share_at_most_and_never_the_last(present: tuple[str, ...], percent: s
     for address in present[most:]:
         world.tell(address, 1, 31.0)
     assert world.pool() == [*present[:most], *present[2 * most :]]
-
-
-def test_where_only_the_ejected_are_left_one_comes_back() -> None:
-    world = World(*ALL)
-    world.tell(ONE, 3)
-    world.tell(TWO, 3, 1.0)
-    world.move(2.0, ONE, TWO)
-    assert world.pool() == [ONE]
-    world.move(3.0, TWO)
-    assert (world.pool(), world.planner.due()) == ([TWO], None)
-
-
-def test_who_goes_and_comes_back_is_somebody_else() -> None:
-    world = World(*ALL)
-    world.tell(ONE, 3)
-    world.move(1.0, TWO, THREE, FOUR)
-    assert world.planner.due() is None
-    world.move(2.0, *ALL)
-    assert world.pool() == list(ALL)
-
-
-def test_without_the_annotation_nobody_is_watched() -> None:
-    world = World(*ALL)
-    world.tell(ONE, 3)
-    assert set(world.planner.ejections.watched) == {key(address) for address in ALL}
-    version = world.planner.ejections.version
-    world.service = asking(eject_after="")
-    world.move(1.0, *ALL)
-    assert (world.pool(), world.planner.due()) == (list(ALL), None)
-    assert (world.planner.ejections.watched, world.planner.ejections.until()) == ({}, {})
-    assert world.planner.ejections.version != version
-
-
-def test_a_service_that_goes_leaves_nothing() -> None:
-    world = World(*ALL)
-    world.tell(ONE, 3)
-    world.service = None
-    world.move(1.0)
-    assert (world.planner.due(), world.planner.ejections.watched) == (None, {})
 
 
 def test_a_local_policy_keeps_to_this_node_and_spares_its_last() -> None:
