@@ -37,8 +37,8 @@ A proxy answers on two HTTP ports, with kube-proxy's port numbers, paths, codes 
 
 ## Metrics
 
-Metrics of kube-proxy begin with `kubeproxy_` or `rest_client_`, vipwire's own with `vipwire_`. `process_…`,
-`python_…` and `kubernetes_…` are there as well. Names with `_total` are counters, those with `_seconds` or `_bytes`
+vipwire's own metrics begin with `vipwire_`. kube-proxy's metrics have kube-proxy's names, labels and meanings, which
+`/metrics` prints; the last table lists them. Names with `_total` are counters, those with `_seconds` or `_bytes`
 histograms, others gauges; exceptions have their type in parentheses. Where *modes* is empty, every mode has the
 metric. `make docs` writes these tables from the code.
 
@@ -52,6 +52,13 @@ At most `--counters-limit` Service ports, endpoints and refusals get series of t
 number leaves it out.
 
 | metric, labels | meaning |
+|---|---|
+"""
+_OF_KUBE_PROXY = """\
+
+## Metrics of kube-proxy
+
+| modes | metrics |
 |---|---|
 """
 
@@ -73,10 +80,15 @@ def document() -> str:
     lines = [
         _line(row, ", ".join(found) if len(found) < len(MODES) else "", row.text)
         for row, found in sorted(modes.items())
-        if not row.name.startswith("kubernetes_")
+        if row.name.startswith("vipwire_")
     ]
     counted = [_line(row, row.text) for row in sorted(_counted())]
-    return _INTRODUCTION + "".join(lines) + _PER_SERVICE + "".join(counted)
+    theirs: dict[str, list[str]] = {}
+    for row, found in sorted(modes.items()):
+        if row.name.startswith(("kubeproxy_", "rest_client_")):
+            theirs.setdefault(", ".join(found) if len(found) < len(MODES) else "all", []).append(f"`{row.name}`")
+    of_kube_proxy = [f"| {found} | {', '.join(names)} |\n" for found, names in theirs.items()]
+    return "".join((_INTRODUCTION, *lines, _PER_SERVICE, *counted, _OF_KUBE_PROXY, *of_kube_proxy))
 
 
 def _rows(metrics: Metrics) -> Iterator[Row]:
