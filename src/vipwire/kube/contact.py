@@ -5,6 +5,7 @@ random, so that a cluster's nodes do not return in step. A watch that lived ends
 otherwise a server that lists well and breaks every watch would be asked without pause.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from vipwire.model.value import Value
@@ -13,6 +14,7 @@ LEAST_WAIT, MOST_WAIT = 0.8, 30.0
 """Bounds of the doubling wait after failures, in seconds."""
 MOST_RETRY_AFTER = 120.0
 """The longest Retry-After that vipwire follows, in seconds."""
+QUICK_LOOK, CALM_LOOK = 1.0, 5.0
 ABSENT_WAIT = 300.0
 """Least wait in seconds for a kind that the server lacks; up to twice that, at random."""
 
@@ -33,6 +35,11 @@ class Health(Value, frozen=True):
     total: int = 0
     note: str = ""
     logged: bool = False
+
+
+def seconds_to_next_look(states: Iterable[Health]) -> float:
+    """Return how long a reader of health waits before it reads again: rarely while all is well."""
+    return QUICK_LOOK if any(each.error or not each.synced for each in states) else CALM_LOOK
 
 
 class Contact:

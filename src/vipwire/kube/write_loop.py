@@ -1,9 +1,9 @@
 """Writes desired objects to an API server, from the elected replica.
 
 Comparing desired and known objects costs more with more objects; asking for changes does not. So a writer compares
-only when its desired objects changed, the known objects changed, its replica was elected, or a pause ended. It asks
-every `_EVERY` seconds, and at once when woken. A replica that is no longer elected sends no write: the client is a
-`FencedObjects`. After a write or a refusal, an object pauses.
+only when its desired objects changed, the known objects changed, its replica was elected, or a pause ended. Its owner
+wakes it for the first three, and it compares every `_EVERY` seconds in any case. A replica that is no longer elected
+sends no write: the client is a `FencedObjects`. After a write or a refusal, an object pauses.
 """
 
 import asyncio
@@ -16,8 +16,7 @@ from vipwire.kube.errors import REQUEST_ERRORS, ApiError, OtherReplicaElectedErr
 from vipwire.kube.objects import FencedObjects
 from vipwire.logging import log
 
-_EVERY: Final = 0.25
-"""Seconds between two checks for changes."""
+_EVERY: Final = 10.0
 _GONE: Final = 404
 _CONFLICT: Final = 409
 _Key = TypeVar("_Key", bound=Hashable)
@@ -62,6 +61,7 @@ class WriteLoop(Generic[_Key]):
         """
         async with FencedObjects(self._access, self._manager, self._leading) as objects:
             kept: tuple[_Wanted, int] | None = None
+            loop = asyncio.get_running_loop()
             while True:
                 is_due, changes = self._end_waits(), self._changes()
                 what = wanted() if self._leading() else None
@@ -69,10 +69,12 @@ class WriteLoop(Generic[_Key]):
                     kept = None
                 elif is_due or kept is None or kept[0] is not what or kept[1] != changes:
                     kept = what, changes
-                    with contextlib.suppress(OtherReplicaElectedError):  # another replica continues
+                    try:
                         await keep(objects, what)
+                    except OtherReplicaElectedError:  # another replica continues
+                        kept = None
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_EVERY):
+                    async with asyncio.timeout_at(min((loop.time() + _EVERY, *self._waiting.values()))):
                         await self._woken.wait()
                 self._woken.clear()
 

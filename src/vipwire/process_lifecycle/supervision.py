@@ -29,7 +29,6 @@ from vipwire.logging import log
 
 HUNG_SECONDS: Final = 60.0
 STALL_SECONDS: Final = 5.0
-LOOK_SECONDS: Final = 1.0
 
 
 class Activity(Struct, eq=False):
@@ -99,7 +98,7 @@ class LoopWatch:
         return self._last if self._told or time.monotonic() < self._until else ""
 
     def _run(self) -> None:
-        while not self._stop.wait(min(LOOK_SECONDS, self._after / 4)):
+        while not self._stop.wait(self._after / 2):
             seconds = time.monotonic() - self._heard
             if seconds > self._after and not self._told:
                 self._last = f"blocked for {seconds:.0f} s or more in {_place(self._watched)}"
@@ -265,7 +264,7 @@ class Supervisor:
                         error = TimeoutError(f"no progress for {age:.0f} s")
                         log.error("a part hangs", part=step.part, object=_name(step.thing or ""), error=str(error))
                         self._count(step.part, step.thing or "", error, again=False)
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(self._stall_after / 2)
 
     def _stands_still(self, where: str) -> None:
         log.error("the event loop is blocked; vipwire answers no requests", error=where)

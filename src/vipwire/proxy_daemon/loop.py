@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import field
 
-from vipwire.kube.contact import Health
+from vipwire.kube.contact import QUICK_LOOK, Health, seconds_to_next_look
 from vipwire.linux.host.addresses import AddressWatch
 from vipwire.logging import log
 from vipwire.model.value import Value
@@ -28,10 +28,6 @@ from vipwire.proxy_daemon.sync.engine import Engine, Outcome
 from vipwire.proxy_daemon.sync.report import Reporter
 from vipwire.proxy_daemon.view import History
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted, kind_of
-
-_LOOK_SECONDS = 1.0
-"""Seconds between two looks at the sources' health and at failed health-check ports."""
-
 
 _LEFT_SECONDS = 0.5
 _MANY = 1000
@@ -139,11 +135,14 @@ class SyncLoop:
         """Report failing and recovered sources, and retry failed health-check ports, until cancelled."""
         parts = self._parts
         while True:
-            for health in parts.source.health():
+            states = parts.source.health()
+            for health in states:
                 self._note_source(health)
+            pause = seconds_to_next_look(states)
             if not parts.ports.complete:
                 parts.reporter.problems(await parts.ports.update(()))
-            await asyncio.sleep(_LOOK_SECONDS)
+                pause = QUICK_LOOK
+            await asyncio.sleep(pause)
 
     def count_results(self, tallies: Tallies) -> None:
         """Count results of new connections to endpoints that ejection watches."""

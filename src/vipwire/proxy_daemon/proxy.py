@@ -96,6 +96,8 @@ class Proxy:
         self._replan: Callable[[], None] = lambda: None
         self._view = ViewProcess(lambda: self._config)
         self._handover = Handover(selected_mode(config), modes, self.metrics, self._note_obstruction)
+        self._completed = asyncio.Event()
+        """Set once all rules are in the kernel. Until then the old mode's rules serve the missing Services."""
         self.files = FileWatch()
         path = drains_path(config.state_dir, self._node_name)
         self._drains = DrainFollower(path, self.files, self.metrics.drained_endpoints.set)
@@ -132,7 +134,7 @@ class Proxy:
                     ports=ports,
                     ejections=self._ejections,
                     in_cluster=not self._config.manifests,
-                    record_soon=self._recorder.soon,
+                    record_soon=self._note_progress,
                     history=history,
                 )
                 with raise_ungrouped():
@@ -157,9 +159,10 @@ class Proxy:
             tuple(sorted((format_address(address), port) for address, port in self._api_servers)),
         )
 
-    def _complete(self) -> bool:
-        """Report whether all rules are in the kernel. Until then the old mode's rules serve the missing Services."""
-        return self._engine.complete and not self._health.awaited_node_facts
+    def _note_progress(self) -> None:
+        self._recorder.soon()
+        if self._engine.complete and not self._health.awaited_node_facts:
+            self._completed.set()
 
     def _note_obstruction(self, reason: str) -> None:
         self._health.obstruction = reason
@@ -193,7 +196,7 @@ class Proxy:
                 tasks.create_task(self._recorder.run(self._record), name="record"),
                 tasks.create_task(parts.history.run(), name="changes"),
                 tasks.create_task(self._view.run(), name="view"),
-                tasks.create_task(self._handover.run(self._complete), name="hand-over"),
+                tasks.create_task(self._handover.run(self._completed), name="hand-over"),
             ]
             if recorder:
                 running.append(tasks.create_task(recorder.run(), name="events"))

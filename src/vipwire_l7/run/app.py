@@ -23,6 +23,7 @@ from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import FOLDER, WRITERS, Access, load_access
 from vipwire.kube.access.kubectl import kubectls, of_this_machine
 from vipwire.kube.client import ApiSource, KeptSource
+from vipwire.kube.contact import seconds_to_next_look
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
@@ -219,7 +220,7 @@ class IngressProcess:
         self._keeper: LeaseKeeper | None = None
         if self._access and options.lease is not None:
             identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-            self._keeper = LeaseKeeper(self._access, options.lease, identity)
+            self._keeper = LeaseKeeper(self._access, options.lease, identity, self._wake_writers)
         destinations = Destinations(destinations_of(options))
         self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
         rate, serves = Rate(limits[Limited.EVENTS]), self._desired.serves
@@ -304,6 +305,10 @@ class IngressProcess:
         """Report whether this replica writes statuses and Events: the elected one, or the only one."""
         return self._keeper is None or self._keeper.leading()
 
+    def _wake_writers(self) -> None:
+        for tell in self._desired.taken:
+            tell()
+
     def _synced(self, done: Done) -> None:
         systemd.notify(systemd.READY)
         self._teller.synced(done)
@@ -316,17 +321,19 @@ class IngressProcess:
     async def _tell(self, source: Source) -> None:
         """Report problems that change nothing in HAProxy, and a source that fails."""
         failing: dict[str, str] = {}
-        while True:
-            await asyncio.sleep(1.0)
-            self._report()
-            for health in source.health():
-                if health.error and failing.get(health.resource) != health.error:
-                    log.warning(
-                        "cannot read objects; HAProxy keeps its configuration",
-                        resource=health.resource,
-                        error=health.error,
-                    )
-                failing[health.resource] = health.error
+        with self._desired.telling(self._report):
+            while True:
+                states = source.health()
+                for health in states:
+                    if health.error and failing.get(health.resource) != health.error:
+                        log.warning(
+                            "cannot read objects; HAProxy keeps its configuration",
+                            resource=health.resource,
+                            error=health.error,
+                        )
+                    failing[health.resource] = health.error
+                await asyncio.sleep(seconds_to_next_look(states))
+                self._report()
 
     def _pages(self) -> Pages:
         return Pages(metrics=self._metrics, healthz=self._healthz, readyz=self._healthz, livez=self._livez)

@@ -152,12 +152,13 @@ class Controller:
     async def watch_child(self) -> None:
         """Start HAProxy again when it exits, until cancelled."""
         while True:
-            await asyncio.sleep(0.5)
-            if self._live is not None and not self._haproxy.running:
+            await self._haproxy.ended()
+            if self._live is not None:
                 # Connections are lost already; new ones must be accepted soon.
                 log.error("HAProxy exited; starting it again")
                 self._live, self._failed = None, ""
                 self._wake.set()
+            await asyncio.sleep(0.5)
 
     async def _sync(self) -> float | None:
         """Update HAProxy; return the seconds until the next try, None if all is done."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vipwire.kube.access.access import Access
-from vipwire.kube.errors import REQUEST_ERRORS
+from vipwire.kube.errors import REQUEST_ERRORS, ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.kube.objects import Object, ObjectClient, path_of
 from vipwire.logging import log
@@ -19,7 +19,7 @@ from vipwire.model.names import ObjectName
 
 SECONDS: Final = 15
 _LEASES: Final = ("/apis/coordination.k8s.io/v1", "leases")
-_EVERY, _TIMEOUT = 2.0, 5.0
+_EVERY, _TIMEOUT = 5.0, 4.0
 
 
 class RemoteLease:
@@ -27,22 +27,37 @@ class RemoteLease:
 
     def __init__(self, client: ObjectClient, name: ObjectName) -> None:
         self._client, self._name = client, name
+        self._written: Object | None = None
 
     async def create(self, value: Object) -> None:
         namespace = self._name.namespace
         about = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         value["metadata"] |= {"namespace": namespace}
-        await self._client.create(path_of(*_LEASES, namespace), about | value)
+        self._written = await self._client.create(path_of(*_LEASES, namespace), about | value)
 
     async def update(self, edit: Callable[[Object], Object]) -> None:
-        await self._client.update(path_of(*_LEASES, *self._name), edit)
+        """Edit the Lease: as this replica wrote it last, if no other has written it since."""
+        path, before = path_of(*_LEASES, *self._name), self._written
+        self._written = None
+        if before is not None:
+            try:
+                self._written = await self._client.replace(path, edit(before))
+            except ApiError as error:
+                if error.code not in (404, 409):
+                    raise
+            else:
+                return
+        self._written = await self._client.update(path, edit)
 
 
 class LeaseKeeper:
     """Runs an election over a Lease."""
 
-    def __init__(self, access: Access, lease: ObjectName, identity: str) -> None:
-        self._access, self._name = access, lease
+    def __init__(
+        self, access: Access, lease: ObjectName, identity: str, tell: Callable[[], None] = lambda: None
+    ) -> None:
+        """`tell` is called when this replica becomes or is no longer the leader."""
+        self._access, self._name, self._tell = access, lease, tell
         self._request = LeaseRequest(lease.name, identity, SECONDS, transitions=1)
         self._observer = LeaseObserver(SECONDS)
         self._renewed = float("-inf")
@@ -77,6 +92,7 @@ class LeaseKeeper:
             log.warning("cannot read or write the Lease", object=self._name, error=reason)
         if self.leading() != self._was_leading:
             log.info("became leader" if self.leading() else "no longer leader", lease=self._name)
+            self._tell()
         self._told, self._was_leading = reason, self.leading()
 
 

@@ -170,8 +170,10 @@ class Haproxy:
 
     async def ended(self) -> None:
         """Wait until the master has exited."""
-        while self.running:  # noqa: ASYNC110  # the kernel notifies only the parent of a process
-            await asyncio.sleep(0.2)
+        while self.running:
+            await _exit_of(self._pid)
+            if self.running:  # its parent has not read its status yet
+                await asyncio.sleep(0.2)
 
     async def stop(self, seconds: float) -> None:
         """Stop HAProxy after giving its connections `seconds` to finish."""
@@ -221,6 +223,21 @@ def _alerts(said: str) -> str:
     """Return the errors in HAProxy's output, without their prefix."""
     lines = (line.partition(") : ")[2] for line in said.splitlines() if line.startswith("[ALERT]"))
     return "\n".join(lines)[:4000]
+
+
+async def _exit_of(pid: int) -> None:
+    """Wait until a process has exited."""
+    loop, exited = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        loop.add_reader(descriptor, exited.set)
+        await exited.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 def _exists(pid: int) -> bool:

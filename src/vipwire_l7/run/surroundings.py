@@ -108,8 +108,9 @@ class Follower:
                     self._forget()
                     for key, every in self._wanted():
                         if now - self._asked.get(key, float("-inf")) >= every:
+                            self._asked[key] = now
                             tasks.create_task(self._ask(key))
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(_NAMES_EVERY)
         finally:
             loop.remove_reader(changes)
 
@@ -121,6 +122,7 @@ class Follower:
     async def first(self) -> None:
         """Query new names and Pods, and wait for the answers up to a limit."""
         new = [key for key, _ in self._wanted() if key not in self._asked]
+        self._asked |= dict.fromkeys(new, time.monotonic())
         tasks = [asyncio.ensure_future(self._ask(key)) for key in new]
         _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
         for task in late:
@@ -153,7 +155,6 @@ class Follower:
         return before != now
 
     async def _ask(self, key: str | ObjectName) -> None:
-        self._asked[key] = time.monotonic()
         async with self._at_once:
             await (self._resolve(key) if isinstance(key, str) else self._read(key))
 

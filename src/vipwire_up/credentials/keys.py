@@ -3,7 +3,7 @@
 pki/            certificates are checked every minute of the clock, which may jump, and renewed as ca.py says; new
                 connections get the new one
 *.kubeconfig    written again when their content changes
-tokens.csv      read again within a second of a change; a broken or missing file changes nothing
+tokens.csv      read again after a change; a broken or missing file changes nothing
 revoked         refused certificates and users (revocation.py); read again likewise
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
+from vipwire.file_io.file_watch import FileWatch
 from vipwire.logging import log
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.ca import LIFE, Authority
 from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs
 from vipwire_up.credentials.revocation import load_revoked, parse_revoked
 
-LOOK_SECONDS: Final = 1.0
 RENEW_EVERY: Final = timedelta(minutes=1)
 TOKENS: Final = "tokens.csv"
 REVOKED: Final = "revoked"
@@ -55,11 +55,17 @@ class Keys:
         return write_kubeconfigs(self._folder, self.authority(), url)
 
     async def run(self) -> None:
-        looked = self._clock()
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if self.read_again() or abs(self._clock() - looked) >= RENEW_EVERY:
-                looked = self._clock()
+        files = FileWatch()
+        async with asyncio.TaskGroup() as tasks:
+            for name in (TOKENS, REVOKED):
+                tasks.create_task(self._follow(files, self._folder / name))
+            while True:
+                await asyncio.sleep(RENEW_EVERY.total_seconds() / 2)
+                await self.renew()
+
+    async def _follow(self, files: FileWatch, path: Path) -> None:
+        async for _ in files.contents(path):
+            if self.read_again():
                 await self.renew()
 
     def read_again(self) -> bool:

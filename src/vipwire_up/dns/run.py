@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from prometheus_client.exposition import choose_encoder
 
@@ -20,6 +20,7 @@ from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
+from vipwire.kube.contact import seconds_to_next_look
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.logging import log
 from vipwire.model.net import parse_address
@@ -183,9 +184,6 @@ def run_dns(settings: Settings, feed: Feed) -> None:
 
 _Source: TypeAlias = ApiSource[DnsKind, DnsObject] | ManifestSource[DnsKind, DnsObject]
 
-LOOK: Final = 1.0
-"""Seconds between checks of the connection to the source."""
-
 
 def start(flags: Mapping[str, Any]) -> None:
     """Run the server of these flags until a signal ends it; raise ConfigError or UnsupportedError."""
@@ -232,11 +230,12 @@ async def _tell_contact(source: _Source) -> None:
     """Log when the connection to the source is lost, fails for another reason, or is restored."""
     told: dict[str, str] = {}
     while True:
-        for health in source.health():
+        states = source.health()
+        for health in states:
             if health.error != told.get(health.resource, ""):
                 told[health.resource] = health.error
                 if health.error:
                     log.warning("cannot read objects", resource=health.resource, error=health.error)
                 else:
                     log.info("reading objects works again", resource=health.resource)
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(seconds_to_next_look(states))

@@ -26,8 +26,6 @@ from vipwire.reconcile.backend import Backend
 if TYPE_CHECKING:
     from vipwire.proxy_daemon.handover.leftovers import LeftoverRemovals, Leftovers, Removed
 
-_LOOK_SECONDS: Final = 0.1
-"""Seconds between two checks for the end of the first sync."""
 _WAIT_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 30.0
 
@@ -44,10 +42,9 @@ class Handover:
         self._mode, self._backends, self._metrics, self._obstructed = mode, backends, metrics, obstructed
         self._told: set[Removed] = set()
 
-    async def run(self, synced: Callable[[], bool]) -> None:
+    async def run(self, synced: asyncio.Event) -> None:
         """Wait until `synced`; then remove leftovers until none remain."""
-        while not synced():  # noqa: ASYNC110  # asked for seconds, once in the life of a process
-            await asyncio.sleep(_LOOK_SECONDS)
+        await synced.wait()
         from vipwire.proxy_daemon.handover.leftovers import Leftovers  # noqa: PLC0415  # the first sync needs it not
 
         leftovers = Leftovers(self._mode, self._backends)

@@ -95,7 +95,7 @@ class DatagramRelay:
                 log.warning("cannot listen on a UDP port", listener=name, error=why)
                 self._controller.desired.exclude_frontend(name)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY):
+                async with asyncio.timeout(_EVERY if wanted else None):
                     await updated.wait()
 
     async def stop(self, *, goes_on: bool) -> None:
