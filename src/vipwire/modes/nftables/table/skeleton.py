@@ -44,6 +44,7 @@ RANGE_ADDRESSES = "range-addresses"
 """The endpoints that keep the packet's port."""
 RANGE_ALLOWED = "firewall-ranges-allowed"
 _NEW = "ct state new jump"
+_CHOOSE = "meta priority vmap @spread"
 _TRANSLATED = "ct status dnat return"
 """Passes packets that DNAT sent to an endpoint with a frontend's address, such as the node's."""
 _HOOKS = {
@@ -157,6 +158,7 @@ def node_objects(
 
 def _chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
     words = Words(node.family)
+    service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
     yield from _filters(node, words)
     for reason in Refusal:
         yield refusal(node.family, reason, counters)
@@ -168,33 +170,13 @@ def _chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain
     yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", SRCNAT))
     yield "masquerading", Chain(_masquerading_rules(node, words))
     yield "services", Chain(_services(node, words))
-    yield (
-        "nodeports",
-        Chain((f"meta priority set {words.key(Space.NODE_PORT)} map @service-nodeports goto service-nodeport",)),
-    )
-    mark = _mark(node)
-    yield (
-        "service-ip",
-        Chain(
-            (
-                f"{words.ip} daddr @cluster-ips goto cluster-ip",
-                f"{words.key(Space.SERVICE)} @local-policy-ips goto local-policy-ip",
-                mark,
-                "meta priority vmap @spread",
-            )
-        ),
-    )
-    yield "cluster-ip", Chain((*_masquerade_cluster_ip(node, words), "meta priority vmap @spread"))
-    yield (
-        "service-nodeport",
-        Chain(
-            (
-                f"{words.key(Space.NODE_PORT)} @local-policy-nodeports goto local-policy-nodeport",
-                mark,
-                "meta priority vmap @spread",
-            )
-        ),
-    )
+    yield "nodeports", Chain((f"meta priority set {node_port} map @service-nodeports goto service-nodeport",))
+    to_cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
+    to_local = f"{service} @local-policy-ips goto local-policy-ip"
+    yield "service-ip", Chain((to_cluster_ip, to_local, *_marked_choice(node)))
+    yield "cluster-ip", Chain((*_masquerade_cluster_ip(node, words), _CHOOSE))
+    to_local = f"{node_port} @local-policy-nodeports goto local-policy-nodeport"
+    yield "service-nodeport", Chain((to_local, *_marked_choice(node)))
     for name, space, ips in (("ip", Space.SERVICE, "ips"), ("nodeport", Space.NODE_PORT, "nodeports")):
         yield f"local-policy-{name}", Chain(_local_policy(node, words, space, ips))
     for space in (Space.SERVICE, Space.NODE_PORT):
@@ -214,10 +196,8 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     yield "filter-output", Chain((reset, *check), Hook("filter", "output", 0))
     yield "service-endpoints-check", Chain((_TRANSLATED, *_refuse(words.key(Space.SERVICE), "services")))
     here = [f"{where} {words.key(Space.NODE_PORT)}" for where in _node_port_addresses(node, words)]
-    yield (
-        "nodeport-endpoints-check",
-        Chain((_TRANSLATED, *(rule for key in here for rule in _refuse(key, "nodeports")))),
-    )
+    refused = (rule for key in here for rule in _refuse(key, "nodeports"))
+    yield "nodeport-endpoints-check", Chain((_TRANSLATED, *refused))
     no_port, free = refused_set(Refusal.UNDEFINED_PORT), refused_set(Refusal.UNALLOCATED_CLUSTER_IP)
     unallocated = (f"{words.ip} daddr {prefix} counter goto {free}" for prefix in node.service_cidrs)
     yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto {no_port}", *unallocated))
@@ -249,6 +229,10 @@ def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
 
 def _mark(node: NodePlan) -> str:
     return f"meta mark set meta mark or {node.masquerade_mark:#x}"
+
+
+def _marked_choice(node: NodePlan) -> tuple[str, str]:
+    return _mark(node), _CHOOSE
 
 
 def _masquerading_rules(node: NodePlan, words: Words) -> tuple[str, ...]:
@@ -329,11 +313,11 @@ def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
 
 def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     """Serve port ranges; see `HOOKED`. While no Service has one, no rule leads here."""
-    key, mark = words.key(Space.RANGE), _mark(node)
+    key = words.key(Space.RANGE)
     yield "ranges", Chain((f"meta priority set {key} map @service-ranges goto range-ip",))
     to_local = f"{key} @local-policy-ranges goto local-policy-range"
     cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
-    yield "range-ip", Chain((cluster_ip, to_local, mark, "meta priority vmap @spread"))
+    yield "range-ip", Chain((cluster_ip, to_local, *_marked_choice(node)))
     yield "local-policy-range", Chain(_local_policy(node, words, Space.RANGE, "ranges"))
     # One for each protocol: nft needs the protocol to load the port.
     dnat = f"dnat {words.ip} to {key} . meta priority map"
