@@ -1,4 +1,4 @@
-"""An event loop with short rounds, however many clients send at once, and a wait for the first of several events.
+"""An event loop with short rounds, however many clients send at once; waits for the first end, and for signals.
 
 asyncio handles all ready sockets in one round. With a thousand clients that takes a tenth of a second, in which the
 loop handles no timer, no signal and no other callback.
@@ -6,9 +6,12 @@ loop handles no timer, no signal and no other callback.
 
 import asyncio
 import selectors
+import signal
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
+
+from vipwire.process_lifecycle import early_signals
 
 _SOCKETS: Final = 64
 """The most sockets handled in one round."""
@@ -44,3 +47,34 @@ async def run_until_first_ends(*works: Coroutine[Any, Any, object]) -> int:
 def run(main: Coroutine[Any, Any, _T]) -> _T:
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Selector())) as runner:
         return runner.run(main)
+
+
+class Stop:
+    """Waits for the end: SIGTERM and SIGINT end the process, SIGHUP makes it read its configuration again.
+
+    Make it inside the event loop, before any slow work.
+    """
+
+    def __init__(self, hung_up: Callable[[], None]) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._reason: asyncio.Future[str] = loop.create_future()
+        self.succeeded = False
+        """Whether a successor takes over."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.end, number.name)
+        loop.add_signal_handler(signal.SIGHUP, hung_up)
+        if early_signals.take_recorded_sighup():  # a signal that arrived during the start
+            hung_up()
+
+    def make_room(self, successor: str) -> None:
+        """End because a successor takes over. Any thread may call this."""
+        self.succeeded = True
+        self._loop.call_soon_threadsafe(self.end, f"{successor} takes over")
+
+    async def wait(self) -> str:
+        return await self._reason
+
+    def end(self, reason: str) -> None:
+        """End for a reason; the first one counts."""
+        if not self._reason.done():
+            self._reason.set_result(reason)

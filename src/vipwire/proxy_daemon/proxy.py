@@ -28,7 +28,7 @@ from vipwire.model.net import AddressPort, Family, format_address
 from vipwire.modes.registry import driver_of, selected_mode
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
-from vipwire.process_lifecycle.signals import Stop
+from vipwire.process_lifecycle.event_loop import Stop
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.proxy_daemon.drains import DrainFollower, drains_path
 from vipwire.proxy_daemon.handover.handover import Handover, with_first_commit

@@ -30,7 +30,7 @@ from vipwire.kube.manifests.source import ManifestSource
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.process_lifecycle import event_loop, systemd
-from vipwire.process_lifecycle.signals import Stop
+from vipwire.process_lifecycle.event_loop import Stop
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.process_lifecycle.supervision import Supervisor, Work
 from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer

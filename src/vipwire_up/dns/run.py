@@ -25,7 +25,7 @@ from vipwire.kube.manifests.source import ManifestSource
 from vipwire.logging import log
 from vipwire.model.net import parse_address
 from vipwire.process_lifecycle import cyclic_garbage, event_loop, systemd
-from vipwire.process_lifecycle.signals import Stop
+from vipwire.process_lifecycle.event_loop import Stop
 from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
 from vipwire_up.dns.limits import ClientLimits

@@ -24,7 +24,7 @@ LATER_OF_OURS = (
 """What waits until the first sync is over, or until somebody asks for it."""
 COMPILED = 1
 """The most dataclasses that a start may define: Python compiles each anew, for half a millisecond. It is Wishes."""
-MODULES = 171
+MODULES = 162
 """The most modules of ours. A new one belongs after the first sync; one that does not takes the place of another."""
 _PROGRAM = """
 import sys
@@ -33,8 +33,8 @@ import dataclasses, json
 found, process = [], dataclasses._process_class
 dataclasses._process_class = lambda cls, *rest: found.append(cls) or process(cls, *rest)
 import vipwire.cli.start
-from vipwire.process_lifecycle import lean_prometheus
-lean_prometheus.prepare()
+from vipwire.cli.start import install_lean_prometheus
+install_lean_prometheus()
 from vipwire.cli.proxy import build_config, given_flags
 build_config(given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
 import vipwire.proxy_daemon.run, vipwire.modes.nftables.driver, vipwire.modes.nftables.kernel
@@ -54,8 +54,8 @@ def test_a_start_imports_what_the_first_sync_needs_and_nothing_else() -> None:
 
 
 _LATE_NAME = """
-from vipwire.process_lifecycle import lean_prometheus
-lean_prometheus.prepare()
+from vipwire.cli.start import install_lean_prometheus
+install_lean_prometheus()
 import sys
 from prometheus_client.registry import CollectorRegistry
 assert "http.server" not in sys.modules
@@ -63,7 +63,7 @@ import prometheus_client
 assert prometheus_client.CollectorRegistry is CollectorRegistry
 from prometheus_client import generate_latest
 assert generate_latest(CollectorRegistry()) == b""
-lean_prometheus.prepare()
+install_lean_prometheus()
 assert sys.modules["prometheus_client"].generate_latest is generate_latest
 """
 

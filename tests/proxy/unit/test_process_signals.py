@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from vipwire.process_lifecycle import early_signals
-from vipwire.process_lifecycle.signals import Stop
+from vipwire.process_lifecycle.event_loop import Stop
 
 
 @pytest.fixture(autouse=True)
