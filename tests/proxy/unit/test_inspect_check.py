@@ -124,12 +124,6 @@ def test_what_the_proxy_will_set_is_not_bad() -> None:
     assert "nftables mode can work here (0 warnings)" in said
 
 
-def test_one_is_one_and_shares_are_written_as_everywhere() -> None:
-    said = verdict(replace(FINE, ipv6=False))[1]
-    assert "(1 warning)" in said
-    assert "10 of 1000 connections tracked (1 %)" in said
-
-
 def test_a_mode_needs_the_right_to_program_it() -> None:
     said = {each.said for each in judge(FINE, "nftables") if each.area == "mode"}
     weak = {each.said for each in judge(replace(FINE, capabilities=frozenset()), "nftables")}
@@ -156,13 +150,6 @@ def test_chains_of_a_mode_are_its_own_and_those_of_others_are_not(mode: str, cha
     assert "others kube-proxy" not in found(facts, mode)
     for other in {"iptables", "ipvs", "userspace", "nftables"} - {mode}:
         assert found(facts, other)["others kube-proxy"][0] is Level.BAD
-
-
-def test_chains_that_modes_share_are_theirs() -> None:
-    facts = replace(FINE, legacy=("KUBE-SERVICES", "KUBE-MARK-MASQ"))
-    for mode in ("iptables", "ipvs"):
-        assert found(facts, mode)["others iptables"] == (Level.OK, "")
-        assert "others kube-proxy" not in found(facts, mode)
 
 
 def test_ipvs_is_nobody_elses_in_ipvs_mode() -> None:

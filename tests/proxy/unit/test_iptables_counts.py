@@ -2,12 +2,11 @@
 
 from tests.fakes.values import endpoint, ips, node_plan, port, service, slice_of
 
-from vipwire.model.net import parse_address
 from vipwire.modes.iptables.counts import Ledger, RuleCounter, count, endpoints_of
 from vipwire.modes.iptables.rules.names import UNALLOCATED
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
+from vipwire.reconcile.counts import Counts, Measure, Refusal
 
 TEXT = ("10.1.0.1", "10.2.0.1")
 
@@ -30,19 +29,6 @@ def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused
         )
     ]
     return count(ends, {"nat": rules, "filter": refused}, ledger, endpoints=True)
-
-
-def test_connections_are_counted_by_the_rule_that_translates() -> None:
-    plan = planned(*TEXT)
-    counts = counted(Ledger(), plan, {"10.1.0.1": 3, "10.2.0.1": 4})
-    name = plan.frontends[0].port_name
-    assert counts == {
-        Measure.CONNECTIONS: {
-            name: 7,
-            EndpointName(name, parse_address("10.1.0.1"), 8080): 3,
-            EndpointName(name, parse_address("10.2.0.1"), 8080): 4,
-        }
-    }
 
 
 def test_a_port_keeps_what_endpoints_had_that_are_gone_or_back() -> None:

@@ -4,12 +4,11 @@ from typing import Any
 
 from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
-from vipwire.linux.netlink.ipvs import RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipvs import RealServer, Scheduling
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import EndpointPort, Service, ServicePort
 from vipwire.modes.ipvs.marks import FOREIGN, Marks, MarkScope
 from vipwire.modes.ipvs.objects.chains import rules_text, separate_shared
-from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule
 from vipwire.modes.ipvs.render import render
 from vipwire.modes.ipvs.termination import TerminationPolicy
@@ -60,16 +59,6 @@ def test_what_is_written_is_read_and_what_stands_in_the_way_is_moved() -> None:
     (found, strays) = separate_shared(late)
     assert found == dict.fromkeys(late, ())
     assert [rule.stray for rule in strays].count(True) == len(strays) - 1
-
-
-def test_the_difference_is_told_as_commands() -> None:
-    objects = rendered(planned(REMOTE), Marks(BIT))
-    lines = list(commands(Family.IPV4, Delta(added=objects)))
-    assert [line for line in lines if line.startswith("iptables -t mangle -I KUBE-IPVS-RANGES 1 -d 10.96.0.1/32")]
-    server = next(key for key in objects if isinstance(key, VirtualServer) and key.mark)
-    assert f"ipvsadm -a -f {server.mark} -r 10.1.0.2:0 -m -w 1" in lines
-    gone = list(commands(Family.IPV4, Delta(removed=objects)))
-    assert [line for line in gone if line.startswith("iptables -t mangle -D KUBE-IPVS-RANGES -d 10.96.0.1/32")]
 
 
 def test_an_endpoint_of_a_udp_range_that_serves_on_may_finish() -> None:

@@ -16,7 +16,7 @@ from vipwire.modes.nftables.table.counts import (
 )
 from vipwire.modes.nftables.table.names import frontend_bytes
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, Reason, Reject, ServicePlan
-from vipwire.reconcile.counts import EndpointName, Measure, Refusal
+from vipwire.reconcile.counts import Refusal
 
 NAME = ServicePortName(ObjectName("default", "web"), "http", Protocol.TCP)
 VIP, NODE, POD = (parse_address(text) for text in ("10.96.0.10", "192.168.0.1", "10.244.1.11"))
@@ -34,28 +34,6 @@ def pair(frontend: Address, port: int, endpoint: Address = POD, protocol: Protoc
     return frontend_bytes(FrontendKey(frontend, protocol, port)) + endpoint + (8080).to_bytes(2) + bytes(2)
 
 
-def test_frontends_of_a_port_are_one_and_node_ports_are_known_at_any_address() -> None:
-    seen = [ElementCounter(pair(VIP, 80), 3, 180), ElementCounter(pair(NODE, 30080), 4, 240)]
-    found = counts(Family.IPV4, [PLAN], {"connections": seen}, endpoints=True)
-    assert found == {Measure.CONNECTIONS: {NAME: 7, EndpointName(NAME, POD, 8080): 7}}
-    without = counts(Family.IPV4, [PLAN], {"connections": seen}, endpoints=False)
-    assert without == {Measure.CONNECTIONS: {NAME: 7}}
-
-
-def test_traffic_has_two_ways() -> None:
-    tables = {
-        "traffic": [ElementCounter(pair(VIP, 80), 5, 500)],
-        "traffic-replies": [ElementCounter(pair(VIP, 80), 6, 6000)],
-    }
-    found = counts(Family.IPV4, [PLAN], tables, endpoints=False)
-    assert found == {
-        Measure.PACKETS: {NAME: 5},
-        Measure.BYTES: {NAME: 500},
-        Measure.REPLY_PACKETS: {NAME: 6},
-        Measure.REPLY_BYTES: {NAME: 6000},
-    }
-
-
 def test_what_others_translate_is_left_out() -> None:
     foreign = [
         ElementCounter(pair(NODE, 8443), 9, 0),
@@ -63,26 +41,6 @@ def test_what_others_translate_is_left_out() -> None:
         ElementCounter(pair(VIP, 81), 9, 0),
     ]
     assert counts(Family.IPV4, [PLAN], {"connections": foreign}, endpoints=True) == {}
-
-
-def test_refusals_are_of_a_port_or_of_nobody() -> None:
-    tables = {
-        "refused-no-endpoint": [
-            ElementCounter(frontend_bytes(FrontendKey(VIP, Protocol.TCP, 80)), 2, 0),
-            ElementCounter(frontend_bytes(FrontendKey(NODE, Protocol.TCP, 30080)), 3, 0),
-            ElementCounter(frontend_bytes(FrontendKey(VIP, Protocol.TCP, 999)), 100, 0),  # of a Service that is gone
-        ],
-        "refused-undefined-port": [ElementCounter(VIP, 4, 0), ElementCounter(NODE, 5, 0)],
-        "refused-unallocated": [
-            ElementCounter(bytes((6, 0, 0, 0)), 6, 0),
-            ElementCounter(bytes((17, 0, 0, 0)), 7, 0),
-        ],
-    }
-    assert counts(Family.IPV4, [PLAN], tables, endpoints=False).refusals() == {
-        (Refusal.NO_ENDPOINTS, NAME): 5,
-        (Refusal.UNDEFINED_PORT, None): 9,
-        (Refusal.UNALLOCATED_CLUSTER_IP, None): 13,
-    }
 
 
 @pytest.mark.parametrize("family", list(Family))

@@ -25,23 +25,6 @@ async def _status(port: int, path: str = "/", host: str = "127.0.0.1") -> tuple[
         return response.status, response.headers["X-Load-Balancing-Endpoint-Weight"]
 
 
-async def test_ports_are_opened_updated_and_closed() -> None:
-    port, healthy = free_port(), [True]
-
-    async with ServiceListeners(lambda: healthy[0], lambda: ("127.0.0.1",)) as listeners:
-        assert await listeners.update({port: ServiceHealthCheck(A, 2)}) == ()
-        assert await _status(port) == (200, "2")
-        assert await _status(port, "/any/path?x=1") == (200, "2")
-        assert await listeners.update({port: ServiceHealthCheck(A, 0)}) == ()
-        assert await _status(port) == (503, "0")
-        assert await listeners.update({port: ServiceHealthCheck(B, 1)}) == ()
-        healthy[0] = False
-        assert await _status(port) == (503, "1")
-        await listeners.update({port: None})
-        with pytest.raises(aiohttp.ClientConnectorError):
-            await _status(port)
-
-
 async def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
     desired = {port: ServiceHealthCheck(A, 1)}
@@ -69,17 +52,6 @@ async def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
         assert await _status(port) == (200, "1")
 
 
-async def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
-    first, second = free_port(), free_port()
-
-    async with ServiceListeners(lambda: True, lambda: ("127.0.0.1",)) as listeners:
-        await listeners.update({first: ServiceHealthCheck(A, 1)})
-        await listeners.update({second: ServiceHealthCheck(B, 2)})
-        assert (await _status(first), await _status(second)) == ((200, "1"), (200, "2"))
-        await listeners.update({first: None})
-        assert await _status(second) == (200, "2")
-
-
 async def test_ports_follow_addresses_and_the_others_go_on() -> None:
     port, addresses = free_port(), ["127.0.0.1"]
     one, two = "127.0.0.1", "127.0.0.2"
@@ -104,15 +76,6 @@ async def test_ports_follow_addresses_and_the_others_go_on() -> None:
         assert await _status(port, host=two) == (200, "1")
         with pytest.raises(aiohttp.ClientConnectorError):
             await _status(port, host=one)
-
-
-async def test_leaving_closes_everything() -> None:
-    port = free_port()
-
-    async with ServiceListeners(lambda: True, lambda: ("0.0.0.0",)) as listeners:
-        await listeners.update({port: ServiceHealthCheck(A, 1)})
-        assert await _status(port) == (200, "1")
-    listen("0.0.0.0", port).close()
 
 
 A, B = ObjectName("ns1", "a"), ObjectName("ns2", "b")
