@@ -1,8 +1,6 @@
-import json
-
 import pytest
 from bench import kubeproxy
-from bench.report import Figure, document, rows, text
+from bench.report import Figure, rows
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol, parse_address
@@ -27,28 +25,6 @@ def test_a_figure_is_judged_by_its_median_and_its_best_run(
 ) -> None:
     (row,) = rows(figures(*values, target=target))
     assert row.verdict == verdict
-
-
-def test_a_figure_that_one_run_lacks_keeps_those_of_the_others() -> None:
-    idle, start = Figure("idle", 1.0, "ms"), Figure("start", 2.0, "s")
-    assert [(row.name, row.values) for row in rows([[idle, start], [start]])] == [
-        ("idle", (1.0,)),
-        ("start", (2.0, 2.0)),
-    ]
-
-
-def test_a_report_shows_every_figure_for_people_and_for_programs() -> None:
-    table = rows(figures(3.0, 1.0, 2.0))
-    assert "total [s]" in text("load", table)
-    assert json.loads(json.dumps(document(table)))[0] == {
-        "name": "total",
-        "unit": "s",
-        "target": 2.0,
-        "values": [3.0, 1.0, 2.0],
-        "median": 2.0,
-        "best": 1.0,
-        "verdict": "met",
-    }
 
 
 def test_the_rival_rules_carry_the_names_that_kube_proxy_gives() -> None:
