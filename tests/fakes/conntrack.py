@@ -2,8 +2,8 @@
 
 import struct
 
-from vipwire.linux.netlink.attributes import attribute, encode_nested, u32be
 from vipwire.linux.netlink.conntrack import Flow
+from vipwire.linux.netlink.message import attribute, encode_nested, u32be
 from vipwire.model.net import Address
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import ipset, ipvs
-from vipwire.linux.netlink.attributes import attribute
+from vipwire.linux.netlink.message import attribute
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import parse_save
 from vipwire.modes.ipvs.objects.servers import parse_table

@@ -6,8 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attributes, encode_nested, string, u32be, walk
-from vipwire.linux.netlink.message import NLMSG_ERROR, acknowledgement, encode, messages
+from vipwire.linux.netlink.message import (
+    NLMSG_ERROR,
+    acknowledgement,
+    attributes,
+    encode,
+    encode_nested,
+    messages,
+    string,
+    u32be,
+    walk,
+)
 
 _WHOLE = st.builds(
     encode, st.integers(0, 0xFFFF), st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF), st.binary(max_size=40)

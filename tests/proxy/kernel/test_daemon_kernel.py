@@ -11,8 +11,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import Scene, leads_to, prepare, reached, scene, service_of, slice_for, stage
 from tests.proxy.kernel.nft_transactions import commit, nft
 
-from vipwire.linux.netlink.attributes import string, u32be
-from vipwire.linux.netlink.message import NLM_F_CREATE
+from vipwire.linux.netlink.message import NLM_F_CREATE, string, u32be
 from vipwire.linux.netlink.nftables import encode, wire
 from vipwire.linux.netlink.socket import NetlinkSocket
 from vipwire.model.net import Family

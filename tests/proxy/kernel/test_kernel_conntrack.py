@@ -268,7 +268,7 @@ class Older(NetlinkSocket):
         return self.first
 
     def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
-        return [*super().acknowledgements(last), Acknowledgement(errno.EBUSY, self.first, "", 0)]
+        return [*super().acknowledgements(last), Acknowledgement(errno.EBUSY, self.first)]
 
 
 def test_a_flow_that_a_flowtable_has_keeps_no_other(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import message
-from vipwire.linux.netlink.attributes import attribute, encode_nested
+from vipwire.linux.netlink.message import attribute, encode_nested
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.xtables_rules import list_rules
 from vipwire.model.net import Family

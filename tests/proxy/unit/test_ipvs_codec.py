@@ -7,7 +7,6 @@ from tests.fakes.values import ip
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import ipset, ipvs
-from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested
 from vipwire.linux.netlink.ipvs import (
     Command,
     Forwarding,
@@ -19,6 +18,7 @@ from vipwire.linux.netlink.ipvs import (
     encode_get_family,
     family_number,
 )
+from vipwire.linux.netlink.message import attribute, attributes, encode_nested
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.objects.servers import Row, parse_table, read_until_stable
 

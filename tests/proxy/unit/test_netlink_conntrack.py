@@ -4,7 +4,6 @@ import pytest
 from tests.fakes.conntrack import encode_flow
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested
 from vipwire.linux.netlink.conntrack import (
     CT_DELETE,
     CT_GET,
@@ -18,7 +17,7 @@ from vipwire.linux.netlink.conntrack import (
     encode_delete,
     encode_dump,
 )
-from vipwire.linux.netlink.message import NLM_F_CREATE, Message
+from vipwire.linux.netlink.message import NLM_F_CREATE, Message, attribute, attributes, encode_nested
 from vipwire.model.net import Family, Protocol, parse_address
 
 # Answers of Linux 6.18 (x86-64) to a dump, beside what conntrack(8) printed of them.

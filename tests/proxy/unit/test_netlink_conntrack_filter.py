@@ -7,9 +7,8 @@ import pytest
 from tests.fakes.conntrack import encode_flow
 from tests.fakes.values import ip
 
-from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested
 from vipwire.linux.netlink.conntrack import CT_DELETE, CT_GET, CT_NEW, STATUS_SEEN_REPLY, Flow
-from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, encode
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, attribute, attributes, encode, encode_nested
 from vipwire.linux.netlink.socket_filter import (
     LONGEST,
     MOST_ADDRESSES,

@@ -4,8 +4,7 @@ import pytest
 from tests.proxy.unit.test_netlink_dump_whole import Kernel, done
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, encode_nested, string, u32be
-from vipwire.linux.netlink.message import NLM_F_DUMP_INTR, encode
+from vipwire.linux.netlink.message import NLM_F_DUMP_INTR, attribute, encode, encode_nested, string, u32be
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket

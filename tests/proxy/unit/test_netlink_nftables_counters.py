@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, string
+from vipwire.linux.netlink.message import attribute, string
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import ElementCounter, decode_counters
 

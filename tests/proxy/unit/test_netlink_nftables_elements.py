@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, encode_nested, string
+from vipwire.linux.netlink.message import attribute, encode_nested, string
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import Element, decode_elements, element, encode_element
 

@@ -4,13 +4,13 @@ import pytest
 
 from vipwire.errors import DecodeError
 from vipwire.linux.host.addresses import LocalAddress, reachable_addresses
-from vipwire.linux.netlink.attributes import attribute, string
 from vipwire.linux.netlink.links import (
     Interface,
     InterfaceAddress,
     decode_address,
     decode_link,
 )
+from vipwire.linux.netlink.message import attribute, string
 from vipwire.linux.netlink.route import (
     decode_route,
 )

@@ -73,16 +73,16 @@ def test_a_flowtable_without_a_name_is_refused(payload: bytes) -> None:
 def test_a_kernel_without_flowtables_is_told_by_what_it_does_not_take() -> None:
     def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
         refused = [
-            Acknowledgement(errno.ENOENT, number, "", 0)
+            Acknowledgement(errno.ENOENT, number)
             for number, each in zip(count(2), operations, strict=False)
             if each.kind is MessageType.NEWFLOWTABLE
         ]
-        return 1, [*refused, Acknowledgement(errno.ENOENT, 1 + len(operations), "", 0)]
+        return 1, [*refused, Acknowledgement(errno.ENOENT, 1 + len(operations))]
 
     said = try_offloading(Family.IPV6, send)
     assert "refuses `add flowtable tried-flowtable` (ENOENT)" in said
     assert "CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD" in said
-    assert not try_offloading(Family.IPV4, lambda each: (1, [Acknowledgement(errno.ENOENT, 1 + len(each), "", 0)]))
+    assert not try_offloading(Family.IPV4, lambda each: (1, [Acknowledgement(errno.ENOENT, 1 + len(each))]))
 
 
 def said(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.linux.netlink.attributes import attribute
+from vipwire.linux.netlink.message import attribute
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import wire
 from vipwire.model.net import Family

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from vipwire.errors import UnsupportedError
-from vipwire.linux.netlink.attributes import string, u32be
-from vipwire.linux.netlink.message import Acknowledgement
+from vipwire.linux.netlink.message import Acknowledgement, string, u32be
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.nftables.wire import MessageType, SetFlag
@@ -26,10 +25,8 @@ class Kernel:
 
     def send(self, operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
         self.transactions += 1
-        refused = [
-            Acknowledgement(self._code, 1 + at, "", 0) for at, each in enumerate(operations, 1) if self._lacks(each)
-        ]
-        return 1, [*refused, Acknowledgement(errno.ENOENT, 1 + len(operations), "", 0)]
+        refused = [Acknowledgement(self._code, 1 + at) for at, each in enumerate(operations, 1) if self._lacks(each)]
+        return 1, [*refused, Acknowledgement(errno.ENOENT, 1 + len(operations))]
 
 
 def expression(name: str) -> Lacks:

@@ -19,7 +19,7 @@ from vipwire.errors import CommitError, DecodeError
 from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, effects_of, of_mark, of_target, words
 from vipwire.inspect.earlier.interfaces import InterfaceProgram, interface_programs, is_bridge
 from vipwire.inspect.earlier.nf_rule import KnownPacket, read_rule
-from vipwire.linux.netlink.attributes import string
+from vipwire.linux.netlink.message import string
 from vipwire.linux.netlink.nftables import decode, encode, wire
 from vipwire.linux.netlink.nftables.elements import VerdictData, decode_elements
 from vipwire.linux.netlink.nftables.encode import HOOKS

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, of_mark, of_target
-from vipwire.linux.netlink.attributes import attributes, number_of, text_of, walk
+from vipwire.linux.netlink.message import attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.elements import VerdictData, decode_verdict
 from vipwire.linux.netlink.nftables.wire import DATA_VALUE, DATA_VERDICT_ATTRIBUTE, NFPROTO, Code

@@ -12,8 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import TYPE_MASK, attribute, encode_nested, u32be
-from vipwire.linux.netlink.message import NLM_F_CREATE, Message
+from vipwire.linux.netlink.message import NLM_F_CREATE, TYPE_MASK, Message, attribute, encode_nested, u32be
 from vipwire.model.net import Address, Family, Protocol
 
 CT_NEW = 0x0100  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested, number_of, string, text_of, walk
+from vipwire.linux.netlink.message import attribute, attributes, encode_nested, number_of, string, text_of, walk
 from vipwire.model.net import Address, Family, Prefix
 
 _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET

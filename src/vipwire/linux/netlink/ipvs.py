@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested, string, text_of
+from vipwire.linux.netlink.message import attribute, attributes, encode_nested, string, text_of
 from vipwire.model.net import Address, Family
 
 CONTROL: Final = 16

@@ -7,7 +7,7 @@ import struct
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, encode_nested, string, text_of
+from vipwire.linux.netlink.message import attribute, attributes, encode_nested, string, text_of
 from vipwire.model.net import Address, Family, family_of
 
 NEW_LINK, DELETE_LINK, GET_LINK = 16, 17, 18

@@ -1,6 +1,8 @@
-"""Netlink messages: the 16-byte header, flags, and splitting of datagrams.
+"""Netlink messages: the 16-byte header, flags, splitting of datagrams; and the attributes of a message.
 
-Layout: include/uapi/linux/netlink.h. All header fields are in host byte order.
+Layout: include/uapi/linux/netlink.h. All header fields are in host byte order. Attributes are triples of type, length
+and value (struct nlattr), padded to four bytes, nested by a flag in the type. The byte order of values depends on the
+netlink family: nfnetlink uses big endian, as the encoders' names say.
 """
 
 import struct
@@ -55,31 +57,74 @@ def messages(data: bytes | memoryview) -> Iterator[Message]:
         at += (length + 3) & ~3
 
 
+NESTED = 0x8000
+TYPE_MASK = 0x3FFF
+
+_ATTRIBUTE = struct.Struct("=HH")
+_NUL_AND_PADDING = (b"\0", b"\0\0\0\0", b"\0\0\0", b"\0\0")
+_U32BE = struct.Struct("=HH4s")
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    length = 4 + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
+
+
+def encode_nested(kind: int, *parts: bytes) -> bytes:
+    value = b"".join(parts)
+    return _ATTRIBUTE.pack(4 + len(value), kind | NESTED) + value
+
+
+def string(kind: int, text: str) -> bytes:
+    value = text.encode()
+    length = 5 + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + _NUL_AND_PADDING[length & 3]
+
+
+def u32be(kind: int, value: int) -> bytes:
+    return _U32BE.pack(8, kind, value.to_bytes(4, "big"))
+
+
+def walk(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, memoryview]]:
+    """Yield (type without its flags, value) for each attribute from `at` on. Raise DecodeError on a bad length."""
+    view = memoryview(data)
+    end = len(view)
+    while at + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(view, at)
+        if length < 4 or at + length > end:
+            raise DecodeError(f"netlink attribute {kind & TYPE_MASK} says it is {length} bytes long")
+        yield kind & TYPE_MASK, view[at + 4 : at + length]
+        at += (length + 3) & ~3
+
+
+def attributes(data: bytes | memoryview, at: int = 0) -> dict[int, memoryview]:
+    """Collect attributes by type; of a repeated one the last counts."""
+    return dict(walk(data, at))
+
+
+def text_of(value: memoryview) -> str:
+    return bytes(value).rstrip(b"\0").decode(errors="replace")
+
+
+def number_of(value: memoryview) -> int:
+    """Decode an unsigned number in network order, of any width."""
+    return int.from_bytes(value)
+
+
 class Acknowledgement(NamedTuple):
-    """The content of NLMSG_ERROR. `errno` is 0 for success; `text`, `offset` are the extended acknowledgement."""
+    """The content of NLMSG_ERROR. `errno` is 0 for success; `text` is the kernel's explanation, if any."""
 
     errno: int
     sequence: int
-    text: str
-    offset: int
+    text: str = ""
 
 
 def acknowledgement(message: Message) -> Acknowledgement:
     """Decode an NLMSG_ERROR message, with the kernel's explanation if present (NETLINK_EXT_ACK)."""
-    payload = message.payload
+    payload, text = message.payload, ""
     if len(payload) < 20:
         raise DecodeError("netlink acknowledgement is cut short")
-    errno = -struct.unpack_from("=i", payload)[0]
-    text, offset = "", 0
     if message.flags & 0x200:  # NLM_F_ACK_TLVS; the echoed message is capped to its header (NETLINK_CAP_ACK)
         at = 20 if message.flags & 0x100 else 4 + ((HEADER.unpack_from(payload, 4)[0] + 3) & ~3)
-        while at + 4 <= len(payload):
-            size, kind = struct.unpack_from("=HH", payload, at)
-            if size < 4 or at + size > len(payload):
-                break
-            if kind == 1:
-                text = bytes(payload[at + 4 : at + size]).rstrip(b"\0").decode(errors="replace")
-            elif kind == 2 and size >= 8:
-                offset = struct.unpack_from("=I", payload, at + 4)[0]
-            at += (size + 3) & ~3
-    return Acknowledgement(errno, HEADER.unpack_from(payload, 4)[3], text, offset)
+        text = text_of(attributes(payload, at).get(1, memoryview(b"")))  # NLMSGERR_ATTR_MSG
+    return Acknowledgement(-struct.unpack_from("=i", payload)[0], HEADER.unpack_from(payload, 4)[3], text)

@@ -7,8 +7,8 @@ import struct
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, string, text_of
 from vipwire.linux.netlink.links import FAMILIES, SCOPE_GLOBAL, U32, WIDTHS, number_of_u32
+from vipwire.linux.netlink.message import attribute, attributes, string, text_of
 from vipwire.model.net import Address, Family, Prefix, family_of
 
 NEW_ROUTE, DELETE_ROUTE, GET_ROUTE = 24, 25, 26

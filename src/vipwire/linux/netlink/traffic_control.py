@@ -7,7 +7,7 @@ import struct
 from typing import Final
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attributes, text_of
+from vipwire.linux.netlink.message import attributes, text_of
 
 GET_QDISC, GET_FILTER = 38, 46
 _MESSAGE: Final = struct.Struct("=BxxxiIII")  # tcmsg: family, interface, handle, parent, info

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import TYPE_MASK
+from vipwire.linux.netlink.message import TYPE_MASK
 from vipwire.linux.netlink.nftables.wire import RULE_CHAIN, MessageType
 from vipwire.linux.netlink.nftables.xtables_rules import list_rules
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket

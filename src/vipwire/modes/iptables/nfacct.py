@@ -9,8 +9,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from vipwire.linux.netlink.attributes import attributes, string
-from vipwire.linux.netlink.message import NLM_F_CREATE
+from vipwire.linux.netlink.message import NLM_F_CREATE, attributes, string
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 
 _SUBSYSTEM: Final = 7 << 8

@@ -9,8 +9,16 @@ import struct
 from typing import Final
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import TYPE_MASK, attributes, number_of, string, text_of, walk
-from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR
+from vipwire.linux.netlink.message import (
+    HEADER,
+    NLM_F_DUMP_INTR,
+    TYPE_MASK,
+    attributes,
+    number_of,
+    string,
+    text_of,
+    walk,
+)
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import POLICIES, NetfilterHook
 from vipwire.linux.netlink.nftables.wire import MessageType, SetFlag

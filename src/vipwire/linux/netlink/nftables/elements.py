@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import (
+from vipwire.linux.netlink.message import (
     attribute,
     attributes,
     encode_nested,

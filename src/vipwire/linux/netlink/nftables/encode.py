@@ -9,15 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from vipwire.linux.netlink.attributes import attribute, encode_nested, string, u32be
 from vipwire.linux.netlink.message import (
     NLM_F_ACK,
     NLM_F_APPEND,
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REQUEST,
+    attribute,
     encode,
+    encode_nested,
     message,
+    string,
+    u32be,
 )
 from vipwire.linux.netlink.nftables import userdata, wire
 from vipwire.linux.netlink.nftables.elements import plain_elements

@@ -8,7 +8,7 @@ flag, so that the kernel's dump equals the rule sent byte for byte.
 import struct
 import sys
 
-from vipwire.linux.netlink.attributes import attribute, string, u32be
+from vipwire.linux.netlink.message import attribute, string, u32be
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import VerdictData
 

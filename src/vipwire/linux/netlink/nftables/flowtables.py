@@ -9,8 +9,16 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attributes, encode_nested, number_of, string, text_of, u32be, walk
-from vipwire.linux.netlink.message import NLM_F_CREATE
+from vipwire.linux.netlink.message import (
+    NLM_F_CREATE,
+    attributes,
+    encode_nested,
+    number_of,
+    string,
+    text_of,
+    u32be,
+    walk,
+)
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.nftables.wire import MessageType

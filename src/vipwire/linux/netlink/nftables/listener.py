@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from vipwire.linux.netlink.attributes import string
-from vipwire.linux.netlink.message import HEADER
+from vipwire.linux.netlink.message import HEADER, string
 from vipwire.linux.netlink.nftables import decode, wire
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket

@@ -3,8 +3,15 @@
 from collections.abc import Iterable
 from functools import lru_cache
 
-from vipwire.linux.netlink.attributes import attribute, encode_nested, string, u32be
-from vipwire.linux.netlink.message import NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL
+from vipwire.linux.netlink.message import (
+    NLM_F_APPEND,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    attribute,
+    encode_nested,
+    string,
+    u32be,
+)
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.nftables.wire import MessageType

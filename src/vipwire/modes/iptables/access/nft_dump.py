@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire.linux.netlink.attributes import TYPE_MASK
-from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR, messages
+from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR, TYPE_MASK, messages
 from vipwire.linux.netlink.nftables import decode, wire, xtables_rules
 from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.nftables.wire import MessageType

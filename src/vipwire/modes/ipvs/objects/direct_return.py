@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from vipwire.errors import CommitError
-from vipwire.linux.netlink.attributes import attribute
 from vipwire.linux.netlink.ipvs import Method
 from vipwire.linux.netlink.links import DELETE_ADDRESS, NEW_ADDRESS
-from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, attribute
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family, format_address, is_loopback
 from vipwire.modes.ipvs.objects.device import (

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import assert_never
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, number_of, text_of, walk
+from vipwire.linux.netlink.message import attribute, attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import VerdictData

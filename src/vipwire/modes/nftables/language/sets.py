@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from vipwire.linux.netlink.attributes import attribute, string, u32be
+from vipwire.linux.netlink.message import attribute, string, u32be
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import userdata, wire
 from vipwire.linux.netlink.nftables.wire import SetFlag

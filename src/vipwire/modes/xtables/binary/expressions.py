@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from vipwire.linux.netlink.attributes import attribute, string, u32be
+from vipwire.linux.netlink.message import attribute, string, u32be
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.elements import VerdictData
 from vipwire.linux.netlink.nftables.wire import Code

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from vipwire.linux.netlink.attributes import attributes, number_of, text_of, walk
+from vipwire.linux.netlink.message import attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Address, Family, format_address
