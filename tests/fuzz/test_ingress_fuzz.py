@@ -23,7 +23,7 @@ from vipwire_l7.ingress.plan.planner import plan_sites
 from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan.annotations import READERS
 from vipwire_l7.plan.endpoints import servers_of
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import SitePlan
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.watch.kinds import RESOURCES

@@ -22,9 +22,9 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.ingress.command import Flags, limits_from, options_of, print_rendered
 from vipwire_l7.ingress.served import Ingresses
-from vipwire_l7.plan.planner import CONTROLLER
+from vipwire_l7.plan.plan import CONTROLLER
 from vipwire_l7.run.app import Options, Served, run_ingress
-from vipwire_l7.run.system_authorities import has_system_authorities
+from vipwire_l7.run.process import has_system_authorities
 
 
 class GatewayFlags(Flags, frozen=True, kw_only=True):

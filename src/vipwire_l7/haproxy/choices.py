@@ -1,4 +1,8 @@
-"""Writes a choice as rules of a frontend: a step sets the target, and later steps no longer match the choice. Pure.
+"""Writes a choice: as rules of a frontend, or as entries of a map if it has weights only. Pure.
+
+A step sets the target, and later steps no longer match the choice. Of a choice with weights only, a request draws a
+number below the sum of the weights, and the map's entry `choice:number` leads to a pool: so a command changes the
+weights. The choice's name ends with that sum. If the sum exceeds `_MOST_SHARES`, the choice is written as rules.
 
 HAProxy exits with all its connections when a request keeps a thread for two seconds, and a shorter delay already
 slows the requests of other tenants. PCRE alone stops after ten million steps, which take 30 ms. So each expression
@@ -9,7 +13,7 @@ request meets, the expressions that may guard have all the steps that they need.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeGuard
 
 from vipwire_l7.haproxy.readings import parameter
@@ -129,3 +133,41 @@ def _fetch(of: Compared) -> str:
             return write_quoted(f'query,regsub("{first}","\\1"),url_dec(1)')
         case Aspect.HEADER:
             return f"req.hdr({write_plain(of.name)})" if of.split else f"req.fhdr({write_plain(of.name)})"
+
+
+SHARES: Final = "shares"
+_MOST_SHARES: Final = 256
+_IS_SHARED: Final = "{{ var(txn.target) -m beg choice: }}"
+
+
+def shares_of(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
+    """Return the map entries of a choice; none if it needs rules. `choices` are the names of all choices."""
+    if not 0 < choice.whole <= _MOST_SHARES or not choices.isdisjoint(choice.targets):
+        return {}
+    drawn: list[str] = []
+    left = choice.whole
+    for step in choice.steps:
+        match step.when:
+            case ():
+                part = left
+            case (Chance(part, of),) if of == left:
+                pass
+            case _:
+                return {}
+        drawn += [step.target] * part
+        left -= part
+    return {f"{choice.name}:{number}": target for number, target in enumerate(drawn)}
+
+
+def share_lines(file: str, rule: str = "http-request") -> Iterator[str]:
+    """Write the rules that draw, after those of the other choices. `rule` is the keyword that each begins with."""
+    yield line(f"{rule} set-var(txn.whole) var(txn.target),field(3,:) if {_IS_SHARED}")
+    yield line(f"{rule} set-var(txn.draw) rand,mod(txn.whole) if {_IS_SHARED}")
+    yield line(f"{rule} set-var(txn.target) var(txn.target),concat(:,txn.draw),map_str({file}) if {_IS_SHARED}")
+
+
+def shared_choices(choices: Iterable[Choice]) -> Mapping[str, dict[str, str]]:
+    """Return the entries of all choices that fit into a map, by name."""
+    every = tuple(choices)
+    names = frozenset(each.name for each in every)
+    return {each.name: entries for each in every if (entries := shares_of(each, names))}

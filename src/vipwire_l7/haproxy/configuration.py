@@ -17,7 +17,7 @@ from vipwire_l7.haproxy.backends import (
     userlist_name,
     userlist_text,
 )
-from vipwire_l7.haproxy.choices import guard_expression, limit_steps, longest_path
+from vipwire_l7.haproxy.choices import SHARES, guard_expression, limit_steps, longest_path, shared_choices
 from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
 from vipwire_l7.haproxy.frontends import (
     SHARED,
@@ -33,10 +33,9 @@ from vipwire_l7.haproxy.frontends import (
 )
 from vipwire_l7.haproxy.layout import FOLDER, MAPS, Layout
 from vipwire_l7.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
-from vipwire_l7.haproxy.preamble import process_text
 from vipwire_l7.haproxy.readings import APART, decode_path, is_plain
-from vipwire_l7.haproxy.shares import SHARES, shared_choices
 from vipwire_l7.haproxy.slots import Slots
+from vipwire_l7.haproxy.words import line, write_plain, write_quoted
 from vipwire_l7.plan.expressions import is_costly
 from vipwire_l7.plan.sites import (
     NOWHERE,
@@ -312,3 +311,52 @@ def expression_of(route: Route, longest: int = 0) -> str:
 
 def _order_by_path_length(route: Route) -> tuple[int, str, str]:
     return -len(route.path), route.site, route.path
+
+
+def process_text(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
+    """Write `global` and `defaults`. `mark` identifies the configuration in `show info`."""
+    # HAProxy 2.6 crashes when filters of several threads share one Lua state, as with `lua-load`.
+    lua = [line("lua-load-per-thread {}", write_quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
+    return "\n".join([*_global(layout, mark), *lua, *_defaults()]) + "\n"
+
+
+def _global(layout: Layout, mark: str) -> Iterator[str]:
+    yield "global"
+    yield line("description {}", write_plain(mark))
+    yield line("stats socket {} mode 600 level admin expose-fd listeners", write_quoted(layout.socket))
+    yield line("stats timeout 1m")
+    yield line("hard-stop-after 30m")
+    yield line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
+    yield line("ssl-server-verify none")
+    yield line("tune.ssl.default-dh-param 2048")
+    yield line("tune.http.logurilen 4096")
+    if layout.user:
+        yield line("user {}", write_plain(layout.user))
+        yield line("group {}", write_plain(layout.group))
+    if layout.chroot:
+        yield line("chroot {}", write_quoted(layout.chroot))
+    if layout.threads:
+        yield line("nbthread {}", write_plain(layout.threads))
+    if layout.connections:
+        yield line("maxconn {}", write_plain(layout.connections))
+    if layout.access_log == "stdout":
+        yield line("log stdout format raw local0 info")
+    elif layout.access_log:
+        yield line("log {} format raw local0 info", write_plain(layout.access_log))
+
+
+def _defaults() -> Iterator[str]:
+    yield "defaults"
+    yield line("mode http")
+    # HAProxy repeats an idempotent request if its server is gone.
+    yield line("retries 3")
+    yield line("option redispatch 1")
+    yield line("retry-on conn-failure empty-response")
+    # When a worker is replaced, it must not close a client's idle connection while a request is on its way.
+    yield line("option idle-close-on-response")
+    yield line("option http-keep-alive")
+    # Two seconds allow for one SYN retransmission. Then HAProxy tries another server.
+    for name, value in (("connect", "2s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
+        yield line(f"timeout {name} {value}")
+    for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):
+        yield line(f"timeout {name} {value}")

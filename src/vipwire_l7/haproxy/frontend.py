@@ -22,10 +22,9 @@ match; where one guards, HAProxy denies long paths (414).
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from vipwire_l7.haproxy.choices import choice_lines
+from vipwire_l7.haproxy.choices import SHARES, choice_lines, share_lines
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
-from vipwire_l7.haproxy.shares import SHARES, share_lines
 from vipwire_l7.haproxy.words import line, plains, write_plain, write_quoted
 from vipwire_l7.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
 

@@ -16,11 +16,10 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from vipwire_l7.haproxy.choices import choice_lines, expressions_of, longest_path
+from vipwire_l7.haproxy.choices import SHARES, choice_lines, expressions_of, longest_path, share_lines
 from vipwire_l7.haproxy.frontend import HOST, NOTE_PATH, header_lines, log_lines, plain_search
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
-from vipwire_l7.haproxy.shares import SHARES, share_lines
 from vipwire_l7.haproxy.words import line, write_plain, write_quoted
 from vipwire_l7.plan.sites import (
     EVERY_HOST,

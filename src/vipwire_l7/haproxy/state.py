@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire_l7.haproxy.backends import SPARE_SLOTS, fits_spare
+from vipwire_l7.haproxy.choices import SHARES, shared_choices
 from vipwire_l7.haproxy.commands import LONGEST_PAYLOAD, SPARE, Maps, commands_for
 from vipwire_l7.haproxy.configuration import OWN_LIST, Configuration, make_maps
 from vipwire_l7.haproxy.frontend import DEFAULT_KEY
 from vipwire_l7.haproxy.frontends import frontend_parts, split_site
 from vipwire_l7.haproxy.readings import APART
-from vipwire_l7.haproxy.shares import SHARES, shared_choices
 from vipwire_l7.haproxy.slots import Slots, count_used_slots
 from vipwire_l7.plan.plan import HostPlan, sites_of
 from vipwire_l7.plan.sites import ANSWERS, Frontend, find_path_sensitive

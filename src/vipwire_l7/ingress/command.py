@@ -28,7 +28,7 @@ from vipwire_l7.ingress.plan.to_gateway import to_gateway
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.destinations import DestinationSetting
 from vipwire_l7.plan.limits import Most, limits_of
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.app import Options, Served, list_once, render_once, run_ingress
 
 Write: TypeAlias = Callable[[Sequence[tuple[str, str]]], None]

@@ -3,12 +3,13 @@
 A planner adds parts and removes them. Equal parts of several objects are stored once.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire_l7.plan.limits import MOST, Most
 from vipwire_l7.plan.sites import (
     Certificate,
     Choice,
@@ -18,7 +19,7 @@ from vipwire_l7.plan.sites import (
     Route,
     SitePlan,
 )
-from vipwire_l7.watch.snapshot import ObjectRef
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -198,3 +199,43 @@ class _Choices:
 def _by_ref(each: tuple[ObjectRef, object]) -> tuple[str, ObjectName]:
     (kind, name), _ = each
     return kind.value, name
+
+
+CONTROLLER = "vipwire.io/ingress"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The operator's choices for Ingresses.
+
+    `controller` is that of this controller's IngressClasses, `zone` this node's.
+
+    With `hosts_apart` a host belongs to one namespace, with all its paths.
+    """
+
+    class_name: str = "vipwire"
+    controller: str = CONTROLLER
+    without_class: bool = False
+    zone: str = ""
+    hosts_apart: bool = False
+    limits: Most = field(default_factory=lambda: MOST)
+
+
+class Planner(Protocol):
+    """Plans HAProxy's configuration from the objects of some kinds."""
+
+    @property
+    def zone(self) -> str:
+        """This node's zone, if known."""
+
+    kept: Plan
+    """The current plan."""
+
+    def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
+        """Plan what changed since the last call, and update `kept`. `refused` frontends are left out.
+
+        `now` is in seconds since the epoch: the validity of certificates may change the plan.
+        """
+
+    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
+        """Update the plan and return it as one value."""

@@ -1,17 +1,17 @@
-"""Sends the clients of a session to the same Service again, independent of the weights of a rule. Pure.
+"""Splits the requests of a path between Services: by sessions, by weights, and for canaries. Pure.
 
 The value of a session's cookie begins with a mark of the Service. A client with such a cookie goes to that Service
 as long as the rule names it and it has an endpoint; a weight of 0 only stops new clients. HAProxy draws a Service for
-all other clients.
+all other clients. Canaries split a path by headers, then cookies, then sessions, then weights.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.plan.policy import Affinity, BackendProtocol, Policy
-from vipwire_l7.plan.sites import Bound, Chance, Pool, Step
+from vipwire_l7.plan.policy import Affinity, BackendProtocol, Canary, Policy
+from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Pool, Step, choice_of
 
 _NO_COOKIES = (BackendProtocol.TCP, BackendProtocol.PASSED)
 
@@ -55,3 +55,49 @@ def share_requests(parts: tuple[tuple[str, int], ...], whole: int) -> Iterator[S
         elif weight:
             yield Step(target, (Chance(weight, left),))
         left -= weight
+
+
+@dataclass(slots=True)
+class Split:
+    """A path that canaries split: `main` is its pool, `parts` the pools of canaries, the oldest Ingress's first."""
+
+    main: str
+    parts: list[tuple[str, Canary]] = field(default_factory=list)
+    left: int = 100
+    """The percentage that no canary takes."""
+
+    def add(self, target: str, canary: Canary) -> None:
+        self.parts.append((target, canary))
+        self.left -= canary.weight
+
+    def choice(self, pools: Mapping[str, Pool]) -> Choice:
+        bound = bound_steps(tuple(_keeping_sessions(self)), pools)
+        steps = (*_by_header(self), *_by_cookie(self), *bound, *_by_chance(self), Step(self.main))
+        return choice_of(tuple(steps))
+
+
+def _by_header(split: Split) -> Iterator[Step]:
+    for other, canary in split.parts:
+        if canary.header:
+            yield Step(other, (Compared(Aspect.HEADER, canary.value or "always", canary.header, split=True),))
+            if not canary.value:
+                yield Step(split.main, (Compared(Aspect.HEADER, "never", canary.header, split=True),))
+
+
+def _by_cookie(split: Split) -> Iterator[Step]:
+    for other, canary in split.parts:
+        if canary.cookie:
+            yield Step(other, (Compared(Aspect.COOKIE, "always", canary.cookie),))
+            yield Step(split.main, (Compared(Aspect.COOKIE, "never", canary.cookie),))
+
+
+def _keeping_sessions(split: Split) -> Iterator[tuple[str, int]]:
+    """Yield the pools to which sessions return, with their weights. A header or cookie alone starts no session."""
+    yield split.main, split.left
+    for name, canary in split.parts:
+        if canary.weight or not (canary.header or canary.cookie):
+            yield name, canary.weight
+
+
+def _by_chance(split: Split) -> Iterator[Step]:
+    return share_requests(tuple((name, canary.weight) for name, canary in split.parts), 100)

@@ -38,7 +38,7 @@ from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.plan.certificates import read_pair
 from vipwire_l7.plan.destinations import Destinations, DestinationSetting
 from vipwire_l7.plan.limits import Limited
-from vipwire_l7.plan.planner import Planner, Setting
+from vipwire_l7.plan.plan import Planner, Setting
 from vipwire_l7.run.claim import claim_ingress
 from vipwire_l7.run.confinement import confine_workers
 from vipwire_l7.run.control import ControlError, ask

@@ -18,8 +18,7 @@ from vipwire_l7.haproxy.slots import Slots, fill
 from vipwire_l7.haproxy.state import WHOLE, Change, Delta, compare
 from vipwire_l7.plan.destinations import API_SERVER, Destinations
 from vipwire_l7.plan.endpoints import servers_of
-from vipwire_l7.plan.plan import HostPlan, sites_of
-from vipwire_l7.plan.planner import Planner
+from vipwire_l7.plan.plan import HostPlan, Planner, sites_of
 from vipwire_l7.plan.sites import ANSWERS, EVERY_HOST, Asker, DatagramFrontend, Match, Pool, Server, SitePlan
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot, Touched

@@ -30,7 +30,7 @@ from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.run.default_certificate import make_certificate
-from vipwire_l7.run.system_authorities import has_system_authorities
+from vipwire_l7.run.process import has_system_authorities
 from vipwire_l7.watch.objects import IngressKind
 
 ROOT = Path(__file__).parents[3]

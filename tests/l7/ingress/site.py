@@ -31,7 +31,7 @@ from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.destinations import Destinations, DestinationSetting
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.controller import Controller, Done
 from vipwire_l7.run.default_certificate import default_certificate, make_certificate
 from vipwire_l7.run.desired import Desired

@@ -6,7 +6,7 @@ import pytest
 from tests.l7.ingress.site import Site, backend, endpoint, endpoint_slice, in_site, ingress, rule, service
 from tests.l7.ingress.test_ingress_tenancy_real import moved
 
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 
 pytestmark = pytest.mark.attack
 

@@ -26,7 +26,7 @@ from tests.l7.ingress.site import (
     site,
 )
 
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
 

@@ -25,12 +25,12 @@ from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting
 from vipwire_l7.gateway.plan.merged_statuses import GatewayStatuses
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.run.app import served_versions
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
-from vipwire_l7.gateway.run.versions import served_versions
 from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.ingress.status import IngressStatuses
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.ingress.served import IngressStatuses
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
 from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.run.rates import Rate

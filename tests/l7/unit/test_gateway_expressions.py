@@ -4,8 +4,7 @@ import warnings
 
 import pytest
 
-from vipwire_l7.gateway.plan.matching.expressions import checked_expression
-from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
+from vipwire_l7.gateway.plan.matching.expressions import Unsupported, checked_expression
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from tests.l7.gateway.test_gateway_statuses import GATEWAY, NOW, SERVICE, drawn,
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
-from vipwire_l7.gateway.plan.matching.ladders import Entry
+from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, rules_of
 from vipwire_l7.gateway.plan.matching.matches import PathMatch, RequestMatch
-from vipwire_l7.gateway.plan.matching.steps import HostSteps, rules_of
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.wire import HttpRouteSpec
 from vipwire_l7.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL

@@ -24,9 +24,9 @@ from vipwire.watched_objects.event import Upserted
 from vipwire_l7.ingress.cli import ingress
 from vipwire_l7.ingress.command import Flags, options_of
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.ingress.status import IngressStatuses
+from vipwire_l7.ingress.served import IngressStatuses
 from vipwire_l7.plan.destinations import Destinations
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter

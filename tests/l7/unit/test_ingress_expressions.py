@@ -8,7 +8,7 @@ from tests.l7.unit.test_ingress_plan_unit import ruled, world
 
 from vipwire_l7.ingress.plan.planner import plan_sites
 from vipwire_l7.plan.expressions import is_costly, literal_prefix
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import Match, sites_with_guarding_expressions
 from vipwire_l7.watch.objects import PathType
 

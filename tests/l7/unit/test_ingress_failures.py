@@ -11,7 +11,7 @@ from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
 from vipwire_l7.ingress.plan.planner import IngressPlanner, plan_sites
 from vipwire_l7.ingress.plan.wishes import Wanted, wanted_of
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import (

@@ -19,7 +19,7 @@ from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.state import WHOLE, take_in
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import (
     INGRESS_KINDS,

@@ -15,7 +15,7 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.controller import Controller
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired

@@ -14,7 +14,7 @@ from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan import readers
 from vipwire_l7.plan.annotations import READERS, read_annotations
 from vipwire_l7.plan.endpoints import servers_of
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.policy import Affinity, Algorithm, Policy
 from vipwire_l7.plan.pool_policy import general_policy
 from vipwire_l7.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name

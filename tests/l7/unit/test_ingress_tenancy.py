@@ -11,7 +11,7 @@ from tests.l7.unit.test_ingress_plan_unit import PORT
 from vipwire.model.names import ObjectName
 from vipwire_l7.ingress.plan.planner import plan_sites
 from vipwire_l7.ingress.plan.site import World
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import Match, SitePlan
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef, Tls

@@ -25,8 +25,8 @@ from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.ingress.status import IngressStatuses
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.ingress.served import IngressStatuses
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter

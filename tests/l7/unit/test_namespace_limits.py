@@ -14,7 +14,7 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.ingress.plan.planner import plan_sites
 from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan.limits import MOST, Limited, limits_of
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, SitePlan
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, ServiceRef, Tls
 

@@ -15,7 +15,7 @@ from vipwire.model.problem import Problem
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.state import Change, Delta
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.controller import Controller, Done
 from vipwire_l7.run.desired import Desired, Judged
 from vipwire_l7.run.rates import Rate, Turns

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.limits import MOST, Limited
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Refusal, Snapshot
 

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.watch.kinds import RESOURCES as OF_INGRESS
 from vipwire_l7.watch.objects import IngressKind

@@ -16,7 +16,7 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.desired import Desired, Judged
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.reporter import IngressReporter

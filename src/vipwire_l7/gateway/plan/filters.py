@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 
 from vipwire_l7.gateway.plan.kinds.hostnames import is_hostname
 from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.plan.matching.matches import PathMatch
-from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Reply, Rewrite
 from vipwire_l7.plan.sites import Match, Mode

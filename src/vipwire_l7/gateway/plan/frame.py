@@ -28,9 +28,7 @@ from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standi
 from vipwire_l7.gateway.plan.places import SharedPort, place_ref
 from vipwire_l7.gateway.plan.policies import Policies, policies_of
 from vipwire_l7.gateway.plan.statuses import class_status, own_policy_status
-from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls, backend_tls_of
-from vipwire_l7.gateway.plan.tls.certified import distinct
-from vipwire_l7.gateway.plan.tls.clients import OwnCertificate, own_certificate
+from vipwire_l7.gateway.plan.tls import BackendTls, OwnCertificate, backend_tls_of, distinct, own_certificate
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.sites import Certificate, DatagramFrontend

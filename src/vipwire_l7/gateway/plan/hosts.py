@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, RouteObject
-from vipwire_l7.gateway.plan.matching.ladders import Entry, routes_of
-from vipwire_l7.gateway.plan.matching.steps import HostSteps, rules_of
+from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, routes_of, rules_of
 from vipwire_l7.gateway.plan.routes import Brought, RouteResult, Way
 from vipwire_l7.plan.budget import MOST_STEPS, Budget
 from vipwire_l7.plan.plan import HostPlan

@@ -15,8 +15,7 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
 from vipwire_l7.gateway.plan.kinds.hostnames import covers, is_hostname, wider
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, ListenerOwner, ListenerSet, Verdict, no, yes
-from vipwire_l7.gateway.plan.tls.certified import certify
-from vipwire_l7.gateway.plan.tls.clients import ClientCheck, client_check
+from vipwire_l7.gateway.plan.tls import ClientCheck, certify, client_check
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.limits import Demand, Limited, each_one
 from vipwire_l7.plan.sites import EVERY_HOST, Certificate, Mode

@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.datagrams import Shares
 from vipwire_l7.gateway.plan.frame import KINDS, Frame, frame_of
 from vipwire_l7.gateway.plan.hosts import HostKey, Hosts, order_of
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.routes import RouteResult, Way, plan_route
+from vipwire_l7.gateway.plan.rules import Shares
 from vipwire_l7.gateway.plan.statuses import gateway_status, policy_status, set_status, tls_conditions
-from vipwire_l7.gateway.plan.tls.backend_tls import Checked, targets_of
+from vipwire_l7.gateway.plan.tls import Checked, targets_of
 from vipwire_l7.plan.dependencies import Dependencies
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import HostPlan, Plan

@@ -12,16 +12,14 @@ from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolate_hostnames, parents_of
-from vipwire_l7.gateway.plan.datagrams import Shares, shares_of
 from vipwire_l7.gateway.plan.frame import Frame, problems_of
 from vipwire_l7.gateway.plan.kinds.hostnames import breadth
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, no
 from vipwire_l7.gateway.plan.listeners import ListenerKey
-from vipwire_l7.gateway.plan.matching.ladders import Entry
+from vipwire_l7.gateway.plan.matching.ladders import Entry, is_tried
 from vipwire_l7.gateway.plan.matching.matches import ALL
-from vipwire_l7.gateway.plan.matching.steps import is_tried
 from vipwire_l7.gateway.plan.places import place_ref
-from vipwire_l7.gateway.plan.rules import Read, entries_of, services_of
+from vipwire_l7.gateway.plan.rules import Read, Shares, entries_of, services_of, shares_of
 from vipwire_l7.gateway.plan.statuses import parents_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import steps_for

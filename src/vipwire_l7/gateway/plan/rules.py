@@ -1,7 +1,9 @@
 """Turns the rules of a route, of any kind, into matches and targets. Pure.
 
 A rule that cannot be served is left out, and its requests go to the next best rule. A rule with ExternalAuth is
-denied instead: the next best rule may have no authorization.
+denied instead: the next best rule may have no authorization. The rules of a UDPRoute become weighted Services, for
+the relay that serves UDP in HAProxy's place. There, a backend that cannot be resolved keeps its weight: the relay
+drops its datagrams (UDPRoute, backendRefs).
 """
 
 import contextlib
@@ -13,15 +15,15 @@ from itertools import chain
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Attachment
 from vipwire_l7.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
-from vipwire_l7.gateway.plan.kinds.objects import RouteObject, Verdict, yes
+from vipwire_l7.gateway.plan.kinds.objects import RouteObject, Verdict, no, yes
+from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.plan.matching.ladders import Entry
 from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
-from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
-from vipwire_l7.gateway.plan.targets import Targets
+from vipwire_l7.gateway.plan.targets import Targets, weight_of
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.expressions import is_costly, literal_prefix
 from vipwire_l7.plan.policy import BackendProtocol, Policy, with_client_certificate
-from vipwire_l7.plan.sites import CLOSED, Match
+from vipwire_l7.plan.sites import CLOSED, Match, Pool
 
 
 @dataclass(slots=True)
@@ -155,3 +157,42 @@ def _target(
     filters.policy = with_client_certificate(completed, certificate)
     protocol = None if isinstance(rule, rule_wire.HttpRule) else BackendProtocol.H2
     return targets.rule(route, rule.backend_refs, filters, protocol)
+
+
+Shares = tuple[tuple[Pool | None, int], ...]
+
+
+def shares_of(route: RouteObject, targets: Targets, read: Read) -> Shares:
+    """Read a route's rules.
+
+    The first rule that can be served gets all clients, since a UDPRoute's rules have no matches.
+    """
+    found: Shares = ()
+    for index, rule in enumerate(route.spec.rules):
+        try:
+            shares = tuple(_shares(route, rule, targets, read))
+        except Unsupported as error:
+            read.failed[index] = str(error)
+        else:
+            found = found or shares
+    return found
+
+
+def _shares(
+    route: RouteObject, rule: rule_wire.RouteRule, targets: Targets, read: Read
+) -> Iterator[tuple[Pool | None, int]]:
+    for ref in rule.backend_refs:
+        weight = weight_of(ref)
+        found, verdict = targets.resolve(route, ref)
+        pool = None
+        if found is not None and found[0].external:
+            verdict = no(
+                "BackendNotFound",
+                f"the Service {found[0].name} has the type ExternalName, which UDPRoutes do not support",
+            )
+        elif found is not None:
+            service, port = found
+            pool = Pool(f"udp:{service.name}:{port.number}", service.name, port, Policy())
+        read.note(verdict)
+        if weight:
+            yield pool, weight

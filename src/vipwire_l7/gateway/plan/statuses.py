@@ -8,7 +8,7 @@ from vipwire_l7.gateway.plan.features import FEATURES
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, ListenerSet, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener, ListenerKey
 from vipwire_l7.gateway.plan.policies import Judged
-from vipwire_l7.gateway.plan.tls.backend_tls import Checked
+from vipwire_l7.gateway.plan.tls import Checked
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.watch.objects import Declared, IngressKind, Json
 

@@ -15,7 +15,7 @@ from vipwire_l7.gateway.plan.frame import Frame
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
-from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
+from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.destinations import REASON
 from vipwire_l7.plan.policy import (

@@ -4,17 +4,19 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from vipwire.kube.access.access import Access
+from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.objects import ObjectClient
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.merged_statuses import GatewayStatuses
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.datagrams import DatagramRelay
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
-from vipwire_l7.gateway.run.versions import served_versions
-from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions, manifests
+from vipwire_l7.gateway.watch.kinds import RESOURCES, VERSIONS, WITH_INGRESS, at_versions, manifests
 from vipwire_l7.plan.limits import Limited
 from vipwire_l7.run.app import Part, Served
 from vipwire_l7.run.controller import Controller
@@ -24,6 +26,29 @@ from vipwire_l7.run.status_writer import StatusWriter, write_statuses
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import INGRESS_KINDS, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
+
+
+class _Entry(msgspec.Struct):
+    name: str = ""
+
+
+class _List(msgspec.Struct):
+    resources: tuple[_Entry, ...] = ()
+
+
+async def served_versions(access: Access) -> dict[str, frozenset[str]]:
+    """Return the plurals that the server serves, by API version; none if the server does not answer."""
+    found: dict[str, frozenset[str]] = {}
+    async with ObjectClient(access, "vipwire-gateway") as client:
+        for version in (f"{group}/{each}" for group, versions in VERSIONS.items() for each in versions):
+            try:
+                listed = await client.read(f"/apis/{version}", _List) or _List()
+            except UnreachableError:
+                continue
+            except ApiError:
+                listed = _List()
+            found[version] = frozenset(each.name for each in listed.resources)
+    return found
 
 
 class GatewayParts:

@@ -14,9 +14,9 @@ from vipwire.kube.gateway_addresses import OF_CONTROLLER
 from vipwire.kube.objects import FencedObjects, path_of
 from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.own_services import OwnService
-from vipwire_l7.gateway.plan.service_objects import (
+from vipwire_l7.gateway.plan.own_services import (
     MANAGED_BY,
+    OwnService,
     is_as_wanted,
     list_copied_fields,
     service_of,

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.plan.plan import Plan, Table
-from vipwire_l7.plan.planner import Planner
+from vipwire_l7.plan.plan import Plan, Planner, Table
 from vipwire_l7.plan.sites import Certificate, SitePlan
 from vipwire_l7.watch.snapshot import Snapshot
 

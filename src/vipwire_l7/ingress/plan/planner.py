@@ -22,8 +22,7 @@ from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.certificates import judge_secret, judged_until
 from vipwire_l7.plan.dependencies import Dependencies
 from vipwire_l7.plan.limits import Limits
-from vipwire_l7.plan.plan import Plan
-from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.plan import Plan, Setting
 from vipwire_l7.plan.sites import Asker, Certificate, Pool, SitePlan, certificate_name
 from vipwire_l7.watch.objects import Ingress, IngressClass, IngressKind
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot

@@ -10,14 +10,13 @@ from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.tenancy import Tenancy, with_guards_of
 from vipwire_l7.ingress.plan.wishes import Key, Wanted
 from vipwire_l7.plan.budget import Budget
-from vipwire_l7.plan.canaries import Split
 from vipwire_l7.plan.dependencies import Finds, Looked
 from vipwire_l7.plan.destinations import REASON
 from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
 from vipwire_l7.plan.misread import may_be_misread, other_reading
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.policy import inherit_policy
-from vipwire_l7.plan.sessions import with_mark
+from vipwire_l7.plan.sessions import Split, with_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, pool_name
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressClass, IngressKind, PathRule, Secret, ServiceRef
 from vipwire_l7.watch.snapshot import ObjectRef, Refusal

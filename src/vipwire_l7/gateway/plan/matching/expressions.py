@@ -8,7 +8,7 @@ import re
 import warnings
 from typing import Final
 
-from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
+from vipwire.errors import VipwireError
 
 _LONGEST: Final = 1024
 _ALLOWED: Final = re.compile(r"[ -~]+")
@@ -22,6 +22,10 @@ _LARGEST: Final = 32_000
 """The maximum estimate of a compiled expression, in bytes: PCRE takes 65,535."""
 _MOST_TIMES: Final = 1000
 """The maximum count of a repeat in RE2."""
+
+
+class Unsupported(VipwireError):  # noqa: N818  # the route is at fault, not vipwire
+    """A value that vipwire cannot serve: the rule answers 500 or is left out. The text is the condition's message."""
 
 
 def checked_expression(text: str) -> str:

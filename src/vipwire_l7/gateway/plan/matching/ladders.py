@@ -1,4 +1,4 @@
-"""Orders the matches of all routes for one host by the precedence of the Gateway API. Pure.
+"""Orders the matches of all routes for one host by the precedence of the Gateway API, and counts their rules. Pure.
 
 A request takes the first match that fits. Of routes that share a host, those with the more specific hostname come
 first. Then Exact paths, regular expressions, and prefixes from the longest to the shortest. At one path, matches with
@@ -6,10 +6,14 @@ a method come first, then those with the most headers, then those with the most 
 route, its first rule. A match without conditions is one map entry. Where matches with conditions come first, the
 entry leads to a choice of all that may follow at that path: first those of the path, then those of each shorter
 prefix, up to one without a condition.
+
+So each path of a host has a rule for each expression and for each condition of a shorter prefix. 400 expressions
+beside 400 paths are 160,000 rules, for which HAProxy takes half a gigabyte. `plan.budget` limits the number.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject
 from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch
@@ -112,3 +116,79 @@ def _steps(sequence: Iterable[Entry]) -> Iterator[Step]:
         if not conditions:
             return
     yield Step(NOWHERE)
+
+
+_Key = tuple[Match, str]
+
+
+@dataclass(slots=True)
+class HostSteps:
+    """The matches of one host that need rules, so far."""
+
+    keys: set[_Key] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    """The prefixes that have a match without a condition. No request goes on to shorter prefixes."""
+    conditional: Counter[str] = field(default_factory=Counter)
+    """The number of matches with conditions, by prefix."""
+    reaching: Counter[str] = field(default_factory=Counter)
+    """The number of keys whose rules go on to a prefix, by prefix."""
+    expressions: int = 0
+
+    def cost(self, more: "HostSteps") -> int:
+        """Estimate the rules that `more` would add, never too few."""
+        found = more.expressions * len(self.keys) + sum(
+            number * self.reaching[path] for path, number in more.conditional.items()
+        )
+        for _, path in more.keys - self.keys:
+            found += self.expressions + more.expressions
+            found += sum(
+                self.conditional[each] + more.conditional[each] for each in _up(path, self.ended, more.ended)
+            )
+        return found
+
+    def add(self, more: "HostSteps") -> None:
+        self.ended |= more.ended
+        self.conditional.update(more.conditional)
+        self.expressions += more.expressions
+        for _, path in more.keys - self.keys:
+            self.reaching.update(_up(path, self.ended))
+        self.keys |= more.keys
+
+
+def is_tried(entry: Entry) -> bool:
+    """Report whether a match needs a rule."""
+    return bool(entry.match.conditions) or entry.match.path.match is Match.EXPRESSION
+
+
+def rules_of(entries: Collection[Entry]) -> HostSteps:
+    """Count the matches of a route. An Exact path whose first match has no condition needs no rule."""
+    made = HostSteps()
+    settled = set[str]()
+    for each in entries:
+        match, path, conditions = each.match.path.match, each.match.path.path, each.match.conditions
+        if match is Match.EXPRESSION:
+            made.expressions += 1
+        elif conditions:
+            made.conditional[path] += 1
+        elif match is Match.PREFIX:
+            made.ended.add(path)
+        else:
+            settled.add(path)
+    made.keys = {
+        (each.match.path.match, each.match.path.path)
+        for each in entries
+        if each.match.path.match is Match.PREFIX
+        or (each.match.path.match is Match.EXACT and each.match.path.path not in settled)
+    }
+    if made.expressions:
+        made.keys.add((Match.PREFIX, ""))  # where no other path matches, a ladder of its own
+    return made
+
+
+def _up(path: str, *ended: Collection[str]) -> Iterator[str]:
+    """Yield a path and the prefixes above it, up to one where all requests end."""
+    while True:
+        yield path
+        if not path or any(path in each for each in ended):
+            return
+        path = path.rpartition("/")[0]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_l7.gateway.plan.matching.expressions import checked_expression
-from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
+from vipwire_l7.gateway.plan.matching.expressions import Unsupported, checked_expression
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.sites import Aspect, Compared, Match
 
