@@ -1,15 +1,13 @@
 """All current objects, and the extent of the last changes.
 
-The extent decides the cost. Changed endpoints and weights, the frequent case, concern the servers of one Service. Of
-Ingresses, those of this controller matter, with the Services and Secrets that they name; a written status changes no
-plan. All other changes plan everything again. `take` returns the extent.
+The extent decides the cost. Changed endpoints and weights, the frequent case, concern the servers of one Service; a
+written status changes no plan. `take` returns the extent.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias, cast
 from weakref import WeakSet
 
 from vipwire.kube.gateway_addresses import GATEWAY
@@ -37,7 +35,6 @@ _KINDS: Final[Mapping[type[IngressObject], IngressKind]] = {
     BackendSlice: IngressKind.SLICE,
     Secret: IngressKind.SECRET,
 }
-_Value = TypeVar("_Value", bound=IngressObject)
 ObjectRef: TypeAlias = tuple[IngressKind, ObjectName]
 
 
@@ -81,50 +78,15 @@ class Changes:
         return taken
 
 
-class _Shelf(Generic[_Value]):
-    """The objects of one kind, by name."""
-
-    def __init__(self, of: type[_Value]) -> None:
-        self._of = of
-        self.objects: dict[ObjectName, _Value] = {}
-
-    def put(self, value: IngressObject) -> None:
-        if isinstance(value, self._of):
-            self.objects[value.name] = value
-
-    def drop(self, name: ObjectName) -> None:
-        self.objects.pop(name, None)
-
-
-_AnyShelf: TypeAlias = (
-    _Shelf[Ingress]
-    | _Shelf[IngressClass]
-    | _Shelf[BackendService]
-    | _Shelf[BackendSlice]
-    | _Shelf[Secret]
-    | _Shelf[Declared[object]]
-)
-
-
 class Snapshot:
     """The objects by kind. `apply` takes an event, `take` returns the extent of the changes since its last call."""
 
     def __init__(self, kinds: Iterable[IngressKind] = INGRESS_KINDS) -> None:
         """`kinds` are those to read."""
         kinds = frozenset(kinds)
-        self._ingresses, self._classes = _Shelf(Ingress), _Shelf(IngressClass)
-        self._backends, self._secrets, self._all_slices = _Shelf(BackendService), _Shelf(Secret), _Shelf(BackendSlice)
-        self._shelves: dict[IngressKind, _AnyShelf] = {
-            IngressKind.INGRESS: self._ingresses,
-            IngressKind.INGRESS_CLASS: self._classes,
-            IngressKind.SERVICE: self._backends,
-            IngressKind.SLICE: self._all_slices,
-            IngressKind.SECRET: self._secrets,
+        self._objects: dict[IngressKind, dict[ObjectName, IngressObject]] = {
+            kind: {} for kind in kinds.union(INGRESS_KINDS)
         }
-        self._declared: dict[IngressKind, _Shelf[Declared[object]]] = {
-            kind: _Shelf(Declared) for kind in kinds - self._shelves.keys()
-        }
-        self._shelves |= self._declared
         self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
         self.cluster_ips: dict[Address, ObjectName] = {}
         """The Services by their ClusterIPs."""
@@ -166,23 +128,24 @@ class Snapshot:
 
     @property
     def ingresses(self) -> Mapping[ObjectName, Ingress]:
-        return MappingProxyType(self._ingresses.objects)
+        return cast("Mapping[ObjectName, Ingress]", self._objects[IngressKind.INGRESS])
 
     @property
     def classes(self) -> Mapping[ObjectName, IngressClass]:
-        return MappingProxyType(self._classes.objects)
+        return cast("Mapping[ObjectName, IngressClass]", self._objects[IngressKind.INGRESS_CLASS])
 
     @property
     def services(self) -> Mapping[ObjectName, BackendService]:
-        return MappingProxyType(self._backends.objects)
+        return cast("Mapping[ObjectName, BackendService]", self._objects[IngressKind.SERVICE])
 
     @property
     def secrets(self) -> Mapping[ObjectName, Secret]:
-        return MappingProxyType(self._secrets.objects)
+        return cast("Mapping[ObjectName, Secret]", self._objects[IngressKind.SECRET])
 
     def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[object]]:
         """Return all objects of one of the Gateway API's kinds."""
-        return MappingProxyType(self._declared[kind].objects) if kind in self._declared else MappingProxyType({})
+        found = {} if kind in INGRESS_KINDS else self._objects.get(kind, {})
+        return cast("Mapping[ObjectName, Declared[object]]", found)
 
     def grants(self, namespace: str) -> Iterable[Declared[object]]:
         return self._grants.get(namespace, {}).values()
@@ -232,7 +195,7 @@ class Snapshot:
         return touched
 
     def _list(self, kind: IngressKind, objects: tuple[IngressObject, ...], problems: tuple[Problem, ...]) -> None:
-        for name in self._shelves[kind].objects.keys() - {each.name for each in objects}:
+        for name in self._objects[kind].keys() - {each.name for each in objects}:
             self._set(kind, name, None, ())
         for each in objects:
             self._set(kind, each.name, each, ())
@@ -255,17 +218,14 @@ class Snapshot:
             self._problems[kind, name] = problems
         for each in self._readers:
             each.note((kind, name))
-        shelf = self._shelves[kind]
-        before = shelf.objects.get(name)
-        if before == after:
-            if after is not None:
-                shelf.put(after)  # the fields that do not count, such as the status, may differ
-            return
+        objects = self._objects[kind]
+        before = objects.get(name)
         if after is None:
-            shelf.drop(name)
+            objects.pop(name, None)
         else:
-            shelf.put(after)
-        self._note(kind, name, before, after)
+            objects[name] = after  # even if equal: the fields that do not count, such as the status, may differ
+        if before != after:
+            self._note(kind, name, before, after)
 
     def _note(
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
@@ -273,17 +233,12 @@ class Snapshot:
         """Record the extent of a change."""
         self._note_for_followers(kind, name)
         if kind is IngressKind.SERVICE:
-            self._note_cluster_ips(before, after)
-            self._note_assigned(before, after)
+            self._note_service(before, after)
         elif kind is IngressKind.REFERENCE_GRANT:
             self._note_grant(name, after)
         if kind is IngressKind.SLICE:
             self._note_slice(before, after)
-        elif (
-            isinstance(before, BackendService)
-            and isinstance(after, BackendService)
-            and _has_same_ports(before, after)
-        ):
+        elif isinstance(before, BackendService) and isinstance(after, BackendService) and _keeps_pools(before, after):
             self._services.add(name)
         elif kind is IngressKind.INGRESS_CLASS:
             self._structure = True
@@ -294,25 +249,24 @@ class Snapshot:
         for each in self._followers:
             each.note((kind, name))
 
-    def _note_cluster_ips(self, before: IngressObject | None, after: IngressObject | None) -> None:
-        for address in before.cluster_ips if isinstance(before, BackendService) else ():
-            self.cluster_ips.pop(address, None)
-        for address in after.cluster_ips if isinstance(after, BackendService) else ():
-            if isinstance(after, BackendService):
-                self.cluster_ips[address] = after.name
-
-    def _note_assigned(self, before: IngressObject | None, after: IngressObject | None) -> None:
-        """Record the Gateway whose addresses a Service gives: they may change, although its object does not."""
+    def _note_service(self, before: IngressObject | None, after: IngressObject | None) -> None:
+        """Record ClusterIPs, and the Gateway whose addresses a Service gives: these may change without its object."""
         for each, is_there in ((before, False), (after, True)):
-            if not isinstance(each, BackendService) or GATEWAY not in each.annotations:
+            if not isinstance(each, BackendService):
                 continue
-            gateway = ObjectName(each.name.namespace, each.annotations[GATEWAY])
-            if is_there:
-                self._assigned.setdefault(gateway, {})[each.name] = each
-            else:
-                self._assigned[gateway].pop(each.name)
-            self._named.add((IngressKind.GATEWAY, gateway))
-            self._note_for_followers(IngressKind.GATEWAY, gateway)
+            for address in each.cluster_ips:
+                if is_there:
+                    self.cluster_ips[address] = each.name
+                else:
+                    self.cluster_ips.pop(address, None)
+            if GATEWAY in each.annotations:
+                gateway = ObjectName(each.name.namespace, each.annotations[GATEWAY])
+                if is_there:
+                    self._assigned.setdefault(gateway, {})[each.name] = each
+                else:
+                    self._assigned[gateway].pop(each.name)
+                self._named.add((IngressKind.GATEWAY, gateway))
+                self._note_for_followers(IngressKind.GATEWAY, gateway)
 
     def _note_grant(self, name: ObjectName, after: IngressObject | None) -> None:
         found = self._grants.setdefault(name.namespace, {})
@@ -339,14 +293,14 @@ def kind_of(value: IngressObject) -> IngressKind:
     return value.kind if isinstance(value, Declared) else _KINDS[type(value)]
 
 
-def _has_same_ports(before: BackendService, after: BackendService) -> bool:
+def _keeps_pools(before: BackendService, after: BackendService) -> bool:
     """Report whether a changed Service keeps its pools: weights and family only concern its servers.
 
     A Gateway's address, which may be that of a Service, must not change either.
     """
-    return _list_gateway_fields(before) == _list_gateway_fields(after)
-
-
-def _list_gateway_fields(service: BackendService) -> tuple[object, ...]:
-    whose = service.annotations.get(GATEWAY)
-    return service.ports, service.external, service.udp_ports, whose, service.balanced if whose else ()
+    gateway = before.annotations.get(GATEWAY)
+    return (
+        (before.ports, before.external, before.udp_ports) == (after.ports, after.external, after.udp_ports)
+        and gateway == after.annotations.get(GATEWAY)
+        and (not gateway or before.balanced == after.balanced)
+    )

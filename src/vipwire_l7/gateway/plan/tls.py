@@ -1,9 +1,9 @@
 """Reads the certificates of listeners and Gateways, and the CA certificates that verify those of others. Pure.
 
-A listener's or Gateway's certificate is in a Secret that exists, is permitted, and has a valid pair. CA certificates are
-in ConfigMaps and ClusterTrustBundles. HAProxy validates client certificates by port, not by host: an HTTP/2 client
-sends requests for many hosts over one connection. Of several BackendTLSPolicies for one port, the one that names the
-port wins, then the oldest. The others get a condition.
+A listener's or Gateway's certificate is in a Secret that exists, is permitted, and has a valid pair. CA certificates
+are in ConfigMaps and ClusterTrustBundles. HAProxy validates client certificates by port, not by host: an HTTP/2
+client sends requests for many hosts over one connection. Of several BackendTLSPolicies for one port, the one that
+names the port wins, then the oldest. The others get a condition.
 """
 
 import hashlib
