@@ -262,8 +262,8 @@ def rendered(made: Objects, folder: str) -> Configuration:
         assert found is not None, problems
         snapshot.apply(Upserted(found, problems))
     planner = GatewayPlanner(GatewaySetting(bind="127.0.0.1"))
-    plan = planner.plan(snapshot, 1.8e9)
-    return configured(plan, snapshot.services, folder)
+    planner.update(snapshot, 1.8e9)
+    return configured(planner.kept.sites(), snapshot.services, folder)
 
 
 @given(objects())

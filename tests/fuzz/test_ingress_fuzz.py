@@ -8,19 +8,19 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.l7.plans import listed, plan_all
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
 from vipwire_l7.haproxy.state import compare
-from vipwire_l7.ingress.plan.planner import plan_sites
-from vipwire_l7.ingress.plan.site import World
+from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.annotations import READERS
 from vipwire_l7.plan.endpoints import servers_of
 from vipwire_l7.plan.plan import Setting
@@ -28,6 +28,7 @@ from vipwire_l7.plan.sites import SitePlan
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import BackendService, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 NASTY = (
     "\n    http-request deny",
@@ -90,9 +91,9 @@ def convert(kind: IngressKind, source: dict[str, Any]) -> Any:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> Snapshot:
     """Make Ingresses out of anything, beside a Service with an endpoint and a Secret of users."""
-    ingresses = {}
+    ingresses = []
     for number in range(draw(st.integers(1, 3))):
         port = {"number": 80}
         each = {
@@ -110,12 +111,11 @@ def worlds(draw: st.DrawFn) -> World:
         tls = [{"hosts": [draw(hosts)], "secretName": draw(st.sampled_from(("pair", "users", "x y")))}]
         meta = {"name": f"i{number}", "namespace": "default", "annotations": draw(annotations)}
         spec = {"ingressClassName": "vipwire", "rules": [each], "tls": tls}
-        made = convert(IngressKind.INGRESS, {"metadata": meta, "spec": spec})
-        ingresses[made.name] = made
-    return World(ingresses, {}, *_fixed(draw(mixed)), now=1.8e9)
+        ingresses.append(convert(IngressKind.INGRESS, {"metadata": meta, "spec": spec}))
+    return listed((*ingresses, *_fixed(draw(mixed))))
 
 
-def _fixed(users: str) -> tuple[Any, Any]:
+def _fixed(users: str) -> tuple[Any, ...]:
     meta = {"namespace": "default"}
     web = convert(IngressKind.SERVICE, {"metadata": meta | {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
     far_spec = {"ports": [{"port": 80}], "type": "ExternalName", "externalName": "far.example.com"}
@@ -126,7 +126,7 @@ def _fixed(users: str) -> tuple[Any, Any]:
     crt, _, key = PEM.partition("-----BEGIN PRIVATE")
     data = {"tls.crt": crt, "tls.key": f"-----BEGIN PRIVATE{key}"}
     pair = convert(IngressKind.SECRET, {"metadata": meta | {"name": "pair"}, "stringData": data})
-    return {each.name: each for each in (web, far)}, {each.name: each for each in (secret, pair)}
+    return web, far, secret, pair
 
 
 def _pem() -> str:
@@ -138,8 +138,8 @@ def _pem() -> str:
 PEM = _pem()
 
 
-def rendered(world: World, folder: str) -> Configuration:
-    return configured(plan_sites(world, Setting()), cast("Any", world.services), folder)
+def rendered(world: Snapshot, folder: str) -> Configuration:
+    return configured(plan_all(IngressPlanner(Setting()), world, 1.8e9), world.services, folder)
 
 
 def configured(plan: SitePlan, services: Mapping[ObjectName, BackendService], folder: str) -> Configuration:
@@ -181,12 +181,12 @@ def check_lines(made: Configuration) -> None:
 
 
 @given(worlds())
-def test_every_line_is_one_of_ours(world: World) -> None:
+def test_every_line_is_one_of_ours(world: Snapshot) -> None:
     check_lines(rendered(world, "/run/x"))
 
 
 @given(worlds(), worlds())
-def test_no_command_carries_another(first: World, second: World) -> None:
+def test_no_command_carries_another(first: Snapshot, second: Snapshot) -> None:
     live, desired = rendered(first, "/run/x"), rendered(second, "/run/x")
     for command in compare(live, desired).commands:
         head, *payload = command.split("\n")
@@ -198,7 +198,7 @@ def test_no_command_carries_another(first: World, second: World) -> None:
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
-def test_haproxy_takes_whatever_is_rendered(world: World) -> None:
+def test_haproxy_takes_whatever_is_rendered(world: Snapshot) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = rendered(world, folder)
         said = check(made, Path(folder))

@@ -5,7 +5,7 @@ from typing import Generic, Protocol, TypeVar
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.watch.objects import IngressKind
-from vipwire_l7.watch.snapshot import ObjectRef
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -30,6 +30,24 @@ class Looked(Generic[V]):
     def get(self, name: ObjectName, /) -> V | None:
         self._noted.add((self._kind, name))
         return self._objects.get(name)
+
+
+class World:
+    """Looks up objects for one result, and records them in `looked_at`. `now` is in seconds since the epoch."""
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        self.snapshot, self.now = snapshot, now
+        self.looked_at = noted = set[ObjectRef]()
+        self.services = Looked(IngressKind.SERVICE, snapshot.services, noted)
+        self.secrets = Looked(IngressKind.SECRET, snapshot.secrets, noted)
+        self.refusals = Looked(IngressKind.SERVICE, snapshot.refusals, noted)
+        """The refused destinations of each Service."""
+
+    def take(self) -> frozenset[ObjectRef]:
+        """Return the objects that the result looked up, and start recording for the next one."""
+        taken = frozenset(self.looked_at)
+        self.looked_at.clear()
+        return taken
 
 
 class Dependencies(Generic[R]):

@@ -3,7 +3,7 @@
 A planner adds parts and removes them. Equal parts of several objects are stored once.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -141,20 +141,19 @@ class Plan:
             self.admitted.take_changed(),
         )
 
-    def sites(self, named: frozenset[ObjectRef], admitted: tuple[ObjectName, ...] = ()) -> SitePlan:
+    def sites(self) -> SitePlan:
         """Return the whole plan as one value."""
         hosts = (each for _, each in sorted(self.hosts.items()))
-        made = sites_of(hosts, self.frontends.values(), self.pools, self.default.get("", ""))
         return replace(
-            made,
+            sites_of(hosts, self.frontends.values(), self.pools, self.default.get("", "")),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
             certificates=tuple(each for _, each in sorted(self.certificates.items())),
-            admitted=admitted,
-            problems=tuple(problem for _, found in sorted(self.problems.items(), key=_by_ref) for problem in found),
-            named=named,
             authorities=tuple(sorted(self.files.items())),
-            datagrams=tuple(each for _, each in sorted(self.datagrams.items())),
         )
+
+    def list_problems(self) -> Iterator[Problem]:
+        refs = sorted(self.problems, key=lambda ref: (ref[0].value, ref[1]))
+        return (problem for ref in refs for problem in self.problems[ref])
 
 
 def sites_of(
@@ -196,11 +195,6 @@ class _Choices:
         return tuple(each for found in (self._choices, self._shares) for _, each in sorted(found.items()))
 
 
-def _by_ref(each: tuple[ObjectRef, object]) -> tuple[str, ObjectName]:
-    (kind, name), _ = each
-    return kind.value, name
-
-
 CONTROLLER = "vipwire.io/ingress"
 
 
@@ -228,6 +222,10 @@ class Planner(Protocol):
     def zone(self) -> str:
         """This node's zone, if known."""
 
+    @property
+    def looked_at(self) -> Collection[ObjectRef]:
+        """The objects that the plan depends on, whether those exist or not."""
+
     kept: Plan
     """The current plan."""
 
@@ -236,6 +234,3 @@ class Planner(Protocol):
 
         `now` is in seconds since the epoch: the validity of certificates may change the plan.
         """
-
-    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Update the plan and return it as one value."""

@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
-from vipwire.model.problem import Problem
 from vipwire_l7.plan.policy import Policy
-from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, IngressKind
+from vipwire_l7.watch.objects import BackendEndpoint, BackendPort
 
 UNAVAILABLE = "unavailable"
 """The pool that answers 503 for a path without its Service."""
@@ -225,15 +224,10 @@ class SitePlan:
     choices: tuple[Choice, ...] = ()
     certificates: tuple[Certificate, ...] = ()
     default: str = ""
-    admitted: tuple[ObjectName, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
-    """This controller's Ingresses, and the Services and Secrets that they name, whether those exist or not."""
     frontends: tuple[Frontend, ...] = ()
     """The frontends beside the operator's own addresses."""
     authorities: tuple[tuple[str, str], ...] = ()
     """Files named by policies, with their content: CA certificates in PEM, and bodies of responses."""
-    datagrams: tuple[DatagramFrontend, ...] = ()
 
     @property
     def sites(self) -> frozenset[str]:

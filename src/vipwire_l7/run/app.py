@@ -370,5 +370,5 @@ async def render_once(options: Options, served: Served) -> tuple[Sequence[tuple[
             desired.update(Touched(structure=True), time.time())
     made = desired.made(str(options.folder))
     problems = [str(each) for each in desired.problems]
-    problems += [f"{each.name}: HAProxy has no UDP: run `vipwire gateway`" for each in desired.plan.datagrams]
+    problems += [f"{each.name}: HAProxy has no UDP: run `vipwire gateway`" for each in desired.datagrams]
     return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), problems

@@ -80,7 +80,7 @@ class Desired:
     def plan(self) -> SitePlan:
         """The whole plan as one value, made on access."""
         if self._site_plan is None:
-            self._site_plan = without(self._planner.plan(self._snapshot, self._now, self._closed), self._refused)
+            self._site_plan = without(self._planner.kept.sites(), self._refused)
         return self._site_plan
 
     @property
@@ -91,7 +91,7 @@ class Desired:
     def problems(self) -> tuple[Problem, ...]:
         """All problems of single objects and of the plan."""
         refused = (problem for problems in self._refused.values() for problem in problems)
-        return (*self._snapshot.problems, *self.plan.problems, *refused)
+        return (*self._snapshot.problems, *self._planner.kept.list_problems(), *refused)
 
     @property
     def refused(self) -> Collection[str]:
@@ -147,7 +147,7 @@ class Desired:
         gone = False
         if everything:
             self._site_plan = None
-            stale = {name for kind, name in self.plan.named if kind is IngressKind.SERVICE}
+            stale = {name for kind, name in self._planner.looked_at if kind is IngressKind.SERVICE}
             gone = self.destinations.keep(stale)
         else:
             named = {kept.pools[each].service for each in kept.pools.changed if each in kept.pools}
@@ -191,7 +191,7 @@ class Desired:
         suspects = gone | parts_of(sites_of((before for before, _ in delta.hosts.values()), (), {}))
         suspects = self._refused.keys() & (self._refused.keys() if delta.whole or delta.certificates else suspects)
         if suspects:
-            there = parts_of(self._planner.kept.sites(frozenset()))
+            there = parts_of(self._planner.kept.sites())
             for part in suspects - there:
                 del self._refused[part]
         self._crowded &= self._refused.keys()
@@ -274,7 +274,7 @@ class Desired:
 
     def exclude_frontend(self, name: str) -> bool:
         """Leave out a frontend that HAProxy cannot bind; report whether it is one of the plan's."""
-        if name not in {*(each.name for each in self.plan.frontends), *(each.name for each in self.plan.datagrams)}:
+        if name not in {*(each.name for each in self.plan.frontends), *(each.name for each in self.datagrams)}:
             return False
         self._closed |= {name}
         self._planner.update(self._snapshot, self._now, self._closed)
@@ -302,7 +302,7 @@ class Desired:
         yield from owners_of(pool, self.plan)
         if pool == self.plan.default:
             services = {each.service for each in self.plan.pools if each.name == pool}
-            for name in self.plan.admitted:
+            for name in sorted(self._planner.kept.admitted):
                 default = self._snapshot.ingresses[name].default_backend
                 if default and default.service in services:
                     yield Asker("Ingress", name)

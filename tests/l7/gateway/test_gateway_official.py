@@ -80,7 +80,7 @@ def test_observed_generation_bump() -> None:
     objects = (BASE, gateway(HTTP, more=SETS), listeners, ROUTE, GRPC, SERVICE, POLICY)
     planner = GatewayPlanner(GatewaySetting())
     for number in (7, 8):
-        planner.plan(snapshot_of(*at_generation(number, *objects)), NOW)
+        planner.update(snapshot_of(*at_generation(number, *objects)), NOW)
         found = {kind.value: generations(each) for (kind, _), each in planner.statuses.items()}
         kinds = ("GatewayClass", "Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "BackendTLSPolicy")
         assert found == {kind: {number} for kind in kinds}

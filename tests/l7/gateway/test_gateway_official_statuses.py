@@ -271,7 +271,7 @@ def test_gateway_update_listener_hostname() -> None:
     planner = GatewayPlanner(GatewaySetting())
     for host, accepted in (("b.org", "not NoMatchingListenerHostname"), ("a.org", "Accepted")):
         own, more = (f"{{name: x, port: {port}, protocol: HTTP, hostname: {host}}}" for port in (80, 81))
-        planner.plan(snapshot_of(gateway(own, more=SETS), listener_set("more", more), route, SERVICE), NOW)
+        planner.update(snapshot_of(gateway(own, more=SETS), listener_set("more", more), route, SERVICE), NOW)
         found = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
         assert [reasons(each)["Accepted"] for each in found] == [accepted] * 2
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from tests.l7.gateway.site import BASE, documents, tls_secret
+from tests.l7.plans import ToldPlan, plan_all
 
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
@@ -16,7 +17,6 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.configuration import configure
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.plan.sites import SitePlan
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
@@ -49,10 +49,10 @@ def planned(*texts: str, setting: GatewaySetting | None = None) -> GatewayPlanne
     return drawn(*texts, setting=setting)[0]
 
 
-def drawn(*texts: str, setting: GatewaySetting | None = None) -> tuple[GatewayPlanner, SitePlan]:
+def drawn(*texts: str, setting: GatewaySetting | None = None) -> tuple[GatewayPlanner, ToldPlan]:
     """Plan objects; return the plan as well."""
     planner = GatewayPlanner(setting or GatewaySetting(addresses=("192.0.2.1",)))
-    return planner, planner.plan(snapshot_of(*texts), NOW)
+    return planner, plan_all(planner, snapshot_of(*texts), NOW)
 
 
 def snapshot_of(*texts: str) -> Snapshot:
@@ -193,7 +193,7 @@ def test_gateways_without_addresses_get_each_their_own_of_the_pool() -> None:
         "Programmed": "not AddressNotAssigned",
     }
     # Who has one keeps it when an older one goes, and what is free is given to who waits.
-    planner.plan(snapshot_of(*named_gateways("b", "c")), NOW)
+    planner.update(snapshot_of(*named_gateways("b", "c")), NOW)
     assert [addresses_of(planner, name)[0] for name in "bc"] == ["192.0.2.9", "192.0.2.8"]
 
 
@@ -215,7 +215,7 @@ def test_an_address_of_the_pool_that_a_gateway_names_is_its_own() -> None:
     names = named_gateways("b", more="addresses: [{value: 192.0.2.8}]")
     planner = planned(*named_gateways("a"), *names, setting=POOL)
     assert [addresses_of(planner, name)[0] for name in "ab"] == ["192.0.2.9", "192.0.2.8"]
-    assert len(planner.plan(snapshot_of(*named_gateways("a"), *names), NOW).frontends) == 3
+    assert len(plan_all(planner, snapshot_of(*named_gateways("a"), *names), NOW).frontends) == 3
 
 
 SET = """
@@ -316,7 +316,7 @@ def test_a_gateway_whose_address_changes_says_so_at_the_next_plan() -> None:
     planner = GatewayPlanner(GatewaySetting(), lambda: tuple(found))
     for address in ("192.0.2.1", "192.0.2.2"):
         found[0] = address
-        planner.plan(snapshot, NOW)
+        planner.update(snapshot, NOW)
         made = status(planner, IngressKind.GATEWAY, "edge")["addresses"]
         assert made == [{"type": "IPAddress", "value": address}]
 

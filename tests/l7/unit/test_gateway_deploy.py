@@ -192,7 +192,7 @@ def filled() -> Snapshot:
 async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set[Right]:
     """Run all that asks an API server, with everything happening that makes it ask differently."""
     snapshot, planner = filled(), GatewayPlanner(GatewaySetting())
-    planner.plan(snapshot, 0.0)
+    planner.update(snapshot, 0.0)
     async with asyncio.timeout(60), recording() as (recorder, access), asyncio.TaskGroup() as group:
         resources = at_versions(kinds, await served_versions(access))
         keeper, events = LeaseKeeper(access, ObjectName("default", "edge"), "me"), EventRecorder(access, "me", qps=0)

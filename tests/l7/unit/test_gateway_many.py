@@ -178,7 +178,7 @@ def test_planning_grows_with_the_number_of_things_alone(shape: str) -> None:
 
         sys.settrace(note)
         try:
-            GatewayPlanner(GatewaySetting(addresses=("192.0.2.1",))).plan(snapshot, NOW)
+            GatewayPlanner(GatewaySetting(addresses=("192.0.2.1",))).update(snapshot, NOW)
         finally:
             sys.settrace(None)
         return count

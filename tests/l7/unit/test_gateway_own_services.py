@@ -52,9 +52,9 @@ class World:
 
     def planned(self) -> tuple[dict[str, dict[tuple[int, bool], int]], list[str]]:
         """Return the ports of Services that are wanted, and where HAProxy listens."""
-        plan = self.planner.plan(self.snapshot, 0.0)
+        self.planner.update(self.snapshot, 0.0)
         wanted = {each.gateway.name: dict(each.targets) for each in (self.planner.services or {}).values()}
-        return wanted, [each.bind for each in plan.frontends]
+        return wanted, [each.bind for each in self.planner.kept.frontends.values()]
 
     def programmed(self, name: str) -> tuple[str, str]:
         (found,) = [each for each in self.status(name)["conditions"] if each["type"] == "Programmed"]
@@ -154,9 +154,9 @@ def test_a_service_that_goes_is_planned_anew() -> None:
     world = World()
     world.gateway("a")
     world.service("a", (80, 20000))
-    plan = world.planner.plan(world.snapshot, 0.0)
+    world.planner.update(world.snapshot, 0.0)
     name = ObjectName("ns", "a-vipwire")
-    assert (IngressKind.SERVICE, name) in plan.named
+    assert (IngressKind.SERVICE, name) in world.planner.looked_at
     world.snapshot.apply(Deleted(IngressKind.SERVICE, name, ()))
     assert world.planned()[1] == []
 

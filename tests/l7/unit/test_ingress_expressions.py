@@ -4,11 +4,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
-from tests.l7.unit.test_ingress_plan_unit import ruled, world
+from tests.l7.unit.test_ingress_plan_unit import planned, ruled
 
-from vipwire_l7.ingress.plan.planner import plan_sites
 from vipwire_l7.plan.expressions import is_costly, literal_prefix
-from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import Match, sites_with_guarding_expressions
 from vipwire_l7.watch.objects import PathType
 
@@ -41,13 +39,13 @@ def test_what_cannot_be_guarded_is_closed_and_nothing_else() -> None:
     paths = tuple((path, PathType.PREFIX) for path in ("/", "/api", "/api/x", "/apix"))
     costly = ruled("costly", ("/api/(a+)+", PathType.IMPLEMENTATION_SPECIFIC))
     guarded = replace(costly, annotations=MappingProxyType(asked))
-    plan = plan_sites(world(ruled("all", *paths), guarded), Setting())
+    plan = planned(ruled("all", *paths), guarded)
     targets = {route.path: route.target for route in plan.routes}
     assert targets == {"": "default:web:80", "/api": "closed", "/api/x": "closed", "/apix": "default:web:80"}
     assert "all of /api is denied" in str(plan.problems[-1])
     assert not sites_with_guarding_expressions(plan)
     free = replace(costly, annotations=MappingProxyType({"vipwire.io/use-regex": "true"}))
-    open_plan = plan_sites(world(ruled("all", *paths), free), Setting())
+    open_plan = planned(ruled("all", *paths), free)
     assert {route.match for route in open_plan.routes} == {Match.PREFIX, Match.EXPRESSION}
     good = replace(ruled("good", ("/api/.*", PathType.IMPLEMENTATION_SPECIFIC)), annotations=MappingProxyType(asked))
-    assert sites_with_guarding_expressions(plan_sites(world(good), Setting())) == ("a.org",)
+    assert sites_with_guarding_expressions(planned(good)) == ("a.org",)

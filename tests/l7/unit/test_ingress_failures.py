@@ -1,7 +1,7 @@
 """An Ingress, or a pool, that fails in a way that nobody thought of costs itself only."""
 
 import pytest
-from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, ruled, world
+from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, planned, ruled
 
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed
@@ -9,7 +9,7 @@ from vipwire_l7.haproxy import configuration as configuration_module
 from vipwire_l7.haproxy.backends import backend_text
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
-from vipwire_l7.ingress.plan.planner import IngressPlanner, plan_sites
+from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.ingress.plan.wishes import Wanted, wanted_of
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
@@ -35,7 +35,7 @@ def test_an_ingress_that_cannot_be_planned_is_told_of_and_the_others_are(monkeyp
 
     monkeypatch.setattr(planner, "wanted_of", explosive)
     boom, good = ruled("boom", ("/", PathType.PREFIX)), ruled("good", ("/x", PathType.PREFIX))
-    plan = plan_sites(world(boom, good), Setting())
+    plan = planned(boom, good)
     assert [route.owner.name for route in plan.routes] == ["good"]
     (problem,) = plan.problems
     assert (problem.object.name, "ZeroDivisionError" in problem.message) == ("boom", True)

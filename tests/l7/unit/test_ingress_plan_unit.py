@@ -4,13 +4,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
+from tests.l7.plans import ToldPlan, plan_ingresses
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.model.service import Service
 from vipwire.plan.annotations import read_wishes
-from vipwire_l7.ingress.plan.planner import is_ours, plan_sites
-from vipwire_l7.ingress.plan.site import World
+from vipwire_l7.ingress.plan.planner import is_ours
 from vipwire_l7.plan import readers
 from vipwire_l7.plan.annotations import READERS, read_annotations
 from vipwire_l7.plan.endpoints import servers_of
@@ -47,8 +47,8 @@ def ruled(name: str, *paths: tuple[str, PathType], host: str = "a.org", created:
     return Ingress(ObjectName("default", name), "vipwire", rules, created=created)
 
 
-def world(*ingresses: Ingress, services: tuple[BackendService, ...] = (BackendService(WEB, (PORT,)),)) -> World:
-    return World({each.name: each for each in ingresses}, {}, {each.name: each for each in services}, {}, 0.0)
+def planned(*ingresses: Ingress, services: tuple[BackendService, ...] = (BackendService(WEB, (PORT,)),)) -> ToldPlan:
+    return plan_ingresses(*ingresses, *services)
 
 
 def slice_of(*uses: Usability, family: Family = Family.IPV4, port: int = 8080) -> BackendSlice:
@@ -160,7 +160,7 @@ def test_the_class_decides_whose_an_ingress_is() -> None:
 def test_the_older_ingress_has_a_path_whatever_the_order() -> None:
     old = ruled("z", ("/", PathType.PREFIX), created="2026-01-01T00:00:00Z")
     new = ruled("a", ("/", PathType.PREFIX), ("/", PathType.EXACT), created="2026-01-02T00:00:00Z")
-    plans = [plan_sites(world(*order), Setting()) for order in ((old, new), (new, old))]
+    plans = [planned(*order) for order in ((old, new), (new, old))]
     for plan in plans:
         owners = {(route.match, route.path): route.owner.name for route in plan.routes}
         assert owners == {(Match.PREFIX, ""): "z", (Match.EXACT, "/"): "a"}
@@ -172,22 +172,22 @@ def test_a_canary_has_what_its_path_asks_for_and_it_does_not_itself() -> None:
     main = replace(ruled("main", ("/", PathType.PREFIX)), annotations=MappingProxyType(asked))
     part = {"vipwire.io/canary": "true", "vipwire.io/canary-weight": "10", "vipwire.io/retries": "1"}
     canary = replace(ruled("part", ("/", PathType.PREFIX)), annotations=MappingProxyType(part))
-    plan = plan_sites(world(main, canary), Setting())
+    plan = planned(main, canary)
     policies = {pool.name: pool.policy for pool in plan.pools}
     found = [policies[name] for name in plan.choices[0].targets[:1]]
     assert [(str(policy.deny[0]), policy.retries) for policy in found] == [("10.0.0.0/8", 1)]
     closed = replace(main, annotations=MappingProxyType({"vipwire.io/deny-source-range": "nonsense"}))
-    plan = plan_sites(world(closed, canary), Setting())
+    plan = planned(closed, canary)
     assert (plan.choices, [route.target for route in plan.routes]) == ((), ["closed"])
     assert "answers 503, so the canary does too" in str(plan.problems[-1])
 
 
 def test_equal_wishes_share_a_pool_and_missing_services_do_not_fall_through() -> None:
     first, second = ruled("a", ("/", PathType.PREFIX)), ruled("b", ("/", PathType.PREFIX), host="")
-    plan = plan_sites(world(first, second), Setting())
+    plan = planned(first, second)
     assert [each.name for each in plan.pools] == ["default:web:80"]
     assert plan.sites == {"a.org", EVERY_HOST}
-    nothing = plan_sites(world(first, services=()), Setting())
+    nothing = planned(first, services=())
     assert [route.target for route in nothing.routes] == [UNAVAILABLE]
 
 
@@ -261,7 +261,7 @@ def test_weights_mean_what_they_mean_to_the_proxy_and_a_bad_entry_is_told() -> N
     proxied = read_wishes(Service(WEB, (), (), annotations=tuple(annotations.items())))
     assert proxied.weights == {parse_address("10.0.0.1"): 3}
     assert [server.weight for server in servers_of(pool(), web, [slice_of(READY, READY)])] == [48, 16]
-    plan = plan_sites(world(ruled("one", ("/", PathType.PREFIX)), services=(web,)), Setting())
+    plan = planned(ruled("one", ("/", PathType.PREFIX)), services=(web,))
     (problem,) = plan.problems
     assert problem.object == ObjectName("default", "one")
     assert "10.0.0.2: '101' is no weight; allowed: whole numbers from 0 to 100" in problem.message

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 import pytest
+from tests.l7.plans import ToldPlan, plan_ingresses
 from tests.l7.unit.test_ingress_plan_unit import PORT
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.planner import plan_sites
-from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan.plan import Setting
-from vipwire_l7.plan.sites import Match, SitePlan
+from vipwire_l7.plan.sites import Match
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef, Tls
 
@@ -30,15 +29,12 @@ def site(of: ObjectName, path: str = "/", *, regex: bool = False, host: str = "a
     return Ingress(of, "vipwire", (rule,), annotations=given, created=created)
 
 
-def planned(*ingresses: Ingress, secrets: tuple[Secret, ...] = (), apart: bool = False) -> SitePlan:
-    services = {name: BackendService(name, (PORT,)) for name in (SHOP, EVIL)}
-    world = World(
-        {each.name: each for each in ingresses}, {}, services, {each.name: each for each in secrets}, NOW.timestamp()
-    )
-    return plan_sites(world, Setting(hosts_apart=apart))
+def planned(*ingresses: Ingress, secrets: tuple[Secret, ...] = (), apart: bool = False) -> ToldPlan:
+    services = (BackendService(name, (PORT,)) for name in (SHOP, EVIL))
+    return plan_ingresses(*ingresses, *services, *secrets, setting=Setting(hosts_apart=apart), now=NOW.timestamp())
 
 
-def said(plan: SitePlan) -> str:
+def said(plan: ToldPlan) -> str:
     return "\n".join(str(problem) for problem in plan.problems)
 
 

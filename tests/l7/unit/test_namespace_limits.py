@@ -5,17 +5,16 @@ from types import MappingProxyType
 import pytest
 from tests.l7.gateway.site import now
 from tests.l7.gateway.test_gateway_statuses import GATEWAY, NOW, reasons, snapshot_of, status
+from tests.l7.plans import ToldPlan, plan_all, plan_ingresses
 from tests.l7.unit.test_ingress_plan_unit import PORT
 from tests.l7.unit.test_ingress_tenancy import certificate
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.ingress.plan.planner import plan_sites
-from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan.limits import MOST, Limited, limits_of
 from vipwire_l7.plan.plan import Setting
-from vipwire_l7.plan.sites import CLOSED, SitePlan
+from vipwire_l7.plan.sites import CLOSED
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, ServiceRef, Tls
 
 
@@ -29,20 +28,16 @@ def site(of: str, number: int, *paths: str, host: str = "", to: str = "web", tls
     return Ingress(name, "vipwire", rules, None, asked, given, str(2020 + number))
 
 
-def planned(most: dict[Limited, int], *ingresses: Ingress) -> SitePlan:
+def planned(most: dict[Limited, int], *ingresses: Ingress) -> ToldPlan:
     backends = {rule.backend.service for each in ingresses for rule in each.rules}
-    asked = [(tls.secret, tls.hosts) for each in ingresses for tls in each.tls if tls.secret]
-    world = World(
-        {each.name: each for each in ingresses},
-        {},
-        {name: BackendService(name, (PORT,)) for name in backends},
-        {name: certificate(name, *hosts) for name, hosts in asked},
-        now().timestamp(),
-    )
-    return plan_sites(world, Setting(limits={**MOST, **most}))
+    services = (BackendService(name, (PORT,)) for name in backends)
+    asked = ((tls.secret, tls.hosts) for each in ingresses for tls in each.tls if tls.secret)
+    secrets = (certificate(name, *hosts) for name, hosts in asked)
+    setting = Setting(limits={**MOST, **most})
+    return plan_ingresses(*ingresses, *services, *secrets, setting=setting, now=now().timestamp())
 
 
-def told(plan: SitePlan) -> dict[str, str]:
+def told(plan: ToldPlan) -> dict[str, str]:
     return {str(each.object): each.message for each in plan.problems}
 
 
@@ -115,9 +110,9 @@ def route(of: str, name: str, created: int, host: str, rules: str, parent: str =
     return f"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {meta}\nspec: {spec}\n"
 
 
-def gateways(most: dict[Limited, int], *texts: str) -> tuple[GatewayPlanner, SitePlan]:
+def gateways(most: dict[Limited, int], *texts: str) -> tuple[GatewayPlanner, ToldPlan]:
     planner = GatewayPlanner(GatewaySetting(addresses=("192.0.2.1",), limits={**MOST, **most}))
-    return planner, planner.plan(snapshot_of(*texts), NOW)
+    return planner, plan_all(planner, snapshot_of(*texts), NOW)
 
 
 def accepted(planner: GatewayPlanner, kind: IngressKind, of: str, name: str) -> str:

@@ -46,7 +46,7 @@ def test_changes_of_problems_and_ingresses_add_up(seed: int) -> None:
         problems |= judged.problems
         ours = (ours | judged.admitted.keys()) - {name for name, is_ours in judged.admitted.items() if not is_ours}
         assert {each for found in problems.values() for each in found} == set(desired.problems)
-        assert ours == set(desired.plan.admitted)
+        assert ours == set(planner.kept.admitted)
         assert desired.take_judged() == Judged()
 
 

@@ -23,7 +23,7 @@ from vipwire_l7.gateway.plan.tls import Checked, targets_of
 from vipwire_l7.plan.dependencies import Dependencies
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import HostPlan, Plan
-from vipwire_l7.plan.sites import Frontend, Route, SitePlan
+from vipwire_l7.plan.sites import Frontend, Route
 from vipwire_l7.watch.objects import IngressKind, Json
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
@@ -78,10 +78,9 @@ class GatewayPlanner:
         """Report whether the addresses in statuses have changed since the last plan."""
         return self._reached() != self._setting.addresses
 
-    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan everything. `refused` are the frontends that HAProxy could not bind."""
-        self.update(snapshot, now, refused)
-        return self.kept.sites(frozenset(self._looked_at.looked_at))
+    @property
+    def looked_at(self) -> Collection[ObjectRef]:
+        return self._looked_at.looked_at
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
         is_first = snapshot is not self._snapshot

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.plan.plan import Plan, Planner, Table
-from vipwire_l7.plan.sites import Certificate, SitePlan
-from vipwire_l7.watch.snapshot import Snapshot
+from vipwire_l7.plan.sites import Certificate
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,10 +28,9 @@ class SharedPlanner:
     def zone(self) -> str:
         return self._gateway.zone
 
-    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        self.update(snapshot, now, refused)
-        plans = [each.plan(snapshot, now, refused) for each in (self._ingress, self._gateway)]
-        return self.kept.sites(plans[0].named | plans[1].named, plans[0].admitted)
+    @property
+    def looked_at(self) -> Collection[ObjectRef]:
+        return {*self._ingress.looked_at, *self._gateway.looked_at}
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
         for each in (self._ingress, self._gateway):

@@ -15,15 +15,15 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, World, failure
+from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, failure
 from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of, wildcard_of
 from vipwire_l7.ingress.plan.wishes import Wanted, demand_of, left_out, wanted_of
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.certificates import judge_secret, judged_until
-from vipwire_l7.plan.dependencies import Dependencies
+from vipwire_l7.plan.dependencies import Dependencies, World
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import Plan, Setting
-from vipwire_l7.plan.sites import Asker, Certificate, Pool, SitePlan, certificate_name
+from vipwire_l7.plan.sites import Asker, Certificate, Pool, certificate_name
 from vipwire_l7.watch.objects import Ingress, IngressClass, IngressKind
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
@@ -95,10 +95,9 @@ class IngressPlanner:
         """When the plan expires although no object changes."""
         return self._ends[0][0] if self._ends else math.inf
 
-    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan all Ingresses. They have no frontends that HAProxy could refuse."""
-        self.update(snapshot, now, refused)
-        return self.sites()
+    @property
+    def looked_at(self) -> Collection[ObjectRef]:
+        return self._looked_at.looked_at
 
     def serves(self, ref: ObjectRef) -> bool:
         """Report whether an Ingress belongs to this controller now."""
@@ -112,70 +111,56 @@ class IngressPlanner:
         taken, self._told = self._told, set()
         return taken
 
-    def sites(self) -> SitePlan:
-        ours = {name: each.ingress for name, each in self._wanted.items()}
-        ours |= {name: ingress for name, (ingress, _) in self._failed.items()}
-        admitted = tuple(each.name for each in sorted(ours.values(), key=lambda each: each.age))
-        named = frozenset(self._looked_at.looked_at) | {(IngressKind.INGRESS, name) for name in admitted}
-        return self.kept.sites(named, admitted)
-
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
+        """Plan what changed. Ingresses have no frontends that HAProxy could refuse."""
         del refused
         is_first = snapshot is not self._snapshot
         if is_first:
             self._begin(snapshot)
         changed = self._changes.take()
-        things = snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets
-        world = World(*things, now, snapshot.refusals)
-        self.follow(world, None if is_first else changed)
+        self._follow(World(snapshot, now), None if is_first else changed)
 
-    def follow(self, world: World, changed: Collection[ObjectRef] | None) -> None:
+    def _follow(self, world: World, changed: Collection[ObjectRef] | None) -> None:
         """Plan the effect of changed objects, None for all."""
-        noted = set[ObjectRef]()
-        looking = world.record_lookups(noted)
         stale = self._looked_at.users(changed or ())
         if changed is None or any(kind is IngressKind.INGRESS_CLASS for kind, _ in changed):
-            names = {*world.ingresses, *self._wanted, *self._failed}
+            names = {*world.snapshot.ingresses, *self._wanted, *self._failed}
         else:
             names = {name for kind, name in changed if kind is IngressKind.INGRESS}
             names |= {name for what, name in stale if what == _CONTENT}
-        sites = {site for name in names for site in self._read(name, looking, noted)}
+        sites = {site for name in names for site in self._read(name, world)}
         judged = {name for _, name in self._limits.judge()}
-        sites |= {site for name in judged for site in self._read(name, looking, noted)}
+        sites |= {site for name in judged for site in self._read(name, world)}
         names |= judged
         self._told |= {(IngressKind.INGRESS, name) for name in names}
         self.revision = (self.revision or 0) + bool(names)
         stale |= self._looked_at.users(map(_site_ref, sites))
         defaults = names | {name for what, name in stale if what == _DEFAULT}
         told = set(names)
-        if self._plan_defaults(defaults, looking, noted):
+        if self._plan_defaults(defaults, world):
             told |= defaults
             sites |= {
                 site for site, each in self._sites.items() if each.looks_at_default or self._setting.hosts_apart
             }
             sites |= {site for name in defaults if name in self._wanted for site in self._wanted[name].sites}
         sites |= {name.name for what, name in stale if what == _SITE}
-        told |= self._plan_sites(sites, looking, noted)
+        told |= self._plan_sites(sites, world)
         if world.now < self._now:  # the clock was set back
             stale |= {(_CERTIFICATES, name) for name in self._certificates}
         self._now = world.now
         while self._ends and self._ends[0][0] <= world.now:
             stale.add((_CERTIFICATES, heapq.heappop(self._ends)[1]))
         certified = names | {name for what, name in stale if what == _CERTIFICATES}
-        self._plan_certificates(certified, looking, noted)
+        self._plan_certificates(certified, world)
         for name in told | certified:
             self.kept.problems.put((IngressKind.INGRESS, name), self._problems(name) or None)
 
-    def _record(self, result: Result, noted: set[ObjectRef]) -> None:
-        self._looked_at.record(result, frozenset(noted))
-        noted.clear()
-
-    def _read(self, name: ObjectName, world: World, noted: set[ObjectRef]) -> Collection[str]:
+    def _read(self, name: ObjectName, world: World) -> Collection[str]:
         """Read one Ingress; return the sites that it has or had."""
-        before, ingress = self._wanted.pop(name, None), world.ingresses.get(name)
+        before, ingress = self._wanted.pop(name, None), world.snapshot.ingresses.get(name)
         self._failed.pop(name, None)
         now, ref = None, (IngressKind.INGRESS, name)
-        if ingress is not None and is_ours(ingress, world.classes, self._setting):
+        if ingress is not None and is_ours(ingress, world.snapshot.classes, self._setting):
             try:
                 now = wanted_of(ingress, world.secrets)
                 self._limits.put(ref, (*ingress.age, 0), demand_of(now))
@@ -185,7 +170,7 @@ class IngressPlanner:
             except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
                 self._limits.put(ref, (*ingress.age, 0), {})
                 self._failed[name] = ingress, failure(name, error)
-            self._record((_CONTENT, name), noted)
+            self._looked_at.record((_CONTENT, name), world.take())
         else:
             self._limits.put(ref, ("", name, 0), {})
             for what in (_CONTENT, _DEFAULT, _CERTIFICATES):
@@ -203,13 +188,13 @@ class IngressPlanner:
         names = {name for site in sites for name in self._by_site.get(site, ())}
         return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
 
-    def _tenancy(self, sites: Iterable[str], noted: set[ObjectRef]) -> Tenancy:
+    def _tenancy(self, sites: Iterable[str], world: World) -> Tenancy:
         """Find the owners of some sites."""
         looked = {each for site in sites for each in (site, wildcard_of(site))}
-        noted.update(map(_site_ref, looked))
+        world.looked_at.update(map(_site_ref, looked))
         return tenancy_of(looked, self._at(looked), hosts_apart=self._setting.hosts_apart)
 
-    def _plan_defaults(self, names: Iterable[ObjectName], world: World, noted: set[ObjectRef]) -> bool:
+    def _plan_defaults(self, names: Iterable[ObjectName], world: World) -> bool:
         """Resolve default backends; report whether any target changed."""
         before = dict(self._defaults)
         for name in names:
@@ -219,7 +204,7 @@ class IngressPlanner:
                 draft = SiteDraft(world, "", Tenancy(), Budget(), {})
                 target = draft.default(wanted, backend)
                 self._defaults[name] = DefaultResult(target, draft.pools, tuple(draft.problems.get(name, ())))
-                self._record((_DEFAULT, name), noted)
+                self._looked_at.record((_DEFAULT, name), world.take())
             else:
                 self._looked_at.forget((_DEFAULT, name))
             now = self._defaults.get(name)
@@ -232,7 +217,7 @@ class IngressPlanner:
         names = sorted(self._defaults, key=lambda name: self._wanted[name].ingress.age)
         return {name: self._defaults[name].target for name in names}
 
-    def _plan_sites(self, sites: Collection[str], world: World, noted: set[ObjectRef]) -> set[ObjectName]:
+    def _plan_sites(self, sites: Collection[str], world: World) -> set[ObjectName]:
         """Plan some sites; return the Ingresses whose problems may change.
 
         As long as the demands of all namespaces fit into their budgets, sites do not affect each other.
@@ -240,7 +225,7 @@ class IngressPlanner:
         made: dict[str, SiteResult] = {}
         for site in sites:
             demand = Budget(limited=False)
-            made |= self._draft_sites((site,), demand, world, noted)
+            made |= self._draft_sites((site,), demand, world)
             self._sum.subtract(self._demands.pop(site, Budget()).tried)
             if demand.tried or demand.is_crowded:
                 self._demands[site] = demand
@@ -249,7 +234,7 @@ class IngressPlanner:
         self._is_limited = not Budget.has_room(self._sum) or any(each.is_crowded for each in self._demands.values())
         if self._is_limited or was_limited:
             budget = Budget(limited=self._is_limited)
-            made = self._draft_sites(self._sites.keys() | self._by_site.keys(), budget, world, noted)
+            made = self._draft_sites(self._sites.keys() | self._by_site.keys(), budget, world)
         told = set[ObjectName]()
         for site, now in made.items():
             before = self._sites.pop(site, SiteResult())
@@ -263,36 +248,32 @@ class IngressPlanner:
             told.update(before.problems, now.problems)
         return told
 
-    def _draft_sites(
-        self, sites: Collection[str], budget: Budget, world: World, noted: set[ObjectRef]
-    ) -> dict[str, SiteResult]:
+    def _draft_sites(self, sites: Collection[str], budget: Budget, world: World) -> dict[str, SiteResult]:
         """Plan some sites with one budget: first the paths of their Ingresses, then the canaries."""
         drafts, defaults = dict[str, SiteDraft](), self._ordered_defaults() if self._defaults else {}
         seen: dict[str, set[ObjectRef]] = {}
         for site in sites:
-            drafts[site] = SiteDraft(world, site, self._tenancy((site,), noted), budget, defaults)
-            seen[site] = set(noted)
-            noted.clear()
+            drafts[site] = SiteDraft(world, site, self._tenancy((site,), world), budget, defaults)
+            seen[site] = set(world.take())
         for is_canary in (False, True):
             for wanted in self._at(sites):
                 for site in wanted.sites & drafts.keys():
                     if bool(wanted.canary) is is_canary:
                         drafts[site].add(wanted)
-                        seen[site] |= noted
-                        noted.clear()
+                        seen[site] |= world.take()
         made = {site: draft.finished() for site, draft in drafts.items()}
         for site, found in seen.items():
             self._looked_at.record((_SITE, ObjectName("", site)), found)
         return made
 
-    def _plan_certificates(self, names: Iterable[ObjectName], world: World, noted: set[ObjectRef]) -> None:
+    def _plan_certificates(self, names: Iterable[ObjectName], world: World) -> None:
         changed = set[str]()
         for name in names:
             wanted, before = self._wanted.get(name), self._certificates.pop(name, CertificatesResult())
-            now = self._certify(wanted, world, noted) if wanted is not None else CertificatesResult()
+            now = self._certify(wanted, world) if wanted is not None else CertificatesResult()
             if wanted is not None and wanted.ingress.tls:
                 self._certificates[name] = now
-                self._record((_CERTIFICATES, name), noted)
+                self._looked_at.record((_CERTIFICATES, name), world.take())
                 if now.until < math.inf:
                     heapq.heappush(self._ends, (now.until, name))
             else:
@@ -315,7 +296,7 @@ class IngressPlanner:
         hosts = dict.fromkeys(host for part in parts for host in part[2])
         return Certificate(file, parts[0][1], tuple(hosts), tuple(part[3] for part in parts))
 
-    def _certify(self, wanted: Wanted, world: World, noted: set[ObjectRef]) -> CertificatesResult:
+    def _certify(self, wanted: Wanted, world: World) -> CertificatesResult:
         """Read the certificates of an Ingress, for the hosts where its namespace may have them served."""
         ingress, until = wanted.ingress, math.inf
         parts, problems = [], []
@@ -330,7 +311,7 @@ class IngressPlanner:
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))
                 continue
             hosts = tls.hosts or pair.names
-            good, strange = self._tenancy(hosts, noted).split_by_certificate(hosts, ingress.name.namespace)
+            good, strange = self._tenancy(hosts, world).split_by_certificate(hosts, ingress.name.namespace)
             for host in strange:
                 text = f"{host} belongs to a namespace that does not share it; it does not get this certificate"
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))
@@ -353,12 +334,6 @@ class IngressPlanner:
             *(each for site in sites if site in self._sites for each in self._sites[site].problems.get(name, ())),
             *(default.problems if default is not None else ()),
         )
-
-
-def plan_sites(world: World, setting: Setting) -> SitePlan:
-    planner = IngressPlanner(setting)
-    planner.follow(world, None)
-    return planner.sites()
 
 
 def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], setting: Setting) -> bool:

@@ -10,7 +10,7 @@ from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.tenancy import Tenancy, with_guards_of
 from vipwire_l7.ingress.plan.wishes import Key, Wanted
 from vipwire_l7.plan.budget import Budget
-from vipwire_l7.plan.dependencies import Finds, Looked
+from vipwire_l7.plan.dependencies import World
 from vipwire_l7.plan.destinations import REASON
 from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
 from vipwire_l7.plan.misread import may_be_misread, other_reading
@@ -18,36 +18,13 @@ from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.policy import inherit_policy
 from vipwire_l7.plan.sessions import Split, with_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, pool_name
-from vipwire_l7.watch.objects import BackendService, Ingress, IngressClass, IngressKind, PathRule, Secret, ServiceRef
-from vipwire_l7.watch.snapshot import ObjectRef, Refusal
+from vipwire_l7.watch.objects import Ingress, PathRule, ServiceRef
 
 _RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 7, 1_000
 """The maximum steps that a canary adds to a choice (`canaries`), and the PCRE steps that take the same time."""
 Defaults: TypeAlias = Mapping[ObjectName, str]
 """The targets of default backends by Ingress, the oldest first."""
 Told: TypeAlias = dict[ObjectName, list[Problem]]
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The objects to plan. `now` is in seconds since the epoch, for certificates."""
-
-    ingresses: Mapping[ObjectName, Ingress]
-    classes: Mapping[ObjectName, IngressClass]
-    services: Finds[BackendService]
-    secrets: Finds[Secret]
-    now: float
-    refusals: Finds[Refusal] = field(default_factory=dict)
-    """The refused destinations of each Service."""
-
-    def record_lookups(self, noted: set[ObjectRef]) -> "World":
-        """Return the same objects, with lookups recorded in `noted`."""
-        return replace(
-            self,
-            services=Looked(IngressKind.SERVICE, self.services, noted),
-            secrets=Looked(IngressKind.SECRET, self.secrets, noted),
-            refusals=Looked(IngressKind.SERVICE, self.refusals, noted),
-        )
 
 
 @dataclass(frozen=True, slots=True)

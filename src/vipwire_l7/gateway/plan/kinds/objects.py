@@ -11,7 +11,7 @@ from vipwire.kube.gateway_addresses import CONTROLLER, POOL
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.certificates import Pair, judge_secret, judged_until
-from vipwire_l7.plan.dependencies import Looked
+from vipwire_l7.plan.dependencies import Looked, World
 from vipwire_l7.plan.limits import MOST, Most
 from vipwire_l7.watch.objects import BackendService, Declared, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
@@ -92,37 +92,23 @@ class GatewaySetting:
         return f"{'*' if bind in _EVERYWHERE else bind}:{port}" in self.reserved
 
 
-class GatewayWorld:
-    """Looks up objects for one result, and records them in `looked_at`. `now` is in seconds since the epoch.
-
-    A result may look up other results too; they are recorded as the objects they belong to.
-    """
+class GatewayWorld(World):
+    """Also looks up objects of the Gateway API, and other results, recorded as the objects they belong to."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
-        self._snapshot, self.now = snapshot, now
-        self.looked_at = noted = set[ObjectRef]()
+        super().__init__(snapshot, now)
         self.until = math.inf
         """When a lookup comes out differently although no object changes, in seconds since the epoch."""
         self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
-        self.services = Looked(IngressKind.SERVICE, snapshot.services, noted)
-        self.secrets = Looked(IngressKind.SECRET, snapshot.secrets, noted)
-        self.refusals = Looked(IngressKind.SERVICE, snapshot.refusals, noted)
-        """The refused destinations of each Service."""
-        self._namespaces = Looked(IngressKind.NAMESPACE, snapshot.declared(IngressKind.NAMESPACE), noted)
-        self._maps = Looked(IngressKind.CONFIG_MAP, snapshot.declared(IngressKind.CONFIG_MAP), noted)
-        bundles = snapshot.declared(IngressKind.CLUSTER_TRUST_BUNDLE)
-        self._bundles = Looked(IngressKind.CLUSTER_TRUST_BUNDLE, bundles, noted)
+        self._namespaces, self._maps, self._bundles = (
+            Looked(kind, snapshot.declared(kind), self.looked_at)
+            for kind in (IngressKind.NAMESPACE, IngressKind.CONFIG_MAP, IngressKind.CLUSTER_TRUST_BUNDLE)
+        )
 
     @property
     def is_pooled(self) -> bool:
         """Whether `vipwire up` has a range from which Gateways get addresses by Services."""
         return self._maps.get(POOL) is not None
-
-    def take(self) -> frozenset[ObjectRef]:
-        """Return the objects that the result looked up, and start recording for the next one."""
-        taken = frozenset(self.looked_at)
-        self.looked_at.clear()
-        return taken
 
     def labels(self, namespace: str) -> Mapping[str, str]:
         found = self._namespaces.get(ObjectName("", namespace))
@@ -147,20 +133,20 @@ class GatewayWorld:
     def grants(self, namespace: str) -> Iterable[wire.GrantSpec]:
         """Return the specs of the ReferenceGrants of a namespace."""
         self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
-        return (each.spec for each in self._snapshot.grants(namespace) if has_spec(each, wire.GrantSpec))
+        return (each.spec for each in self.snapshot.grants(namespace) if has_spec(each, wire.GrantSpec))
 
     def assigned(self, gateway: Gateway) -> BackendService | None:
         """Return the Service that gives a Gateway its addresses."""
-        return self._snapshot.assigned(gateway.name)
+        return self.snapshot.assigned(gateway.name)
 
     def all(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
         """Return all objects of a kind whose `spec` has a type, the oldest first."""
-        found = (each for each in self._snapshot.declared(kind).values() if has_spec(each, of))
+        found = (each for each in self.snapshot.declared(kind).values() if has_spec(each, of))
         return tuple(sorted(found, key=lambda each: each.age))
 
     def route(self, kind: IngressKind, name: ObjectName) -> RouteObject | None:
         """Return a route. This lookup is not recorded."""
-        found = self._snapshot.declared(kind).get(name)
+        found = self.snapshot.declared(kind).get(name)
         return found if found is not None and has_spec(found, wire.RouteSpec) else None
 
     def parts(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
@@ -168,7 +154,7 @@ class GatewayWorld:
 
         Return None if the object does not exist. This lookup is not recorded.
         """
-        found = self._snapshot.declared(kind).get(name)
+        found = self.snapshot.declared(kind).get(name)
         if found is None:
             return None
         if has_spec(found, wire.RouteSpec):
