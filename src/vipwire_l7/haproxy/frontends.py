@@ -28,7 +28,6 @@ from vipwire_l7.plan.sites import (
     Aspect,
     Choice,
     Compared,
-    Condition,
     Frontend,
     Match,
     Mode,
@@ -85,7 +84,9 @@ class Lookups:
     @property
     def expressions(self) -> tuple[str, ...]:
         """Return the choices where a regular expression of a path decides which access controls a request meets."""
-        return tuple(name for name, conditions in self.deciding if any(map(_is_of_path, conditions)))
+        return tuple(
+            name for name, conditions in self.deciding if any(each.aspect is Aspect.PATH for each in conditions)
+        )
 
 
 def is_of_frontend(key: str) -> bool:
@@ -245,10 +246,6 @@ def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[st
 def _site(frontend: Frontend, lookups: Lookups) -> str:
     """Write the fetch of a request's site, after the rules that look it up."""
     return "var(txn.site)" if "sites" in lookups.maps else f"{HOST},concat({frontend.mark})"
-
-
-def _is_of_path(condition: Condition) -> bool:
-    return isinstance(condition, Compared) and condition.aspect is Aspect.PATH
 
 
 def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path") -> Iterator[str]:

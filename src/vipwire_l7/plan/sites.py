@@ -271,7 +271,9 @@ def find_path_sensitive(plan: SitePlan) -> PathSensitive:
     for name in choices:
         _note_guard(name, choices, guards)
     deciding = {name: tuple(_list_deciding_conditions(choice, guards)) for name, choice in choices.items()}
-    by_path = {name for name, choice in choices.items() if any(map(_is_of_path, _conditions(choice)))}
+    by_path = {
+        name for name, choice in choices.items() if any(each.aspect is Aspect.PATH for each in _conditions(choice))
+    }
     found: dict[str, set[str]] = {}
     for route in plan.routes:
         found.setdefault(route.site, set()).add(route.target)
@@ -293,10 +295,6 @@ def _note_guard(
 
 def _conditions(choice: Choice) -> Iterator[Compared]:
     return (each for step in choice.steps for each in step.when if isinstance(each, Compared))
-
-
-def _is_of_path(condition: Compared) -> bool:
-    return condition.aspect is Aspect.PATH
 
 
 def _list_deciding_conditions(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Iterator[Compared]:

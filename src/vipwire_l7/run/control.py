@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vipwire.errors import VipwireError
+from vipwire.model.text import whole_number
 
 _PROMPT = b"\n> "
 _PAYLOAD = re.compile(r"^\s*(?:\+ )+")
 """HAProxy's prompt for each line of a payload."""
 _SECONDS = 10.0
-_DIGITS = 10
+_MOST_RELOADS = 10**10
 _HIGHEST_PID = 1 << 22
 """PID_MAX_LIMIT (linux/threads.h)."""
 _AT_ONCE = 64
@@ -94,10 +95,6 @@ async def mark_of(path: Path) -> str:
     return next(found, "")
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
-
-
 async def processes(path: Path) -> list[Process]:
     """Return the master's processes; none if it does not answer."""
     try:
@@ -107,7 +104,7 @@ async def processes(path: Path) -> list[Process]:
         return []
     lines = (line.split() for line in answer.decode(errors="replace").splitlines())
     return [
-        Process(int(words[0]), words[1], int(words[2]) if _is_number(words[2]) else 0)
+        Process(pid, words[1], whole_number(words[2], 0, _MOST_RELOADS) or 0)
         for words in lines
-        if len(words) > 2 and _is_number(words[0]) and 1 < int(words[0]) <= _HIGHEST_PID
+        if len(words) > 2 and (pid := whole_number(words[0], 2, _HIGHEST_PID)) is not None
     ]

@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from vipwire.errors import UnsupportedError
@@ -211,13 +210,8 @@ def _raise_limit(pid: int, needed: int) -> int:
 def _write(folder: Path, configuration: Configuration, mark: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
-    for name, content in _contents(configuration, mark):
+    for name, content in (("haproxy.cfg", configuration.text(mark)), *configuration.files()):
         create_file(folder / name, content.encode())
-
-
-def _contents(configuration: Configuration, mark: str) -> Iterator[tuple[str, str]]:
-    yield "haproxy.cfg", configuration.text(mark)
-    yield from configuration.files()
 
 
 def _alerts(said: str) -> str:

@@ -10,16 +10,17 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, TypeGuard
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from vipwire.model.net import format_endpoint
+from vipwire.model.text import whole_number
 from vipwire_l7.haproxy.slots import Slots
 
-_DIGITS: Final = 20
-"""The modulus of counters: they have 64 bits."""
+_LARGEST: Final = 2**64
+"""The modulus of counters."""
 _LABELS: Final = ("namespace", "service", "port", "pod", "endpoint")
 _COUNTERS: Final = (
     ("stot", "sessions", "Requests and sessions"),
@@ -54,27 +55,23 @@ class Statistics(Collector):
         for column, name, text in _COUNTERS:
             counter = CounterMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:
-                counter.add_metric(labels, _number(row.get(column)))
+                counter.add_metric(labels, _number(row.get(column)) or 0)
             yield counter
         responses = CounterMetricFamily("vipwire_ingress_responses", "Responses by code", labels=(*_LABELS, "code"))
         for labels, row in self._rows:
             for code in _CODES:
-                responses.add_metric((*labels, code), _number(row.get(f"hrsp_{code}")))
+                responses.add_metric((*labels, code), _number(row.get(f"hrsp_{code}")) or 0)
         yield responses
         for column, name, text, factor in _GAUGES:
             gauge = GaugeMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:
-                gauge.add_metric(labels, _number(row.get(column)) * factor)
+                gauge.add_metric(labels, (_number(row.get(column)) or 0) * factor)
             yield gauge
 
 
-def _number(text: str | None) -> float:
-    """Read a counter; an invalid value counts as 0, for other programs may answer at the socket."""
-    return float(text) if _is_number(text) else 0.0
-
-
-def _is_number(text: str | None) -> TypeGuard[str]:
-    return text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS
+def _number(text: str | None) -> int | None:
+    """Read a counter; None for any other text, since other programs may answer at the socket."""
+    return whole_number(text or "", 0, _LARGEST)
 
 
 def label_rows(
@@ -86,11 +83,8 @@ def label_rows(
         pool, server = row.get("pxname") or "", row.get("svname") or ""
         pool = spares.get(pool, pool)
         parts = pool.split(":")
-        if len(parts) < 3 or not _is_number(server[1:]) or int(server[1:]) < 1:
-            continue
-        held = slots(pool)
-        index = int(server[1:]) - 1
-        slot = held[index] if index < len(held) else None
+        number, held = _number(server[1:]) or 0, slots(pool) if len(parts) > 2 else ()
+        slot = held[number - 1] if 0 < number <= len(held) else None
         if slot is None:
             continue
         where = format_endpoint(slot.endpoint.address, slot.port)
@@ -106,8 +100,9 @@ def _rows(answer: str) -> Iterator[dict[str, str]]:
 
 
 def _add_counters(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
-    return {
-        key: str(int(first[key]) + int(value)) if _is_number(first[key]) and _is_number(value) else first[key]
-        for key, value in second.items()
-        if key is not None and first.get(key) is not None and value is not None
-    }
+    found = dict(first)
+    for key, value in second.items():
+        one, two = _number(first.get(key)), _number(value)
+        if one is not None and two is not None:
+            found[key] = str(one + two)
+    return found

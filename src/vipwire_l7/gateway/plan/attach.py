@@ -6,10 +6,11 @@ from typing import Final, TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
-from vipwire_l7.gateway.plan.kinds.hostnames import covers, intersection, is_hostname, wider
+from vipwire_l7.gateway.plan.kinds.hostnames import covers, intersection, wider
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import wire
+from vipwire_l7.watch.convert import is_host
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
@@ -60,7 +61,7 @@ def _parent(route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: 
     if not allowed:
         return Parent(ref, no("NotAllowedByListeners", "no listener allows routes of this kind from this namespace"))
     wanted_hosts = route.spec.hostnames if isinstance(route.spec, wire.NamedRouteSpec) else ()
-    hosts = tuple(host for host in wanted_hosts if is_hostname(host))
+    hosts = tuple(host for host in wanted_hosts if is_host(host))
     strange = ", ".join(f"{host[:80]!r}" for host in wanted_hosts if host not in hosts)[:400]
     if strange and not hosts:
         return Parent(ref, no("UnsupportedValue", f"invalid hostnames: {strange}"))

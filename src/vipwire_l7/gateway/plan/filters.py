@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from vipwire_l7.gateway.plan.kinds.hostnames import is_hostname
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.plan.matching.matches import PathMatch
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Reply, Rewrite
 from vipwire_l7.plan.sites import Match, Mode
+from vipwire_l7.watch.convert import is_host
 
 T = TypeVar("T")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
@@ -155,7 +155,7 @@ def _response_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
 def _apply_redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMatch, listener: Listener) -> Policy:
     if of.scheme not in (None, *_PORTS) or of.status_code not in (301, 302, 303, 307, 308):
         raise Unsupported(f"a redirect to {of.scheme or 'the same scheme'} with {of.status_code} is not possible")
-    if of.hostname is not None and (not is_hostname(of.hostname) or of.hostname.startswith("*")):
+    if of.hostname is not None and (not is_host(of.hostname) or of.hostname.startswith("*")):
         raise Unsupported(f"{of.hostname[:80]!r} is no host")
     own = "https" if listener.mode is Mode.HTTPS else "http"
     port = of.port or (_PORTS[of.scheme] if of.scheme else listener.port)
@@ -177,7 +177,7 @@ def _apply_reply(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, 
 
 def _apply_rewrite(policy: Policy, of: rule_wire.UrlRewrite, path: PathMatch) -> Policy:
     if of.hostname is not None:
-        if not is_hostname(of.hostname) or of.hostname.startswith("*"):
+        if not is_host(of.hostname) or of.hostname.startswith("*"):
             raise Unsupported(f"{of.hostname[:80]!r} is no host")
         policy = replace(policy, set_request=(*policy.set_request, ("Host", of.hostname)))
     return replace(policy, rewrite=_path_rewrite(of.path, path))

@@ -13,12 +13,13 @@ from typing import Final, TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
-from vipwire_l7.gateway.plan.kinds.hostnames import covers, is_hostname, wider
+from vipwire_l7.gateway.plan.kinds.hostnames import covers, wider
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, ListenerOwner, ListenerSet, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls import ClientCheck, certify, client_check
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.limits import Demand, Limited, each_one
 from vipwire_l7.plan.sites import EVERY_HOST, Certificate, Mode
+from vipwire_l7.watch.convert import is_host
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
@@ -192,7 +193,7 @@ def _judge_acceptance(spec: wire.GatewayListener) -> Verdict:
         return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP, UDP)")
     if not spec.port or not 0 < spec.port < 65536:
         return no("PortUnavailable", "a port from 1 to 65535 is needed")
-    if spec.hostname and not is_hostname(spec.hostname):
+    if spec.hostname and not is_host(spec.hostname):
         return no("UnsupportedValue", f"{spec.hostname[:80]!r} is no host")
     if spec.protocol == "HTTPS" and spec.tls is not None and spec.tls.mode == "Passthrough":
         return no("UnsupportedValue", "HTTPS listeners terminate TLS; Passthrough needs the protocol TLS")

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.plan.matching.ladders import Entry, is_tried
 from vipwire_l7.gateway.plan.matching.matches import ALL
 from vipwire_l7.gateway.plan.places import place_ref
 from vipwire_l7.gateway.plan.rules import Read, Shares, entries_of, services_of, shares_of
-from vipwire_l7.gateway.plan.statuses import parents_status
+from vipwire_l7.gateway.plan.statuses import parent_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import steps_for
 from vipwire_l7.plan.expressions import steps_of
@@ -107,10 +107,8 @@ class RouteResult:
         self.pools, self.shares, self.files, self.datagrams = {}, {}, {}, {}
 
     def status(self, controller: str) -> Json:
-        failed = self.failures()
-        all_failed = bool(failed) and len(failed) == len(self.route.spec.rules)
-        made = parents_status(self.route, self.parents, controller, self.read.resolved, failed, all_failed=all_failed)
-        return {"parents": made}
+        told = controller, self.read.resolved, self.failures()
+        return {"parents": [parent_status(self.route, each, *told) for each in self.parents]}
 
     def problems(self) -> tuple[Problem, ...]:
         failed = (no("", text) for text in self.failures())

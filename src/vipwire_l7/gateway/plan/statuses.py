@@ -1,6 +1,7 @@
 """Writes statuses as JSON, without transition times: these depend on the status before. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from vipwire_l7.gateway.plan.attach import Parent
@@ -10,7 +11,7 @@ from vipwire_l7.gateway.plan.listeners import Listener, ListenerKey
 from vipwire_l7.gateway.plan.policies import Judged
 from vipwire_l7.gateway.plan.tls import Checked
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.watch.objects import Declared, IngressKind, Json
+from vipwire_l7.watch.objects import Declared, Json
 
 _NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
 _SENTENCES: Final = {
@@ -34,15 +35,16 @@ def condition(kind: str, verdict: Verdict, generation: int) -> Json:
     }
 
 
+def _conditions(generation: int, **verdicts: Verdict) -> list[Json]:
+    return [condition(kind, verdict, generation) for kind, verdict in verdicts.items()]
+
+
 def class_status(item: Declared[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
     accepted = yes("Accepted")
     if item.spec.parameters_ref is not None:
         accepted = no("InvalidParameters", "this controller does not support parameters")
     return {
-        "conditions": [
-            condition("Accepted", accepted, item.generation),
-            condition("SupportedVersion", yes("SupportedVersion"), item.generation),
-        ],
+        "conditions": _conditions(item.generation, Accepted=accepted, SupportedVersion=yes("SupportedVersion")),
         "supportedFeatures": [{"name": name} for name in sorted(features)],
     }
 
@@ -65,10 +67,7 @@ def gateway_status(
     return {
         "addresses": [_address(text) for text in reached],
         "attachedListenerSets": 0 if is_refused else len(sets),
-        "conditions": [
-            condition("Accepted", accepted, gateway.generation),
-            condition("Programmed", programmed, gateway.generation),
-        ],
+        "conditions": _conditions(gateway.generation, Accepted=accepted, Programmed=programmed),
         "listeners": [listener_status(each, counts, address) for each in own],
     }
 
@@ -99,10 +98,7 @@ def set_status(
     elif not programmed.holds:
         programmed = no("ListenersNotValid", programmed.message)
     return {
-        "conditions": [
-            condition("Accepted", accepted, item.generation),
-            condition("Programmed", programmed, item.generation),
-        ],
+        "conditions": _conditions(item.generation, Accepted=accepted, Programmed=programmed),
         "listeners": [listener_status(each, counts, address) for each in own],
     }
 
@@ -125,7 +121,6 @@ def _address(text: str) -> Json:
 
 def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], address: Verdict) -> Json:
     """Write the status of a listener. `address` is the address condition of its Gateway."""
-    generation = listener.owner.generation
     accepted, programmed = listener.accepted, listener.programmed
     if listener.conflict.holds:
         # A ListenerSet's listener conflicts with an older one and gives the reason. Of a Gateway's conflicting
@@ -136,47 +131,34 @@ def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], addre
     elif programmed.holds and not address.holds:
         programmed = no("Pending", address.message)
     overlap = yes("OverlappingHostnames", f"hostnames overlap with {', '.join(listener.overlaps)}")
-    overlapping = [condition("OverlappingTLSConfig", overlap, generation)] if listener.overlaps else []
+    overlapping = {"OverlappingTLSConfig": overlap} if listener.overlaps else {}
     return {
         "name": listener.spec.name,
         "supportedKinds": [{"group": wire.GROUP, "kind": kind.value} for kind in listener.kinds],
         "attachedRoutes": counts.get(listener.key, 0),
-        "conditions": [
-            condition("Accepted", accepted, generation),
-            condition("Programmed", programmed, generation),
-            condition("ResolvedRefs", listener.resolved, generation),
-            condition("Conflicted", listener.conflict, generation),
-            *overlapping,
-        ],
+        "conditions": _conditions(
+            listener.owner.generation,
+            Accepted=accepted,
+            Programmed=programmed,
+            ResolvedRefs=listener.resolved,
+            Conflicted=listener.conflict,
+            **overlapping,
+        ),
     }
 
 
-def parents_status(
-    route: RouteObject,
-    parents: Iterable[Parent],
-    controller: str,
-    resolved: Verdict,
-    failed: Sequence[str],
-    *,
-    all_failed: bool,
-) -> list[Json]:
-    """Write vipwire's entries of a route's `status.parents`. `failed` has a message for each rule left out."""
-    return [_parent(route, each, controller, resolved, failed, all_failed=all_failed) for each in parents]
-
-
-def _parent(
-    route: RouteObject, parent: Parent, controller: str, resolved: Verdict, failed: Sequence[str], *, all_failed: bool
+def parent_status(
+    route: RouteObject, parent: Parent, controller: str, resolved: Verdict, failed: Sequence[str]
 ) -> Json:
+    """Write one of vipwire's entries of a route's `status.parents`. `failed` has a message for each rule left out."""
     accepted, said = parent.accepted, "; ".join(failed)[:1000]
-    if all_failed and accepted.holds:
-        accepted = no("UnsupportedValue", said)
-    conditions = [
-        condition("Accepted", accepted, route.generation),
-        condition("ResolvedRefs", resolved, route.generation),
-    ]
-    if failed and not all_failed and accepted.holds:
-        partly = yes("UnsupportedValue", f"Dropped Rule: {said}")
-        conditions.append(condition("PartiallyInvalid", partly, route.generation))
+    partly = {}
+    if failed and accepted.holds:
+        if len(failed) == len(route.spec.rules):
+            accepted = no("UnsupportedValue", said)
+        else:
+            partly = {"PartiallyInvalid": yes("UnsupportedValue", f"Dropped Rule: {said}")}
+    conditions = _conditions(route.generation, Accepted=accepted, ResolvedRefs=resolved, **partly)
     return {"parentRef": _ref(parent.ref), "controllerName": controller, "conditions": conditions}
 
 
@@ -188,43 +170,29 @@ def _ref(ref: wire.ParentRef) -> Json:
 
 def policy_status(checked: Checked, gateways: Iterable[Gateway], controller: str) -> Json:
     """Write the status of a BackendTLSPolicy: an entry for each Gateway whose routes use it."""
-    generation = checked.policy.generation
-    conditions = [
-        condition("Accepted", checked.accepted, generation),
-        condition("ResolvedRefs", checked.resolved, generation),
-    ]
-    return {
-        "ancestors": [
-            {
-                "ancestorRef": {
-                    "group": wire.GROUP,
-                    "kind": IngressKind.GATEWAY.value,
-                    "namespace": each.name.namespace,
-                    "name": each.name.name,
-                },
-                "controllerName": controller,
-                "conditions": conditions,
-            }
-            for each in list(gateways)[:_MOST_ANCESTORS]
-        ]
-    }
+    conditions = _conditions(checked.policy.generation, Accepted=checked.accepted, ResolvedRefs=checked.resolved)
+    refs = (
+        {"group": wire.GROUP, "kind": "Gateway", "namespace": each.name.namespace, "name": each.name.name}
+        for each in gateways
+    )
+    return _ancestors(controller, ((ref, conditions) for ref in refs))
 
 
 def own_policy_status(judged: Judged, controller: str) -> Json:
     """Write the status of a TrafficPolicy or BackendPolicy: an entry for each of its targets."""
+    found = []
+    for target, verdict in judged.targets.items():
+        place = {"group": target.group, "kind": target.kind, "namespace": judged.policy.name.namespace}
+        section = {"sectionName": target.section} if target.section else {}
+        ref = {**place, "name": target.name, **section}
+        found.append((ref, _conditions(judged.policy.generation, Accepted=verdict)))
+    return _ancestors(controller, found)
+
+
+def _ancestors(controller: str, found: Iterable[tuple[Json, list[Json]]]) -> Json:
     return {
         "ancestors": [
-            {
-                "ancestorRef": {
-                    "group": target.group,
-                    "kind": target.kind,
-                    "namespace": judged.policy.name.namespace,
-                    "name": target.name,
-                }
-                | ({"sectionName": target.section} if target.section else {}),
-                "controllerName": controller,
-                "conditions": [condition("Accepted", verdict, judged.policy.generation)],
-            }
-            for target, verdict in list(judged.targets.items())[:_MOST_ANCESTORS]
+            {"ancestorRef": ref, "controllerName": controller, "conditions": conditions}
+            for ref, conditions in islice(found, _MOST_ANCESTORS)
         ]
     }

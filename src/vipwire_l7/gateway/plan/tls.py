@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
-from vipwire_l7.gateway.plan.kinds.hostnames import is_hostname
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.plan.certificates import Pair
 from vipwire_l7.plan.policy import Verification
 from vipwire_l7.plan.sites import Asker, Certificate, certificate_name
+from vipwire_l7.watch.convert import is_host
 from vipwire_l7.watch.objects import BackendPort, Declared, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
@@ -252,7 +252,7 @@ def _check_policy(
     validation = policy.spec.validation
     accepted, resolved = yes("Accepted"), yes("ResolvedRefs")
     host = validation.hostname
-    if not is_hostname(host) or host.startswith("*"):
+    if not is_host(host) or host.startswith("*"):
         return Checked(policy, no("Invalid", f"{host[:80]!r} is no host"), resolved)
     if any((each.type, each.hostname) != ("Hostname", host) for each in validation.subject_alt_names):
         text = "HAProxy verifies certificates by the hostname: subjectAltNames must be the hostname"

@@ -16,8 +16,8 @@ from typing import TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, failure
-from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of, wildcard_of
-from vipwire_l7.ingress.plan.wishes import Wanted, demand_of, left_out, wanted_of
+from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of
+from vipwire_l7.ingress.plan.wishes import Wanted, demand_of, left_out, wanted_of, wildcard_of
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.certificates import judge_secret, judged_until
 from vipwire_l7.plan.dependencies import Dependencies, World

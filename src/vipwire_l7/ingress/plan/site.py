@@ -85,19 +85,16 @@ class SiteDraft:
             return
         shared = self.pools.get(main.target)
         if shared is None:
-            self._note(
-                wanted.ingress,
-                rule.field,
-                f"the path belongs to {main.owner} and answers 503, so the canary does too",
-            )
+            text = f"the path belongs to {main.owner} and answers 503, so the canary does too"
+            self._note(wanted.ingress, rule.field, text)
             return
         split = self._splits.get(key) or Split(main.target)
         left = split.left
         if wanted.canary.weight > left:
             text = f"the weights of all canaries exceed 100 percent; this one is reduced to {left} percent"
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
-        if text := self._excess(wanted, key[0], _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
+        if text := self._excess(wanted, _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
+            self._note(wanted.ingress, _path_of(rule), f"{text}; it is left out")
             return
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
         part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
@@ -131,7 +128,7 @@ class SiteDraft:
                 f"{what} at {rule.host or 'all hosts'}, which is {owner}'s, needs the annotation "
                 f"vipwire.io/share-with: {wanted.ingress.name.namespace} there; it is left out"
             )
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+            self._note(wanted.ingress, _path_of(rule), text)
         return owner is not None
 
     def _is_apart(self, ingress: ObjectName) -> bool:
@@ -159,7 +156,7 @@ class SiteDraft:
                 continue
             why = f"read it as {other[:80]}, which leads elsewhere" if other else "read it in several ways"
             text = f"HAProxy answers 400 to requests for {rule.path[:80]}: some servers {why}"
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+            self._note(wanted.ingress, _path_of(rule), text)
 
     def _find_target(self, path: str) -> str:
         """Return the target of a path, without regular expressions."""
@@ -179,28 +176,25 @@ class SiteDraft:
             return
         holder = self._routes.get(key)
         if holder is not None:
-            owner = (
-                "occurs twice"
-                if holder.owner == wanted.ingress.name
-                else f"belongs to {holder.owner}, which is older"
-            )
+            is_own = holder.owner == wanted.ingress.name
+            owner = "occurs twice" if is_own else f"belongs to {holder.owner}, which is older"
             text = f"{rule.host or EVERY_HOST}{rule.path} {owner}; it is left out"
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+            self._note(wanted.ingress, _path_of(rule), text)
             return
-        if key[1] is Match.EXPRESSION and (text := self._excess(wanted, key[0], steps_of(rule.path))):
+        if key[1] is Match.EXPRESSION and (text := self._excess(wanted, steps_of(rule.path))):
             if guards:
                 self._shut_below(wanted, rule, text)
             else:
-                self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
+                self._note(wanted.ingress, _path_of(rule), f"{text}; it is left out")
             return
         target = self._target(wanted, rule.backend, rule, rule.field)
         self._routes[key] = Route(*key, target, wanted.ingress.name)
         if key[1] is not Match.EXPRESSION and may_be_misread(key[2]):
             self._misread.append((wanted, rule, key))
 
-    def _excess(self, wanted: Wanted, site: str, steps: int, tried: int = 1) -> str:
+    def _excess(self, wanted: Wanted, steps: int, tried: int = 1) -> str:
         """Spend the namespace's budget; return the reason if it does not suffice."""
-        return self._budget.take(wanted.ingress.name.namespace, tried, {site: steps})
+        return self._budget.take(wanted.ingress.name.namespace, tried, {self._site: steps})
 
     def _shut_below(self, wanted: Wanted, rule: PathRule, why: str) -> None:
         """Deny everything that a regular expression that guards could match, since HAProxy cannot try it."""
@@ -208,7 +202,7 @@ class SiteDraft:
         guard = () if wanted.closed else wanted.policy.guard
         self._shut.setdefault(below, set()).add(guard)
         text = f"{rule.path[:80]} has access controls, but {why}: all of {below or '/'} is denied"
-        self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+        self._note(wanted.ingress, _path_of(rule), text)
 
     def _target(
         self,
@@ -223,12 +217,10 @@ class SiteDraft:
         For a canary, `shared` is the pool of its path, and whether it is foreign.
         """
         resolved = wanted.resolve(ref, rule, field, self._world.services)
-        self.problems.setdefault(wanted.ingress.name, []).extend(resolved.problems)
-        refusal = self._world.refusals.get(ref.service)
-        if refusal is not None:
-            where = f"{field}.service.name"
-            refused = Problem("Ingress", wanted.ingress.name, where, refusal.message, REASON)
-            self.problems.setdefault(wanted.ingress.name, []).append(refused)
+        told = self.problems.setdefault(wanted.ingress.name, [])
+        told += resolved.problems
+        if (refusal := self._world.refusals.get(ref.service)) is not None:
+            told.append(Problem("Ingress", wanted.ingress.name, f"{field}.service.name", refusal.message, REASON))
         pool = resolved.pool
         if pool is None:
             return resolved.target
@@ -242,6 +234,11 @@ class SiteDraft:
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:
         self.problems.setdefault(ingress.name, []).append(Problem("Ingress", ingress.name, field, message))
+
+
+def _path_of(rule: PathRule) -> str:
+    """Return the field of a rule's path."""
+    return rule.field.removesuffix(".backend") + ".path"
 
 
 def _above(path: str) -> Iterator[str]:

@@ -6,12 +6,12 @@ and certificates for the host, since these redirect requests for existing paths.
 annotation `vipwire.io/share-with`, at any of its Ingresses for the host.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.wishes import Wanted
+from vipwire_l7.ingress.plan.wishes import Wanted, wildcard_of
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import EVERY_HOST
 
@@ -40,7 +40,9 @@ class Tenancy:
 
     def split_by_certificate(self, hosts: Iterable[str], namespace: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Split hosts into those for which a namespace may have a certificate served, and the others."""
-        return _split_hosts(hosts, lambda host: self.stranger_to(host, namespace) is None)
+        given = tuple(hosts)
+        good = tuple(host for host in given if self.stranger_to(host, namespace) is None)
+        return good, tuple(host for host in given if host not in good)
 
     def owner(self, site: str) -> ObjectName | None:
         """Return the oldest Ingress with the host."""
@@ -79,14 +81,3 @@ def with_guards_of(policy: Policy, main: Policy) -> Policy:
         https=main.https or policy.https,
         body_size=main.body_size if main.body_size is not None else policy.body_size,
     )
-
-
-def wildcard_of(site: str) -> str:
-    """Return the wildcard site that covers a host."""
-    return f"*.{site.partition('.')[2]}"
-
-
-def _split_hosts(hosts: Iterable[str], fits: Callable[[str], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    all_of_them = tuple(hosts)
-    good = tuple(host for host in all_of_them if fits(host))
-    return good, tuple(host for host in all_of_them if host not in good)

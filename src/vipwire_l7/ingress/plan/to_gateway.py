@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, backend_policies, traffic_policies
+from vipwire_l7.ingress.plan.wishes import wildcard_of
 from vipwire_l7.plan.annotations import READERS, AnnotationValues, read_annotations
 from vipwire_l7.plan.pool_policy import hsts_of, is_expression
 from vipwire_l7.plan.sites import EVERY_HOST
@@ -120,9 +121,8 @@ class _One:
 
     def sections(self, host: str) -> list[str]:
         """Return the HTTPS listeners for a host."""
-        wild = f"*.{host.partition('.')[2]}"
         hosts = {each for tls in self.ingress.tls if tls.secret for each in tls.hosts or (EVERY_HOST,)}
-        return [_section(each) for each in (host, wild, EVERY_HOST) if each in hosts][:1]
+        return [_section(each) for each in (host, wildcard_of(host), EVERY_HOST) if each in hosts][:1]
 
 
 def _routes(one: _One, host: str, rules: list[PathRule]) -> Iterator[Json]:

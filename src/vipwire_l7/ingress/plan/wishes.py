@@ -175,5 +175,9 @@ def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Poli
 
 def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
     host = _site(rule)
-    wildcard = f"*.{host.partition('.')[2]}"
-    return wanted.annotations.is_not_false("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard))
+    return wanted.annotations.is_not_false("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard_of(host)))
+
+
+def wildcard_of(site: str) -> str:
+    """Return the wildcard site that covers a host."""
+    return f"*.{site.partition('.')[2]}"

@@ -3,12 +3,6 @@
 from collections.abc import Iterable, Iterator
 
 from vipwire_l7.plan.sites import EVERY_HOST
-from vipwire_l7.watch.convert import is_host
-
-
-def is_hostname(text: str) -> bool:
-    """Report whether HAProxy's configuration may have a hostname, optionally with a wildcard label first."""
-    return is_host(text)
 
 
 def covers(wide: str, host: str) -> bool:
