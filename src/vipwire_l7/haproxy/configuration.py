@@ -206,7 +206,6 @@ def _lookups(
 
 
 def _lists(plan: SitePlan, live: Configuration | None) -> dict[str, dict[str, str]]:
-    """Write the crt-lists, with the SNI names of each certificate."""
     own = ((each.name, each.hosts) for each in plan.certificates if each.listed)
     lists = {OWN_LIST: _list(((DEFAULT_CERTIFICATE, ()), *own))}
     for each in plan.frontends:

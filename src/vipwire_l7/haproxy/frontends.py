@@ -78,7 +78,6 @@ class Lookups:
         return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps | more)
 
     def key(self, site: str, path: str) -> str:
-        """Write the key of a prefix."""
         return f"{split_site(site)[0] if self.plain else site}{path}/"
 
     @property

@@ -12,7 +12,6 @@ from vipwire_l7.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match
 
 
 def parts_of(plan: SitePlan) -> frozenset[str]:
-    """Return all parts that HAProxy may refuse."""
     return frozenset(_parts(plan))
 
 
@@ -69,5 +68,4 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
 
 
 def _counts(condition: Condition, refused: Collection[str]) -> bool:
-    """Report whether a condition counts the endpoints of a removed pool."""
     return isinstance(condition, Bound) and condition.pool in refused

@@ -41,7 +41,6 @@ class Delta:
         return self.whole or bool(self.hosts or self.pools or self.certificates)
 
     def then(self, later: "Delta") -> "Delta":
-        """Return both changes as one."""
         hosts = {**later.hosts}
         for site, (before, _) in self.hosts.items():
             hosts[site] = before, later.hosts[site][1] if site in later.hosts else self.hosts[site][1]
@@ -283,7 +282,6 @@ class _Comparison:
         return "" if name in ("expressions", "default") else host
 
     def _waiting(self) -> set[str]:
-        """Return the sites that wait for a reload."""
         found = set[str]()
         if not self._reasons:
             return found

@@ -59,7 +59,6 @@ def limits_of(texts: Iterable[str]) -> Most:
 
 
 def each_one(kind: Limited, keys: Iterable[Hashable]) -> dict[tuple[Limited, Hashable], int]:
-    """Count one of a kind for each key."""
     return {(kind, key): 1 for key in keys}
 
 
@@ -70,7 +69,6 @@ class _Namespace:
         self.refused: dict[ObjectRef, str] = {}
 
     def swap(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
-        """Replace an object's demand."""
         _, before = self.objects.pop(ref, (age, {}))
         for key, number in before.items():
             self._users[key] -= 1

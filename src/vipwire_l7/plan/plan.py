@@ -61,7 +61,6 @@ class Table(dict[K, V]):
         self.changed = set[K]()
 
     def take_changed(self) -> set[K]:
-        """Return the changed keys, and forget them."""
         taken, self.changed = self.changed, set()
         return taken
 
@@ -129,7 +128,6 @@ class Plan:
         """The target for requests without a match, under the empty text, if there is one."""
 
     def take_change(self) -> PlanChange:
-        """Return the parts that changed since the last call."""
         whole = self.frontends.take_changed() | self.default.take_changed()
         return PlanChange(
             self.hosts.take_changed(),
@@ -142,7 +140,6 @@ class Plan:
         )
 
     def sites(self) -> SitePlan:
-        """Return the whole plan as one value."""
         hosts = (each for _, each in sorted(self.hosts.items()))
         return replace(
             sites_of(hosts, self.frontends.values(), self.pools, self.default.get("", "")),

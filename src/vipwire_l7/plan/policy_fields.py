@@ -59,7 +59,6 @@ class Target:
 
 
 def targets_of(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
-    """Read the targetRefs of a policy, and the errors in them."""
     refs = spec.get("targetRefs") if isinstance(spec, dict) else None
     if not isinstance(refs, list) or not refs:
         return (), ("targetRefs is empty",)

@@ -52,7 +52,6 @@ def flag(text: str) -> bool:
 
 
 def number(text: str, least: int = 0, most: int = 1_000_000_000) -> int:
-    """Read a decimal number from `least` to `most`."""
     if (found := whole_number(text, least, most)) is not None:
         return found
     raise ValueError(f"allowed: a number from {least} to {most}")
@@ -87,7 +86,6 @@ def size(text: str) -> int:
 
 
 def token(text: str) -> str:
-    """Read a cookie's name."""
     return _check_match(_TOKEN, text, "1 to 64 letters, digits, and . _ -")
 
 
@@ -96,7 +94,6 @@ def header(text: str) -> str:
 
 
 def headers(text: str) -> tuple[str, ...]:
-    """Read header names, separated by commas."""
     return tuple(header(item) for item in _items(text))
 
 
@@ -175,7 +172,6 @@ def hash_key(text: str) -> str:
 
 
 def prefixes(text: str) -> tuple[Prefix, ...]:
-    """Read addresses and CIDRs, separated by commas."""
     return tuple(_prefix(item) for item in _items(text))
 
 
@@ -184,13 +180,11 @@ def _prefix(text: str) -> Prefix:
 
 
 def origins(text: str) -> tuple[str, ...]:
-    """Read origins, separated by commas."""
     allowed = "*, https://example.com, https://*.example.com"
     return tuple(_check_match(_ORIGIN, item, allowed) for item in _items(text))
 
 
 def methods(text: str) -> tuple[str, ...]:
-    """Read HTTP methods, separated by commas."""
     return tuple(_check_match(_METHOD, item, "methods in capitals, separated by commas") for item in _items(text))
 
 

@@ -103,7 +103,6 @@ def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
 
 
 def default_pem(options: Options) -> str:
-    """Read the operator's default certificate, or make one."""
     if options.default_certificate is None:
         try:
             return default_certificate(options.folder, datetime.now(UTC))  # noqa: TID251  # this is the shell
@@ -315,7 +314,6 @@ class IngressProcess:
         self._report()
 
     def _report(self) -> None:
-        """Report the problems and the accepted Ingresses that changed since the last report."""
         self._teller.report(self._controller.desired.take_judged())
 
     async def _tell(self, source: Source) -> None:

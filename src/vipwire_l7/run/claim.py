@@ -59,7 +59,6 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _holders(places: Iterable[str]) -> Iterator[Holder]:
-    """Find the holders of places that overlap with these."""
     for name in sorted({*places, *(each for each in names() if each.startswith(_PREFIX))}):
         if any(overlap(name, place) for place in places) and (holder := find_holder(name)) is not None:
             yield holder

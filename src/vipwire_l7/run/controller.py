@@ -97,7 +97,6 @@ class Controller:
 
     @property
     def serving(self) -> bool:
-        """Whether HAProxy runs with a configuration."""
         return self._live is not None and self._haproxy.running
 
     @property

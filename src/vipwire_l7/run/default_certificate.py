@@ -23,7 +23,6 @@ def default_certificate(folder: Path, now: dt.datetime) -> str:
 
 
 def make_certificate(now: dt.datetime, *names: str) -> str:
-    """Generate a certificate for ten years, and its key, in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0] if names else _NAME)])
     builder = (

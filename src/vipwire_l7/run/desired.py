@@ -89,13 +89,11 @@ class Desired:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All problems of single objects and of the plan."""
         refused = (problem for problems in self._refused.values() for problem in problems)
         return (*self._snapshot.problems, *self._planner.kept.list_problems(), *refused)
 
     @property
     def refused(self) -> Collection[str]:
-        """The parts that are left out."""
         return self._refused.keys()
 
     def serves(self, name: ObjectName) -> bool:
@@ -243,7 +241,6 @@ class Desired:
         self.exclude(error.pool, f"internal error, please report it: {error}")
 
     def exclude(self, pool: str, reason: str) -> None:
-        """Leave out a pool that HAProxy refuses."""
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
         field = "metadata.annotations" if pool in self._slots else "spec.rules"
         self._refuse(pool, [Problem(each.kind, each.name, field, message) for each in self._askers(pool)])

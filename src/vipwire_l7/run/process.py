@@ -117,7 +117,6 @@ class Haproxy:
             )
 
     async def check(self, file: Path) -> None:
-        """Validate a file with HAProxy; raise `Refused` with its message."""
         command = [self._program, "-c", "-f", str(file)]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -169,7 +168,6 @@ class Haproxy:
         return _alerts(self._messages.read_text(errors="replace")) if self._messages.exists() else ""
 
     async def ended(self) -> None:
-        """Wait until the master has exited."""
         while self.running:
             await _exit_of(self._pid)
             if self.running:  # its parent has not read its status yet

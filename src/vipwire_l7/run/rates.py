@@ -70,7 +70,6 @@ class Turns:
 
     @property
     def waiting(self) -> frozenset[str]:
-        """The namespaces whose changes wait."""
         return frozenset(self._held)
 
     def wait(self) -> float:

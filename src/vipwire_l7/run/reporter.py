@@ -123,7 +123,6 @@ class IngressReporter:
         self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses of this controller", registry=self.registry)
 
     def synced(self, done: Done) -> None:
-        """Log a change of HAProxy."""
         if done.repaired:
             self._repaired(done.repaired)
             return
@@ -152,7 +151,6 @@ class IngressReporter:
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
     def report(self, judged: Judged) -> None:
-        """Report new problems, and newly accepted Ingresses."""
         fresh, gone = self._book.change(judged.problems)
         for problem in fresh:
             log.warning(

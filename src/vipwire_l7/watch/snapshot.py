@@ -151,7 +151,6 @@ class Snapshot:
         return self._grants.get(namespace, {}).values()
 
     def services_of(self, gateway: ObjectName) -> Collection[BackendService]:
-        """Return the Services whose annotation names a Gateway."""
         return self._assigned.get(gateway, {}).values()
 
     def assigned(self, gateway: ObjectName) -> BackendService | None:
@@ -160,7 +159,6 @@ class Snapshot:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems of the objects."""
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
     def take_judged(self) -> dict[ObjectRef, tuple[Problem, ...]]:
@@ -230,7 +228,6 @@ class Snapshot:
     def _note(
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
-        """Record the extent of a change."""
         self._note_for_followers(kind, name)
         if kind is IngressKind.SERVICE:
             self._note_service(before, after)
@@ -277,7 +274,6 @@ class Snapshot:
         self._note_for_followers(IngressKind.REFERENCE_GRANT, ObjectName(name.namespace, ""))
 
     def touch(self, services: Iterable[ObjectName]) -> None:
-        """Record that Services have other servers, although no object changed."""
         self._services.update(services)
 
     def _note_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:

@@ -136,7 +136,6 @@ class _Draft:
         self.made = Frame(backend_tls_of(world, has_system=setting.has_system_authorities))
 
     def judge_limits(self, gateways: Iterable[Gateway]) -> None:
-        """Find the Gateways and ListenerSets that exceed a limit of their namespaces."""
         for gateway in gateways:
             owners: tuple[ListenerOwner, ...] = (gateway, *self._of_gateway.get(gateway.name, ()))
             for number, each in enumerate(owners):
@@ -249,7 +248,6 @@ class _Draft:
 
 
 def problems_of(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]:
-    """Yield a problem for each condition of an object that is false."""
     for verdict in verdicts:
         if not verdict.holds:
             text = f"{verdict.reason}: {verdict.message}" if verdict.reason else verdict.message
@@ -289,7 +287,6 @@ def _addresses(
 
 
 def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
-    """Complete a Gateway's address condition with the state of its Service."""
     if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
         return no(standing.reason, standing.lacks)
     return verdict

@@ -171,7 +171,6 @@ def slice_prefix(service: OwnService) -> str:
 
 
 def slices_of(service: OwnService, pods: Iterable[BackendSlice]) -> Iterator[BackendSlice]:
-    """Copy the slices of the Service that selects vipwire's Pods."""
     tcp = {_port_name(port, is_udp=False): target for (port, udp), target in service.targets.items() if not udp}
     udp = {_port_name(port, is_udp=True): target for (port, udp), target in service.targets.items() if udp}
     for each in pods:

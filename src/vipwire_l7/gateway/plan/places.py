@@ -54,7 +54,6 @@ class SharedPort:
         return ""
 
     def mark_of(self, mode: Mode) -> str:
-        """Return the suffix of the hosts of one mode."""
         return self.mark if len(self.ways) == 1 or mode is Mode.TLS else f"{self.mark}{_WAYS[mode]}"
 
     def frontends(self) -> Iterator[tuple[Mode, Frontend]]:

@@ -99,7 +99,6 @@ class GatewayPlanner:
         self.revision = (self.revision or 0) + 1
 
     def _is_stale(self, changed: Collection[ObjectRef], world: GatewayWorld, refused: frozenset[str]) -> bool:
-        """Report whether the frame must be planned again."""
         return (
             self.moved()
             or refused != self._refused

@@ -43,7 +43,6 @@ class Brought:
 
     @property
     def is_tried(self) -> bool:
-        """Whether HAProxy must try any of the entries in turn."""
         return any(map(is_tried, self.entries))
 
     def steps(self) -> int:
@@ -93,7 +92,6 @@ class RouteResult:
         return self.read.failures(len(rules))
 
     def demand(self) -> Demand:
-        """Count the route for the limits of its namespace."""
         return {
             **each_one(Limited.HOSTS, ((each.way, each.host) for each in self.brought)),
             (Limited.PATHS, (self.route.kind, self.route.name)): sum(len(each.entries) for each in self.brought),

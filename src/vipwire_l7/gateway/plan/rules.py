@@ -54,7 +54,6 @@ class Read:
 
 
 def services_of(route: RouteObject) -> Iterator[ObjectName]:
-    """Yield the Services in the backendRefs of a route."""
     for rule in route.spec.rules:
         for ref in rule.backend_refs:
             if (ref.group, ref.kind) == ("", "Service"):

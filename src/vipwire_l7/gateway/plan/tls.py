@@ -97,7 +97,6 @@ _BAD: Final = "InvalidCertificateRef"
 def certify(
     owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld
 ) -> tuple[Verdict, tuple[Certificate, ...]]:
-    """Read the certificates of a listener of `owner`."""
     verdict, found = yes("ResolvedRefs"), []
     for ref in tls.certificate_refs if tls else ():
         pair = pair_of(owner, ref, world, _BAD)
@@ -162,7 +161,6 @@ class OwnCertificate:
 
 
 def client_check(gateway: Gateway, port: int, world: GatewayWorld) -> JudgedValidation:
-    """Read a Gateway's validation of client certificates at a port."""
     frontend = gateway.spec.tls.frontend
     here = next((each.tls for each in frontend.per_port if each.port == port), frontend.default)
     validation = here.validation
@@ -269,7 +267,6 @@ def _check_policy(
 
 
 def _check_well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool]) -> Verdict:
-    """Check a policy that names the system's CA certificates."""
     others = validation.ca_certificate_refs or validation.cluster_trust_bundle_ref
     if validation.well_known != _WELL_KNOWN or others:
         return no("Invalid", "wellKnownCACertificates must be System, without references")

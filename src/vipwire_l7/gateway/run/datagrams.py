@@ -99,7 +99,6 @@ class DatagramRelay:
                     await updated.wait()
 
     async def stop(self, *, goes_on: bool) -> None:
-        """Stop the relay, or leave it to the next gateway."""
         with suppress(OSError):
             await asyncio.to_thread(self._remote.close if goes_on else self._remote.retire)
 

@@ -70,7 +70,6 @@ def _labels(pool: Pool | None, server: Server) -> Labels:
 
 
 def _scale_to_integers(weights: Mapping[SocketAddress, Fraction]) -> Iterable[tuple[SocketAddress, int]]:
-    """Scale fractional weights to whole numbers."""
     scale = _FINEST / max(weights.values())
     if all((weight / min(weights.values())).denominator == 1 for weight in weights.values()):
         scale = min(scale, 1 / min(weights.values()))

@@ -189,13 +189,11 @@ class IngressPlanner:
         return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
 
     def _tenancy(self, sites: Iterable[str], world: World) -> Tenancy:
-        """Find the owners of some sites."""
         looked = {each for site in sites for each in (site, wildcard_of(site))}
         world.looked_at.update(map(_site_ref, looked))
         return tenancy_of(looked, self._at(looked), hosts_apart=self._setting.hosts_apart)
 
     def _plan_defaults(self, names: Iterable[ObjectName], world: World) -> bool:
-        """Resolve default backends; report whether any target changed."""
         before = dict(self._defaults)
         for name in names:
             wanted, old = self._wanted.get(name), self._defaults.pop(name, None)

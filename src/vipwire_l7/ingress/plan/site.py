@@ -71,7 +71,6 @@ class SiteDraft:
             self._fallbacks.append(wanted.ingress.name)
 
     def default(self, wanted: Wanted, backend: ServiceRef) -> str:
-        """Return the target of an Ingress's default backend."""
         return self._target(wanted, backend, None, "spec.defaultBackend")
 
     def _divide(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
@@ -193,7 +192,6 @@ class SiteDraft:
             self._misread.append((wanted, rule, key))
 
     def _excess(self, wanted: Wanted, steps: int, tried: int = 1) -> str:
-        """Spend the namespace's budget; return the reason if it does not suffice."""
         return self._budget.take(wanted.ingress.name.namespace, tried, {self._site: steps})
 
     def _shut_below(self, wanted: Wanted, rule: PathRule, why: str) -> None:
@@ -237,7 +235,6 @@ class SiteDraft:
 
 
 def _path_of(rule: PathRule) -> str:
-    """Return the field of a rule's path."""
     return rule.field.removesuffix(".backend") + ".path"
 
 

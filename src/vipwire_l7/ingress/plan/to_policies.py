@@ -19,7 +19,6 @@ IN_POLICIES: Final = frozenset((*TRAFFIC.values(), *BACKEND.values()))
 
 
 def traffic_policies(ingress: Ingress, values: AnnotationValues, routes: Iterable[str]) -> Iterator[Json]:
-    """Write the TrafficPolicies of an Ingress's HTTPRoutes."""
     refs = [{"group": _ROUTES, "kind": "HTTPRoute", "name": name} for name in routes]
     yield from _policies("TrafficPolicy", ingress, refs, _spec(ingress, values, TRAFFIC))
 
@@ -65,7 +64,6 @@ def _spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str])
 
 
 def _write_value(name: str, value: object, namespace: str) -> object:
-    """Write a value in the form of its field."""
     if name.startswith("timeout-") or name == "health-check-interval":
         return f"{value}ms"
     if isinstance(value, tuple):

@@ -102,7 +102,6 @@ def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
 
 
 def demand_of(wanted: Wanted) -> Demand:
-    """Count an Ingress for the limits of its namespace."""
     ingress = wanted.ingress
     refs = {ingress.default_backend, *(rule.backend for rule in ingress.rules)} - {None}
     return {
@@ -158,7 +157,6 @@ def _resolve(
 
 
 def _list_invalid_weights(ref: ServiceRef, service: BackendService) -> Iterator[str]:
-    """Yield the invalid weights of a Service."""
     for complaint in read_weights(service.annotations)[1]:
         yield f"{ref.service}: the annotation vipwire.io/weights is invalid in part: {complaint}"
 

@@ -57,7 +57,6 @@ SpecT = TypeVar("SpecT")
 
 
 def has_spec(item: Item, of: type[SpecT]) -> TypeGuard[Declared[SpecT]]:
-    """Report whether an object's `spec` has a type."""
     return isinstance(item.spec, of)
 
 

@@ -156,7 +156,6 @@ class HostSteps:
 
 
 def is_tried(entry: Entry) -> bool:
-    """Report whether a match needs a rule."""
     return bool(entry.match.conditions) or entry.match.path.match is Match.EXPRESSION
 
 
