@@ -1,6 +1,6 @@
 """Plans objects without HAProxy, and reads the plan as one value."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,8 +20,9 @@ class ToldPlan(SitePlan):
     problems: tuple[Problem, ...] = ()
 
 
-def listed(objects: Iterable[IngressObject] = (), kinds: Collection[IngressKind] = INGRESS_KINDS) -> Snapshot:
+def listed(objects: Iterable[IngressObject] = (), kinds: Iterable[IngressKind] = INGRESS_KINDS) -> Snapshot:
     """Return a snapshot that has listed all kinds, with some objects."""
+    kinds = tuple(kinds)
     made = Snapshot(kinds)
     for kind in kinds:
         made.apply(Listed(kind, ()))

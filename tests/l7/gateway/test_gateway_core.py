@@ -1,6 +1,6 @@
 """HTTPRoutes' core, at a real HAProxy: what the official conformance suite asks. Cases have its names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -313,6 +313,12 @@ ASKS = (
 )
 
 
+def misdirected(here: GatewaySite, asks: Iterable[Ask]) -> list[tuple[Ask, str]]:
+    """Ask; return the requests that another Pod answered, or another status."""
+    found = ((each, here.ask(each.port, each.host, each.path, each.method, each.headers).pod) for each in asks)
+    return [(each, who) for each, who in found if who != each.who]
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
     with gateways(tmp_path_factory.mktemp("gateways")) as made:
@@ -337,8 +343,7 @@ def test_requests_go_where_the_api_says(here: GatewaySite) -> None:
 
     Also HTTPRouteAllBackendsWeightZero.
     """
-    found = [(each, here.ask(each.port, each.host, each.path, each.method, each.headers).pod) for each in ASKS]
-    assert [(each, who) for each, who in found if who != each.who] == []
+    assert misdirected(here, ASKS) == []
 
 
 def test_weights_share_requests(here: GatewaySite) -> None:

@@ -4,10 +4,10 @@ import asyncio
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import pytest
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service, tls_secret
+from tests.l7.gateway.test_gateway_core import Ask, misdirected
 from tests.l7.gateway.test_gateway_statuses import reasons
 
 from vipwire_l7.watch.objects import IngressKind
@@ -240,23 +240,11 @@ def objects(here: GatewaySite) -> None:
     here.put(one.replace("endpoints: [", good))
 
 
-@dataclass(frozen=True)
-class Ask:
-    """A request, and who is to answer it: a Pod by its name, or a status."""
-
-    case: str
-    port: str
-    host: str
-    path: str
-    who: str
-    headers: dict[str, str] = field(default_factory=dict)
-
-
 def asks(case: str, port: str, host: str, *wanted: tuple[str, str]) -> Iterator[Ask]:
     """Yield requests to one host; who is wanted at a path, with headers behind `;`."""
     for text, who in wanted:
         path, *headers = text.split(";")
-        yield Ask(case, port, host, path, who, dict(each.split("=") for each in headers))
+        yield Ask(case, port, host, path, who, headers=dict(each.split("=") for each in headers))
 
 
 ASKS = (
@@ -340,8 +328,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
 
 
 def test_official_requests_go_where_they_are_to(here: GatewaySite) -> None:
-    found = [(each, here.ask(each.port, each.host, each.path, headers=each.headers).pod) for each in ASKS]
-    assert [(each, who) for each, who in found if who != each.who] == []
+    assert misdirected(here, ASKS) == []
 
 
 def test_headers_are_those_of_the_backend_that_is_drawn(here: GatewaySite) -> None:

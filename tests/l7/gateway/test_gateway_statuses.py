@@ -1,16 +1,16 @@
 """What statuses say: the official suite's cases about conditions, by planning alone. Cases have its names."""
 
 from ipaddress import ip_network
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 from tests.l7.gateway.site import BASE, documents, tls_secret
-from tests.l7.plans import ToldPlan, plan_all
+from tests.l7.plans import ToldPlan, listed, plan_all
 
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
-from vipwire.watched_objects.event import Listed, Upserted
+from vipwire.watched_objects.event import Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.merged_statuses import merge_status
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
@@ -57,9 +57,7 @@ def drawn(*texts: str, setting: GatewaySetting | None = None) -> tuple[GatewayPl
 
 def snapshot_of(*texts: str) -> Snapshot:
     """Read objects."""
-    snapshot = Snapshot(RESOURCES)
-    for kind in RESOURCES:
-        snapshot.apply(cast("Any", Listed(kind, ())))
+    snapshot = listed(kinds=RESOURCES)
     for each in (document for text in (BASE, *texts) for document in documents(text)):
         resource = RESOURCES[IngressKind(each["kind"])]
         made, problems = resource.convert(msgspec.convert(each, resource.type))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 from scripts.policy_definitions import definitions
-from tests.l7.unit.test_ingress_deploy import reading_pod, recording
+from tests.l7.unit.test_ingress_deploy import reading_pod, recording, rights_of
 from tests.project.deployed import DEPLOY, KUBECTL, one, pod_of, rendered
 from tests.project.test_deploy_rbac import Right
 
@@ -121,13 +121,7 @@ async def written_services() -> set[Right]:
 
 def test_the_role_for_services_allows_what_is_asked_for_and_only_that() -> None:
     rules = [each["rules"] for each in yaml.safe_load_all((SERVICES / "rbac.yaml").read_text()) if "rules" in each]
-    allowed = {
-        (group, resource, verb)
-        for rule in rules[0]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
+    allowed = rights_of(rules[0])
     creating = {each for each in allowed if each[2] == "create"}  # what an apply of a new object asks for as well
     assert asyncio.run(written_services()) == allowed - creating
     assert {(group, plural, "patch") for group, plural, _ in creating} <= allowed
@@ -239,14 +233,7 @@ def writing(access: Access, keeper: LeaseKeeper) -> Iterator[Coroutine[Any, Any,
 def test_the_roles_allow_what_is_asked_for_and_only_that(
     folder: Path, kinds: Mapping[IngressKind, IngressResource]
 ) -> None:
-    allowed = {
-        (group, resource, verb)
-        for role in objects(folder)
-        for rule in role.get("rules", ())
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
+    allowed = rights_of(rule for role in objects(folder) for rule in role.get("rules", ()))
     assert asyncio.run(asked(kinds)) == allowed
     user = User("gateway", (Role.INGRESS.value,))
     served = {each.plural for each in SERVED}  # there are no ClusterTrustBundles

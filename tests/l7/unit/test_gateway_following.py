@@ -14,10 +14,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.l7.gateway.site import now, secret_of
+from tests.l7.plans import listed
 
 from vipwire.kube.gateway_addresses import POOL
 from vipwire.model.names import ObjectName
-from vipwire.watched_objects.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
@@ -29,7 +30,7 @@ from vipwire_l7.haproxy.state import WHOLE, Delta, take_in
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import IngressKind
-from vipwire_l7.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import Touched
 
 pytestmark = pytest.mark.slow
 
@@ -263,9 +264,7 @@ def test_what_is_followed_is_what_is_planned_anew(
     waits: list[bool],
     refused: dict[int, int],
 ) -> None:
-    snapshot, planner = Snapshot(RESOURCES), GatewayPlanner(setting)
-    for kind in RESOURCES:
-        snapshot.apply(Listed(cast("Any", kind), ()))
+    snapshot, planner = listed(kinds=RESOURCES), GatewayPlanner(setting)
     for key in VARIANTS.keys() - set(later):
         snapshot.apply(event(key, 0))
     followed = Desired(snapshot, planner, LAYOUT, "PEM")
@@ -292,9 +291,7 @@ class Serving:
     """Objects of a Gateway, and HAProxy as it follows them."""
 
     def __init__(self, *listeners: str) -> None:
-        self.snapshot = Snapshot(RESOURCES)
-        for kind in RESOURCES:
-            self.snapshot.apply(Listed(cast("Any", kind), ()))
+        self.snapshot = listed(kinds=RESOURCES)
         for key in VARIANTS:
             if key[0] in ("GatewayClass", "Secret", "Service"):
                 self.snapshot.apply(event(key, 0))
@@ -335,9 +332,7 @@ def of_route(number: int, backend: str) -> Any:
 
 def calls_of_a_route(routes: int) -> int:
     """Count the calls of our functions for one route among others that leads elsewhere, up to its commands."""
-    snapshot = Snapshot(RESOURCES)
-    for kind in RESOURCES:
-        snapshot.apply(Listed(cast("Any", kind), ()))
+    snapshot = listed(kinds=RESOURCES)
     snapshot.apply(event(("GatewayClass", "", "vipwire"), 0))
     snapshot.apply(event_of(("Gateway", "infra", "edge"), gateway(HTTP)))
     for number in range(routes):

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -143,6 +144,13 @@ async def recording() -> AsyncIterator[tuple[Recorder, Access]]:
         await runner.cleanup()
 
 
+def rights_of(rules: Iterable[dict[str, Any]]) -> set[Right]:
+    """Return what the rules of roles allow."""
+    return {
+        right for rule in rules for right in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
+
+
 async def reading_pod(access: Access) -> None:
     """Read the Pod that an endpoint at an address of the API server's machine is to be."""
     snapshot, destinations, address = Snapshot(), Destinations(), parse_address("192.0.2.1")
@@ -193,14 +201,7 @@ async def _ask(recorder: Recorder, access: Access) -> None:
 
 
 async def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
-    allowed = {
-        (group, resource, verb)
-        for role in objects()
-        for rule in role.get("rules", ())
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
+    allowed = rights_of(rule for role in objects() for rule in role.get("rules", ()))
     async with asyncio.timeout(60):
         rights = await asked()
     assert rights == allowed

@@ -1,10 +1,10 @@
 """An Ingress, or a pool, that fails in a way that nobody thought of costs itself only."""
 
 import pytest
+from tests.l7.plans import listed
 from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, planned, ruled
 
 from vipwire.model.names import ObjectName
-from vipwire.watched_objects.event import Listed
 from vipwire_l7.haproxy import configuration as configuration_module
 from vipwire_l7.haproxy.backends import backend_text
 from vipwire_l7.haproxy.layout import Layout
@@ -15,14 +15,11 @@ from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import (
-    INGRESS_KINDS,
     BackendService,
     Ingress,
-    IngressKind,
-    IngressObject,
     PathType,
 )
-from vipwire_l7.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import Touched
 
 OTHER = ObjectName("default", "other")
 
@@ -53,13 +50,7 @@ def test_a_pool_that_cannot_be_written_answers_503_and_the_others_serve(monkeypa
     rule = boom.rules[0]
     ref = type(rule.backend)(OTHER, 80)
     boom = Ingress(boom.name, "vipwire", (type(rule)(rule.host, rule.path, rule.type, ref, rule.field),))
-    objects: dict[IngressKind, tuple[IngressObject, ...]] = {
-        IngressKind.INGRESS: (good, boom),
-        IngressKind.SERVICE: (BackendService(WEB, (PORT,)), BackendService(OTHER, (PORT,))),
-    }
-    snapshot = Snapshot()
-    for kind in INGRESS_KINDS:
-        snapshot.apply(Listed(kind, objects.get(kind, ())))
+    snapshot = listed((good, boom, BackendService(WEB, (PORT,)), BackendService(OTHER, (PORT,))))
     desired = Desired(snapshot, IngressPlanner(Setting()), Layout("/run/x", "/run/x/s"), "PEM\n")
     desired.update(Touched(structure=True), 0.0)
     made = desired.made("/run/x")

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.l7.plans import listed
 
 import vipwire
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
-from vipwire.watched_objects.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Upserted
 from vipwire_l7.haproxy.backends import spare_names
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
@@ -22,7 +23,6 @@ from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import (
-    INGRESS_KINDS,
     BackendEndpoint,
     BackendPort,
     BackendService,
@@ -36,7 +36,7 @@ from vipwire_l7.watch.objects import (
     ServiceRef,
     Usability,
 )
-from vipwire_l7.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import Touched
 
 FOLDER = "/run/x/gen-1"
 OURS = str(Path(vipwire.__file__).parent)
@@ -71,15 +71,6 @@ def ingress_of(
     annotations |= {"vipwire.io/use-regex": "true"} if expression else {}
     made = Ingress(name(text), class_name, tuple(rules), annotations=MappingProxyType(annotations))
     return replace(made, addresses=(address,) if address else ())
-
-
-def snapshot_of(*things: IngressObject) -> Snapshot:
-    made = Snapshot()
-    for kind in INGRESS_KINDS:
-        made.apply(Listed(cast("Any", kind), ()))
-    for thing in things:
-        made.apply(Upserted(cast("Any", thing)))
-    return made
 
 
 names = st.sampled_from(NAMES)
@@ -127,7 +118,7 @@ def fixed_part(made: Configuration) -> dict[str, list[str]]:
 
 @given(steps)
 def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[IngressObject, bool]]]) -> None:
-    snapshot = snapshot_of(*START)
+    snapshot = listed(START)
     followed = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     live: Configuration | None = None
     running = dict[str, list[str]]()
@@ -160,7 +151,7 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
 
 def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
     plain, users = ingress_of("a", "a", login="users"), Secret(name("users"), "", {"auth": USER.encode()})
-    snapshot = snapshot_of(plain, users, service_of("a"), slice_of("a", 1))
+    snapshot = listed((plain, users, service_of("a"), slice_of("a", 1)))
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
     for thing, parts in (
@@ -188,7 +179,7 @@ def calls_of_a_change(others: int) -> int:
         (ingress_of(f"i{number}", f"s{number}"), service_of(f"s{number}"), slice_of(f"s{number}", 1, 2))
         for number in range(others)
     )
-    snapshot = snapshot_of(*(thing for things_ in made for thing in things_))
+    snapshot = listed(thing for things_ in made for thing in things_)
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
     live, found = desired.made(FOLDER), 0
@@ -215,7 +206,7 @@ def test_an_ingress_that_changes_costs_the_same_among_many() -> None:
 
 
 def test_a_host_that_comes_later_leads_to_the_spare_backend_of_its_pool() -> None:
-    snapshot = snapshot_of(ingress_of("a", "a"), *(each(text) for each in (service_of, slice_of) for text in NAMES))
+    snapshot = listed((ingress_of("a", "a"), *(each(text) for each in (service_of, slice_of) for text in NAMES)))
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
     live = replace(desired.made(FOLDER), spares=spare_names(0))

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.l7.plans import listed
 from tests.l7.unit.test_gateway_deploy import filled
 
 from vipwire.model.names import ObjectName
-from vipwire.watched_objects.event import Listed
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.haproxy.configuration import Configuration
@@ -19,7 +19,7 @@ from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.controller import Controller
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
-from vipwire_l7.watch.objects import INGRESS_KINDS, Ingress, IngressKind, Secret, Tls
+from vipwire_l7.watch.objects import Ingress, Secret, Tls
 from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -34,11 +34,7 @@ def with_certificate() -> Snapshot:
     pem, mark, key = make_certificate(NOW, "a.org").partition("-----BEGIN PRIVATE KEY-----")
     secret = Secret(name, "kubernetes.io/tls", {"tls.crt": pem.encode(), "tls.key": (mark + key).encode()})
     ingress = Ingress(name, "vipwire", tls=(Tls(("a.org",), name),))
-    objects: dict[IngressKind, tuple[Any, ...]] = {IngressKind.INGRESS: (ingress,), IngressKind.SECRET: (secret,)}
-    snapshot = Snapshot()
-    for kind in INGRESS_KINDS:
-        snapshot.apply(Listed(kind, objects.get(kind, ())))
-    return snapshot
+    return listed((ingress, secret))
 
 
 def test_a_plan_follows_the_clock_when_a_certificate_begins_or_ends() -> None:

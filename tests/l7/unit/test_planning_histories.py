@@ -117,7 +117,7 @@ def play(seed: int) -> None:
     limits = {each: draw.choice((0, 1, 2, 5)) if draw.random() < 0.2 else MOST[each] for each in Limited}
     gateways = replace(gateways, limits=limits)
     ingresses = Setting(hosts_apart=draw.random() < 0.3, limits=limits)
-    snapshot, followed = listed(kinds=WITH_INGRESS.keys()), Planned(gateways, ingresses)
+    snapshot, followed = listed(kinds=WITH_INGRESS), Planned(gateways, ingresses)
     for key in VARIANTS.keys() - set(absent):
         snapshot.apply(event(key, 0))
     before: Any = {}

@@ -5,13 +5,13 @@ from collections.abc import Hashable
 from typing import Any, cast
 
 import pytest
+from tests.l7.plans import listed
 from tests.l7.unit.test_gateway_following import NOW, SETTINGS, VARIANTS, event
 from tests.l7.unit.test_ingress_outdated import LAYOUT
 from tests.l7.unit.test_planning_histories import change
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.watched_objects.event import Listed
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS
@@ -26,12 +26,10 @@ from vipwire_l7.watch.snapshot import Snapshot
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_changes_of_problems_and_ingresses_add_up(seed: int) -> None:
-    draw, snapshot = random.Random(seed), Snapshot(WITH_INGRESS)  # noqa: S311  # no secret
+    draw, snapshot = random.Random(seed), listed(kinds=WITH_INGRESS)  # noqa: S311  # no secret
     gateways, absent = draw.choice([*SETTINGS.values()])
     planner = SharedPlanner(IngressPlanner(Setting()), GatewayPlanner(gateways))
     desired = Desired(snapshot, planner, LAYOUT, "PEM\n")
-    for kind in WITH_INGRESS:
-        snapshot.apply(Listed(cast("Any", kind), ()))
     for key in VARIANTS.keys() - set(absent):
         snapshot.apply(event(key, 0))
     problems: dict[Hashable, tuple[Problem, ...]] = {}
