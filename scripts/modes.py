@@ -30,7 +30,7 @@ _DIFFERENCES = """\
 
 Each row links the sentences that do not hold in that mode. One test suite sends packets for all others.
 
-| mode | what differs there | why |
+| mode | difference | reason |
 |---|---|---|
 """
 _REST = """\
