@@ -58,7 +58,7 @@ metadata:
 * **Limit.** At most half of a Service port's endpoints (`eject-at-most`), at least one, never the last. If a policy
   is Local and all local endpoints are ejected, vipwire uses all of them. Topology hints give way.
 * **Return.** After its time the endpoint is on trial, with slow start if the Service has it. The first answer ends
-  the trial; the first failure ejects it for twice as long. After 5 minutes without a failure the count begins at zero.
+  the trial; the first failure ejects the endpoint for twice as long. 5 minutes without a failure end the count.
 * **Reports.** Events `EndpointEjected` and `EndpointReadmitted` on the Service; `vipwire_ejected_endpoints` and
   `vipwire_ejections_total`; `vipwire status` and `vipwire explain`.
 
