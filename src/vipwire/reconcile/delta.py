@@ -27,6 +27,17 @@ class Delta(Value, Generic[K, V], frozen=True):
     def __str__(self) -> str:
         return f"+{len(self.added)} ~{len(self.changed)} -{len(self.removed)}"
 
+    @property
+    def written(self) -> dict[K, V]:
+        """The objects to add and the new values of those to change."""
+        return self.added | {key: new for key, (_, new) in self.changed.items()}
+
+    def apply_to(self, objects: dict[K, V]) -> None:
+        for key in self.removed:
+            objects.pop(key, None)
+        objects.update(self.added)
+        objects.update((key, new) for key, (_, new) in self.changed.items())
+
 
 def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
     delta: Delta[K, V] = Delta()
@@ -40,7 +51,6 @@ def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
 
 
 def patch(have: Mapping[K, V], delta: Delta[K, V]) -> dict[K, V]:
-    result = {key: value for key, value in have.items() if key not in delta.removed}
-    result.update(delta.added)
-    result.update((key, new) for key, (_, new) in delta.changed.items())
+    result = dict(have)
+    delta.apply_to(result)
     return result

@@ -222,8 +222,7 @@ def _count_rules(delta: Delta[Key, Rules]) -> Counter[str]:
 
 
 def _tails(delta: Delta[Key, Rules]) -> dict[tuple[str, str], Rules]:
-    new = {**delta.added, **{key: after for key, (_, after) in delta.changed.items()}}
-    return {(key.table, key.chain): rules for key, rules in new.items() if key.kind == ROOT}
+    return {(key.table, key.chain): rules for key, rules in delta.written.items() if key.kind == ROOT}
 
 
 def describe(family: Family, key: Key) -> str:

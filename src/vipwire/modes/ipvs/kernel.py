@@ -139,10 +139,7 @@ class IpvsBackend:
             raise
         self._terminations.record_commit(delta.added, delta.removed)
         if self._left is not None:
-            for key in delta.removed:
-                self._left.pop(key, None)
-            self._left.update(delta.added)
-            self._left.update((key, new) for key, (_, new) in delta.changed.items())
+            delta.apply_to(self._left)
         return size
 
     def housekeeping_due(self) -> float | None:
@@ -221,19 +218,17 @@ class IpvsBackend:
         self._draining.take_back(parts)
         if drain and self._left is not None:
             self._draining.begin(parts, self._left, self._marks.avoid)
-        coming = {**parts.entries.added, **{key: new for key, (_, new) in parts.entries.changed.items()}}
         size = sum(
             self._sets.replace(name.set, spec, keeps=old is not None)
             for name, (old, spec) in parts.sets.changed.items()
             if spec and not spec.limits  # a set as others made it is not made again to undo a commit
         )
         size += self._sets.create({name.set: spec for name, spec in parts.sets.added.items() if spec})
-        size += self._sets.add(coming)
+        size += self._sets.add(parts.entries.written)
         leaving = Delta(removed=parts.chains.removed)
         size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))
         size += self._servers.apply(self._yield_additions(parts))
-        receivers = {**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}}
-        self._pods.prepare({(key.pod, key.vip): method for key, method in receivers.items()})
+        self._pods.prepare({(key.pod, key.vip): method for key, method in parts.receivers.written.items()})
         size += self._policy_routing.add_routes([each.address for each in parts.routes.added])
         size += self._policy_routing.add([each.mark for each in parts.mark_rules.added])
         size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))

@@ -134,10 +134,7 @@ class UserspaceBackend:
             raise
         self._remote.remove(going.keys() - set(instead))
         if left is not None:
-            for key in delta.removed:
-                left.pop(key, None)
-            left.update(delta.added)
-            left.update((key, new) for key, (_, new) in delta.changed.items())
+            delta.apply_to(left)
         self._left = left
         for front in going:
             self._told.pop(front, None)
@@ -224,8 +221,7 @@ class UserspaceBackend:
 def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
     """Return the fronts of a difference: the new state, the old state of changed ones, and the deleted ones."""
     before = {key: old for key, (old, _) in delta.changed.items()}
-    after = {key: new for key, (_, new) in delta.changed.items()}
-    return _listeners(delta.added) | _listeners(after), _listeners(before), _listeners(delta.removed)
+    return _listeners(delta.written), _listeners(before), _listeners(delta.removed)
 
 
 def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:

@@ -44,8 +44,8 @@ def _table(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iter
 
 
 def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
-    coming = {**delta.added, **{key: value for key, (_, value) in delta.changed.items()}}
-    chains = {key: value for key, value in coming.items() if isinstance(key, ChainName) and key.table == table}
+    written = delta.written.items()
+    chains = {key: value for key, value in written if isinstance(key, ChainName) and key.table == table}
     yield from (f":{key.chain} - [0:0]" for key in chains)
     for key, rules in chains.items():
         yield from (f"-A {key.chain} {words}" for words in (rules if isinstance(rules, tuple) else ()))

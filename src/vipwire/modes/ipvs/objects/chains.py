@@ -74,7 +74,7 @@ def restore_text(delta: Delta[ChainName, Rules]) -> str:
 
 
 def _table(table: str, delta: Delta[ChainName, Rules]) -> Iterator[str]:
-    new = {**_of(table, delta.added), **_of(table, {key: value for key, (_, value) in delta.changed.items()})}
+    new = _of(table, delta.written)
     old = {**_of(table, delta.removed), **_of(table, {key: value for key, (value, _) in delta.changed.items()})}
     gone = [chain for chain in _of(table, delta.removed) if chain not in BUILT_IN]
     if not new and not old:

@@ -48,8 +48,7 @@ def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     yield from (writer.real("-a", key, how) for key, how in parts.reals.added.items())
     yield from (writer.real("-e", key, how) for key, (_, how) in parts.reals.changed.items())
     yield from writer.range_rules(Delta(parts.rules.added, parts.rules.changed))
-    receivers = {**parts.receivers.added, **{key: how for key, (_, how) in parts.receivers.changed.items()}}
-    yield from (writer.receiver("add", key, how) for key, how in receivers.items())
+    yield from (writer.receiver("add", key, how) for key, how in parts.receivers.written.items())
     yield from writer.routes("replace", parts.routes.added)
     yield from writer.rules("add", [each.mark for each in parts.mark_rules.added])
     yield from writer.vips("add", parts.vips.added)
@@ -96,7 +95,7 @@ class _Writer:
 
     def chains(self, delta: Delta[ChainName, Rules]) -> Iterator[str]:
         """Create all chains, then fill them, because rules jump between them."""
-        new = {**delta.added, **{key: rules for key, (_, rules) in delta.changed.items()}}
+        new = delta.written
         ours = [key for key in new if key.chain not in BUILT_IN]
         yield from (self._table(key, "-N") for key in ours if key in delta.added)
         yield from (self._table(key, "-F") for key in ours if key in delta.changed)
