@@ -6,13 +6,14 @@ the container runtimes.
 """
 
 import contextlib
-import ctypes
 import errno
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from vipwire.errors import CommitError
+from vipwire.linux.bpf.namespaces import within
 from vipwire.linux.netlink.ipvs import Method
 from vipwire.linux.netlink.links import DELETE_ADDRESS, NEW_ADDRESS
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, attribute
@@ -30,11 +31,10 @@ from vipwire.modes.ipvs.objects.names import TUNNELS
 
 DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 
-_CLONE_NEWNET = 0x40000000
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _KINDS = {Family.IPV4: ("ipip", b""), Family.IPV6: ("ip6tnl", attribute(9, b"\x29"))}  # IFLA_IPTUN_PROTO: IPv6
 _LO = 1
 _LINK_LOCAL = b"\xfe\x80"  # every IPv6 device has one
+T = TypeVar("T")
 
 
 class Pods:
@@ -47,8 +47,8 @@ class Pods:
         """Read the VIPs that each Pod receives for, as (Pod, VIP) to method."""
         found: dict[tuple[Address, Address], Method] = {}
         for path in _namespaces():
-            with contextlib.suppress(OSError), _inside(path), NetlinkSocket(NETLINK_ROUTE) as link:
-                places = self._places(link)
+            with contextlib.suppress(OSError):
+                places = _inside(path, self._places)
                 vips = [(a, p) for a, p in places.items() if p in ("lo", self._name) and not is_loopback(a)]
                 for pod in (a for a, p in places.items() if p not in ("lo", self._name)):
                     for vip, place in vips:
@@ -66,8 +66,7 @@ class Pods:
                     "it there to be seen (in a container: mount the host's /run/netns)"
                 )
             try:
-                with _inside(where[pod]), NetlinkSocket(NETLINK_ROUTE) as link:
-                    self._prepare(link, pod, vip, method)
+                _inside(where[pod], partial(self._prepare, pod, vip, method))
             except OSError as error:
                 raise CommitError(f"cannot prepare the Pod {format_address(pod)}: {error}") from error
 
@@ -76,20 +75,19 @@ class Pods:
         pairs = list(unwanted)
         where = self._where({pod for pod, _ in pairs}) if pairs else {}
         for pod, vip in pairs:
-            if pod not in where:
-                continue
-            with contextlib.suppress(OSError), _inside(where[pod]), NetlinkSocket(NETLINK_ROUTE) as link:
-                for name in ("lo", self._name):
-                    if (index := link_index(link, name)) is not None:
-                        with contextlib.suppress(NetlinkError):
-                            link.request(DELETE_ADDRESS, vip_on(index, vip))
-                if (
-                    self._name not in self._places(link).values()
-                    and (index := link_index(link, self._name)) is not None
-                ):
-                    delete_link(link, index)
+            if pod in where:
+                with contextlib.suppress(OSError):
+                    _inside(where[pod], partial(self._release, vip))
 
-    def _prepare(self, link: NetlinkSocket, pod: Address, vip: Address, method: Method) -> None:
+    def _release(self, vip: Address, link: NetlinkSocket) -> None:
+        for name in ("lo", self._name):
+            if (index := link_index(link, name)) is not None:
+                with contextlib.suppress(NetlinkError):
+                    link.request(DELETE_ADDRESS, vip_on(index, vip))
+        if self._name not in self._places(link).values() and (index := link_index(link, self._name)) is not None:
+            delete_link(link, index)
+
+    def _prepare(self, pod: Address, vip: Address, method: Method, link: NetlinkSocket) -> None:
         index = self._tunnel(link, pod) if method is Method.TUNNEL else _LO
         try:
             link.request(NEW_ADDRESS, vip_on(index, vip), NLM_F_CREATE | NLM_F_EXCL)
@@ -112,8 +110,8 @@ class Pods:
     def _where(self, pods: set[Address]) -> dict[Address, Path]:
         found: dict[Address, Path] = {}
         for path in _namespaces():
-            with contextlib.suppress(OSError), _inside(path), NetlinkSocket(NETLINK_ROUTE) as link:
-                found.update((address, path) for address in self._places(link) if address in pods)
+            with contextlib.suppress(OSError):
+                found.update((address, path) for address in _inside(path, self._places) if address in pods)
         return found
 
     def _places(self, link: NetlinkSocket) -> dict[Address, str]:
@@ -126,25 +124,11 @@ def _namespaces() -> list[Path]:
     return [path for directory in DIRECTORIES if directory.is_dir() for path in sorted(directory.iterdir())]
 
 
-@contextlib.contextmanager
-def _inside(path: Path) -> Iterator[None]:
-    """Move this thread into a network namespace for the block (os.setns exists since Python 3.12)."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _enter(there)
-        finally:
-            os.close(there)
-        try:
-            yield
-        finally:
-            _enter(home)
-    finally:
-        os.close(home)
+def _inside(path: Path, action: Callable[[NetlinkSocket], T]) -> T:
+    """Call `action` with a socket of another network namespace."""
 
+    def act() -> T:
+        with NetlinkSocket(NETLINK_ROUTE) as link:
+            return action(link)
 
-def _enter(descriptor: int) -> None:
-    if _LIBC.setns(descriptor, _CLONE_NEWNET):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), "setns")
+    return within(path, act)
