@@ -7,7 +7,7 @@ from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.names import Rules
 from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
-from vipwire.modes.xtables.ownership import ChainRule, WholeChainOwner
+from vipwire.modes.xtables.ownership import ChainRule, RuleOwner
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.node import NodePlan
 
@@ -30,10 +30,10 @@ _KUBE_PROXY_HAS: Final = frozenset(
 """kube-proxy's chains in ipvs mode (pkg/proxy/ipvs/proxier.go, iptablesChains)."""
 
 
-class IpvsOwner(WholeChainOwner):
+class IpvsOwner(RuleOwner):
     """Recognises the chains and rules of one family."""
 
-    trial: Final = "KUBE-IPVS-PROBE"
+    trial = "KUBE-IPVS-PROBE"
 
     def __init__(self, family: Family) -> None:
         self._family = family

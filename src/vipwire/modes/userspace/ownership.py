@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire.modes.userspace import names
 from vipwire.modes.userspace.names import CHAINS
-from vipwire.modes.xtables.ownership import ChainRule, WholeChainOwner
+from vipwire.modes.xtables.ownership import RuleOwner
 
 _KUBE_PROXY_HAD: Final = frozenset(
     {
@@ -17,10 +17,10 @@ _KUBE_PROXY_HAD: Final = frozenset(
 )
 
 
-class UserspaceOwner(WholeChainOwner):
+class UserspaceOwner(RuleOwner):
     """Recognises the chains and rules of either family."""
 
-    trial: Final = "KUBE-PORTALS-PROBE"
+    trial = "KUBE-PORTALS-PROBE"
     refuses = True
 
     def owns(self, table: str, chain: str) -> bool:
@@ -29,7 +29,3 @@ class UserspaceOwner(WholeChainOwner):
     def vipwires(self, table: str, chain: str) -> bool:
         """Report whether kube-proxy, which had this mode up to 1.25, lacks this chain."""
         return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
-
-    def words(self, table: str) -> frozenset[ChainRule]:
-        del table
-        return frozenset()

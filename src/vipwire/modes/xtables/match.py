@@ -5,7 +5,7 @@ unknown condition yields None, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -107,26 +107,16 @@ class Surroundings:
         return None
 
 
-@dataclass(slots=True)
-class Judgement:
-    """The result of conditions: `holds` is None if unknown. `steps` and `effects` are output for the reader."""
-
-    holds: bool | None = True
-    steps: list[Step] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-
-
-def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> Judgement:
+def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> "Judgement":
     """Judge a packet by all conditions in order, until one fails.
 
     After an unknown condition no match draws a random number, because the draws must equal the kernel's.
     """
-    judgement = Judgement()
-    judging = _Judging(header, surroundings, judgement)
+    judgement = Judgement(header, surroundings)
     for condition in conditions:
         if judgement.holds is None and condition.option in _WITH_EFFECT:
             continue
-        holds = judging.holds(condition)
+        holds = judgement.decide(condition)
         if holds is False:
             judgement.holds = False
             break
@@ -152,13 +142,16 @@ def parse_masked(text: str) -> tuple[int, int]:
     return int(value, 0), int(mask, 0) if slash else 0xFFFFFFFF
 
 
-class _Judging:
-    """The evaluation of one rule's conditions for one packet."""
+class Judgement:
+    """The result of one rule's conditions: `holds` is None if unknown. `steps` and `effects` are for the reader."""
 
-    def __init__(self, header: PacketHeader, surroundings: Surroundings, judgement: Judgement) -> None:
-        self._header, self._around, self._judgement = header, surroundings, judgement
+    def __init__(self, header: PacketHeader, surroundings: Surroundings) -> None:
+        self._header, self._around = header, surroundings
+        self.holds: bool | None = True
+        self.steps: list[Step] = []
+        self.effects: list[Effect] = []
 
-    def holds(self, condition: Condition) -> bool | None:
+    def decide(self, condition: Condition) -> bool | None:
         try:
             found = _CONDITIONS[condition.option](self, condition)
         except (ValueError, KeyError, ZeroDivisionError, OverflowError):
@@ -227,7 +220,7 @@ class _Judging:
         found = self._around.look_up(name, fields, self._header)
         if found is None:
             return None
-        self._judgement.steps += found.steps
+        self.steps += found.steps
         return found.found
 
     def by_chance(self, condition: Condition) -> bool | None:
@@ -246,7 +239,7 @@ class _Judging:
 
     def remembered(self, condition: Condition) -> bool | None:
         client, name = format_address(self._header.source), self._list(condition)
-        self._judgement.effects.append(Effect(Verdict.REMEMBER, f"{client} in {name}"))
+        self.effects.append(Effect(Verdict.REMEMBER, f"{client} in {name}"))
         return True
 
     def _list(self, condition: Condition) -> str:
@@ -285,26 +278,26 @@ def _ports(text: str) -> range:
     return range(first, last + 1)
 
 
-_CONDITIONS: Final[Mapping[str, Callable[[_Judging, Condition], bool | None]]] = {
-    "-s": _Judging.source,
-    "-d": _Judging.destination,
-    "-i": _Judging.interface,
-    "-p": _Judging.protocol,
-    "--dport": _Judging.port,
-    "--dports": _Judging.ports,
-    "--ctorigdst": _Judging.first_destination,
-    "--ctorigdstport": _Judging.first_port,
-    "--ctdir": _Judging.direction,
-    "--ctstate": _Judging.state,
-    "--mark": _Judging.mark,
-    "--src-type": _Judging.local_source,
-    "--dst-type": _Judging.local_destination,
-    "--tcp-flags": _Judging.flags,
-    "--match-set": _Judging.in_set,
-    "--mode": _Judging.by_chance,
-    "--rcheck": _Judging.is_recalled,
-    "--set": _Judging.remembered,
-    "--bytecode": _Judging.program,
+_CONDITIONS: Final[Mapping[str, Callable[[Judgement, Condition], bool | None]]] = {
+    "-s": Judgement.source,
+    "-d": Judgement.destination,
+    "-i": Judgement.interface,
+    "-p": Judgement.protocol,
+    "--dport": Judgement.port,
+    "--dports": Judgement.ports,
+    "--ctorigdst": Judgement.first_destination,
+    "--ctorigdstport": Judgement.first_port,
+    "--ctdir": Judgement.direction,
+    "--ctstate": Judgement.state,
+    "--mark": Judgement.mark,
+    "--src-type": Judgement.local_source,
+    "--dst-type": Judgement.local_destination,
+    "--tcp-flags": Judgement.flags,
+    "--match-set": Judgement.in_set,
+    "--mode": Judgement.by_chance,
+    "--rcheck": Judgement.is_recalled,
+    "--set": Judgement.remembered,
+    "--bytecode": Judgement.program,
 }
 _WITH_EFFECT: Final = frozenset({"--mode", "--rcheck", "--set"})
 """Options that count or remember every packet that reaches them."""

@@ -10,7 +10,7 @@ The filter tables go first: refusals of untranslated packets must not outlive th
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
 
@@ -31,52 +31,43 @@ class ChainRule(NamedTuple):
     rule: str
 
 
-class RuleOwner(Protocol):
-    """Recognises a mode's chains and rules, in one family. All of it is pure."""
+class RuleOwner(ABC):
+    """Recognises a mode's chains and rules, in one family. All of it is pure.
 
-    @property
-    def trial(self) -> str:
-        """A chain without jumps to it that tries a kernel; a killed process may leave it."""
+    By default a mode owns the chains of its names, and the jumps to them from built-in chains.
+    """
 
-    @property
-    def refuses(self) -> bool:
-        """Whether its filter table drops packets that this mode has not translated."""
+    trial: str = ""
+    """A chain without jumps to it that tries a kernel; a killed process may leave it."""
+    refuses: bool = False
+    """Whether its filter table drops packets that this mode has not translated."""
 
+    @abstractmethod
     def owns(self, table: str, chain: str) -> bool:
         """Report whether this mode has a chain of this name; other modes may have one, too."""
 
+    @abstractmethod
     def vipwires(self, table: str, chain: str) -> bool:
         """Report whether only vipwire, not kube-proxy, has a chain of this name in this mode."""
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Return the chains of a table that go with this mode. `kubelet`: kubelet has its chains in this engine."""
-
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        """Yield the rules that go with this mode from chains that stay, each as often as it occurs."""
-
-    def words(self, table: str) -> frozenset[ChainRule]:
-        """Return the words of such rules that may equal another mode's."""
-
-
-class WholeChainOwner(ABC):
-    """Owns the chains of its names, and the jumps to them from built-in chains."""
-
-    refuses: bool = False
-
-    @abstractmethod
-    def owns(self, table: str, chain: str) -> bool: ...
-
-    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         del kubelet
         return frozenset(chain for chain in chains if self.owns(table, chain))
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
+        """Yield the rules that go with this mode from chains that stay, each as often as it occurs."""
         del kubelet
         for chain in BUILT_IN & chains.keys():
             yield from (ChainRule(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
 
+    def words(self, table: str) -> frozenset[ChainRule]:
+        """Return the words of such rules that may equal another mode's."""
+        del table
+        return frozenset()
 
-class VipwireOnlyOwner(WholeChainOwner):
+
+class VipwireOnlyOwner(RuleOwner):
     """Owns the objects that only vipwire writes in a mode: these can go while kube-proxy runs in that mode."""
 
     def __init__(self, owner: RuleOwner) -> None:
@@ -99,10 +90,8 @@ class VipwireOnlyOwner(WholeChainOwner):
         return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
 
 
-class _KubeProxyOwner(WholeChainOwner):
+class _KubeProxyOwner(RuleOwner):
     """Owns the objects that kube-proxy writes, too, in any of several modes."""
-
-    trial: Final = ""
 
     def __init__(self, owners: Collection[RuleOwner]) -> None:
         self._owners = owners

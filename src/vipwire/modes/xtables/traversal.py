@@ -10,7 +10,6 @@ from typing import ClassVar, Final
 from vipwire.errors import DecodeError
 from vipwire.model.net import format_endpoint, parse_address
 from vipwire.modes.xtables.match import (
-    Judgement,
     ListedRule,
     PacketHeader,
     Surroundings,
@@ -102,17 +101,17 @@ class Traversal:
         """Try a rule; return its verdict, None to continue."""
         at = len(self.steps)
         try:
-            judgement, verdict, effects = self._tried_on(table, listed)
+            verdict, effects, steps = self._tried_on(table, listed)
         except (DecodeError, ValueError):
             self.steps[at:] = [self._step(chain, listed, Effect(Verdict.UNREADABLE))]
             self.uncertain = True
             return None
-        if told := [*judgement.effects, *effects]:
-            self.steps[at:at] = [self._step(chain, listed, *told), *judgement.steps]
+        if effects:
+            self.steps[at:at] = [self._step(chain, listed, *effects), *steps]
         return verdict
 
-    def _tried_on(self, table: str, listed: ListedRule) -> tuple[Judgement, Verdict | None, list[Effect]]:
-        """Judge the packet by a rule, and apply its target; raise an error for an unknown target."""
+    def _tried_on(self, table: str, listed: ListedRule) -> tuple[Verdict | None, list[Effect], list[Step]]:
+        """Judge the packet by a rule, and apply its target. Raise an error for an unknown target."""
         self._tried += 1
         if self._tried > _MOST_RULES:
             raise UnclearRuleError(listed.text)
@@ -121,13 +120,13 @@ class Traversal:
         if judgement.holds is False:
             missing = (step for step in judgement.steps if step.state is ObjectState.MISSING)
             self.steps += [step for step in missing if step not in self.steps]
-            return Judgement(holds=False), None, []
+            return None, [], []
         if judgement.holds is None or rule.unknown:
             raise UnclearRuleError(rule.unknown or listed.text)
         verdict, effects = self._act(table, rule)
         if verdict in _ENDS and self.ended is None:
             self.ended = listed
-        return judgement, verdict, effects
+        return verdict, [*judgement.effects, *effects], judgement.steps
 
     def _act(self, table: str, rule: ParsedRule) -> _Outcome:
         if not rule.target:

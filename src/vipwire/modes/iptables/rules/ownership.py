@@ -11,7 +11,7 @@ from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.names import JUMP, Key, tree_root
 from vipwire.modes.iptables.rules.read import is_ours
 from vipwire.modes.iptables.rules.skeleton import guards, jump_keys
-from vipwire.modes.xtables.ownership import ChainRule
+from vipwire.modes.xtables.ownership import ChainRule, RuleOwner
 from vipwire.modes.xtables.save import Chains
 
 _OWN: Final = frozenset({names.CLUSTER_IPS, names.RANGES, names.NO_SUCH_PORT, names.NOT_POD_MASQ})
@@ -19,11 +19,10 @@ _OWN: Final = frozenset({names.CLUSTER_IPS, names.RANGES, names.NO_SUCH_PORT, na
 _OWN_PREFIXES: Final = ("KUBE-NPFW-",)
 
 
-class IptablesOwner:
+class IptablesOwner(RuleOwner):
     """Recognises the chains and rules of either family."""
 
-    trial: Final = "KUBE-PROXY-PROBE"
-    refuses: Final = False
+    trial = "KUBE-PROXY-PROBE"
 
     def owns(self, table: str, chain: str) -> bool:
         return is_ours(table, chain)

@@ -15,7 +15,6 @@ from vipwire.modes.xtables.binary.words import (
     Codec,
     Extension,
     UnknownRuleError,
-    check_words,
     find_words,
     text_of,
 )
@@ -73,10 +72,7 @@ def _port_codec(size: int, layout: str) -> Codec:
     def read(_: Family, words: str) -> bytes:
         return fields.pack(*_ANY_PORT, *ports(words), *unused)
 
-    def write(family: Family, data: bytes) -> str:
-        return check_words(read, family, port_words(*fields.unpack_from(data)[2:4]), data)
-
-    return Codec(0, size, read, write)
+    return Codec(0, size, read, lambda _, data: port_words(*fields.unpack_from(data)[2:4]))
 
 
 def _sctp(_: Family, words: str) -> bytes:
@@ -85,9 +81,9 @@ def _sctp(_: Family, words: str) -> bytes:
     return _SCTP.pack(*both, 0, 0, _NO_CHUNKS, 0, _SCTP_DESTINATION_PORTS * bool(words), 0)
 
 
-def _sctp_words(family: Family, data: bytes) -> str:
-    low, high, _, _, _, _, flags, _ = _SCTP.unpack_from(data)
-    return check_words(_sctp, family, port_words(low, high) if flags else "", data)
+def _sctp_words(_: Family, data: bytes) -> str:
+    fields = _SCTP.unpack_from(data)
+    return port_words(*fields[:2]) if fields[-2] else ""
 
 
 _MARK: Final = struct.Struct("=IIB3x")
@@ -104,10 +100,6 @@ def mark(words: str) -> tuple[int, int, bool]:
 
 def mark_words(value: int, mask: int, *, inverted: bool) -> str:
     return f"{'! ' * inverted}--mark {value:#x}/{mask:#x}"
-
-
-def _mark(_: Family, words: str) -> bytes:
-    return _MARK.pack(*mark(words))
 
 
 def _mark_words(_: Family, data: bytes) -> str:
@@ -131,10 +123,9 @@ def _conntrack(_: Family, words: str) -> bytes:
     return _CONNTRACK.pack(_MATCHES_STATE, _MATCHES_STATE * bool(found[1]), states, 0)
 
 
-def _conntrack_words(family: Family, data: bytes) -> str:
+def _conntrack_words(_: Family, data: bytes) -> str:
     _, inverted, states, _ = _CONNTRACK.unpack_from(data)
-    words = f"{'! ' * bool(inverted)}--ctstate {','.join(name for name in _STATE_ORDER if states & _STATE[name])}"
-    return check_words(_conntrack, family, words, data)
+    return f"{'! ' * bool(inverted)}--ctstate {','.join(name for name in _STATE_ORDER if states & _STATE[name])}"
 
 
 _STATISTIC: Final = struct.Struct("=HHIII8x")
@@ -155,11 +146,12 @@ def _statistic(_: Family, words: str) -> bytes:
     return _STATISTIC.pack(mode, 0, number, 0, number)
 
 
-def _statistic_words(family: Family, data: bytes) -> str:
-    mode, _, number, *_ = _STATISTIC.unpack_from(data)
+def _statistic_words(_: Family, data: bytes) -> str:
+    fields = _STATISTIC.unpack_from(data)
+    mode, number = fields[0], fields[2]
     if mode == _RANDOM:
-        return check_words(_statistic, family, f"--mode random --probability {number / _ALWAYS:.11f}", data)
-    return check_words(_statistic, family, f"--mode nth --every {number + 1} --packet 0", data)
+        return f"--mode random --probability {number / _ALWAYS:.11f}"
+    return f"--mode nth --every {number + 1} --packet 0"
 
 
 _RECENT: Final = struct.Struct("=IIBB200sBx16s")
@@ -181,7 +173,7 @@ def _recent(family: Family, words: str) -> bytes:
 def _recent_words(family: Family, data: bytes) -> str:
     seconds, _, kind, _, name, *_ = _RECENT.unpack_from(data)
     what = "--set" if kind == _SET else f"--rcheck --seconds {seconds} --reap"
-    return check_words(_recent, family, f"{what} --name {text_of(name)} --mask {_whole(family)} --rsource", data)
+    return f"{what} --name {text_of(name)} --mask {_whole(family)} --rsource"
 
 
 @lru_cache
@@ -222,13 +214,12 @@ def _bpf(_: Family, words: str) -> bytes:
     return _BPF.pack(0, len(steps), 0, program)
 
 
-def _bpf_words(family: Family, data: bytes) -> str:
+def _bpf_words(_: Family, data: bytes) -> str:
     mode, count, _, program = _BPF.unpack_from(data)
     if mode or count > _MOST_INSTRUCTIONS:
         raise UnknownRuleError("a program that is not ours")
     steps = _INSTRUCTION.iter_unpack(program[: count * _INSTRUCTION.size])
-    words = f'--bytecode "{count},{",".join("{} {} {} {}".format(*step) for step in steps)}"'
-    return check_words(_bpf, family, words, data)
+    return f'--bytecode "{count},{",".join("{} {} {} {}".format(*step) for step in steps)}"'
 
 
 def _nfacct(_: Family, words: str) -> bytes:
@@ -238,22 +229,18 @@ def _nfacct(_: Family, words: str) -> bytes:
     return name.encode().ljust(40, b"\0")
 
 
-def _nfacct_words(family: Family, data: bytes) -> str:
-    return check_words(_nfacct, family, f"--nfacct-name {text_of(data[:32])}", data)
-
-
 MATCHES: Final[Mapping[str, Codec]] = {
     "comment": Codec(0, 256, _comment, _comment_words),
     "tcp": _port_codec(16, "=4H4B"),
     "udp": _port_codec(16, "=4HB"),
     "sctp": Codec(0, 296, _sctp, _sctp_words),
-    "mark": Codec(1, 16, _mark, _mark_words),
+    "mark": Codec(1, 16, lambda _, words: _MARK.pack(*mark(words)), _mark_words),
     "conntrack": Codec(3, 168, _conntrack, _conntrack_words),
     "statistic": Codec(0, 24, _statistic, _statistic_words),
     "recent": Codec(1, 232, _recent, _recent_words),
     "addrtype": Codec(1, 8, _addrtype, _addrtype_words),
     "bpf": Codec(1, 528, _bpf, _bpf_words),
-    "nfacct": Codec(1, 40, _nfacct, _nfacct_words),
+    "nfacct": Codec(1, 40, _nfacct, lambda _, data: f"--nfacct-name {text_of(data[:32])}"),
 }
 
 
@@ -267,8 +254,11 @@ def match(family: Family, words: str) -> Extension:
 
 
 def match_words(family: Family, found: Extension) -> str:
-    """Decode a match, without its `-m`."""
+    """Decode a match, without its `-m`. Raise UnknownRuleError if the words do not encode to exactly this data."""
     codec = MATCHES.get(found.name)
     if codec is None or (codec.revision, codec.size) != (found.revision, len(found.data)):
         raise UnknownRuleError(f"unknown match: {found.name!r}")
-    return f"{found.name} {codec.write(family, found.data)}".rstrip()
+    words = codec.write(family, found.data)
+    if codec.read(family, words).ljust(codec.size, b"\0") != found.data:
+        raise UnknownRuleError(f"more than these words say: {words!r}")
+    return f"{found.name} {words}".rstrip()

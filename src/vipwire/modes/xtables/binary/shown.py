@@ -48,7 +48,9 @@ class RuleReader:
         self._one_source = len(self._source) + family.bits // 8
         self._encode = Encoder(family)
         self._begins = _begins(family)
-        self._extension: Callable[[bytes], str] = lru_cache(_KEPT)(self._read_match)
+        self._match: Callable[[bytes], str] = lru_cache(_KEPT)(
+            lambda element: match_words(family, self._extension_of(element))
+        )
         self._natives: Callable[[bytes, int], tuple[RuleHead, str]] = lru_cache(_KEPT)(self._read_natives)
 
     def __call__(self, expressions: bytes) -> str:
@@ -69,7 +71,7 @@ class RuleReader:
             if not counted and element.startswith(COUNTER_DATA) and len(element) == len(COUNTER):
                 counted = True
             elif kind == _MATCH and not counted:
-                matches.append(self._extension(element))
+                matches.append(self._match(element))
             elif counted and not target:
                 target = self._target(element, kind)
             else:
@@ -147,9 +149,6 @@ class RuleReader:
             if offset == DESTINATION[self._family] and head.destination is None:
                 return head._replace(destination=found), ""
         raise UnknownRuleError("a field of a header that is not ours")
-
-    def _read_match(self, element: bytes) -> str:
-        return match_words(self._family, self._extension_of(element))
 
     def _extension_of(self, element: bytes) -> Extension:
         """Decode an xtables expression; a known beginning is a dictionary look-up."""

@@ -135,13 +135,6 @@ class Codec(NamedTuple):
     write: Callable[[Family, bytes], str]
 
 
-def check_words(read: Callable[[Family, str], bytes], family: Family, words: str, data: bytes) -> str:
-    """Return `words` if they encode to exactly this data; else raise UnknownRuleError."""
-    if read(family, words).ljust(len(data), b"\0") != data:
-        raise UnknownRuleError(f"more than these words say: {words!r}")
-    return words
-
-
 def find_words(words: Mapping[bytes, str], data: bytes) -> str:
     """Return the words of data; raise UnknownRuleError if unknown."""
     if data not in words:
