@@ -25,7 +25,7 @@ from bench.report import Figure
 from vipwire.model.net import Family
 from vipwire.model.service import EndpointSlice, Service
 from vipwire.modes.iptables.access.tool_access import LockWait
-from vipwire.modes.iptables.build import rule_access
+from vipwire.modes.iptables.driver import rule_access
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import ENTRY, NAT, SERVICES, Key, Rules
 from vipwire.modes.iptables.rules.settings import RuleSettings

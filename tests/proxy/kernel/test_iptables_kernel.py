@@ -17,7 +17,7 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
 from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.modes.iptables.access.tool_access import Known, LockWait, RuleAccess, Written
-from vipwire.modes.iptables.build import build, leftovers, rule_access
+from vipwire.modes.iptables.driver import build, leftovers, rule_access
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.nfacct import read_counter
 from vipwire.modes.iptables.probe import choose_variant, presence, probe

@@ -16,7 +16,7 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_access import NftAccess
 from vipwire.modes.iptables.access.tool_access import LockWait
-from vipwire.modes.iptables.build import build, rule_access, samples, unreadable_rules
+from vipwire.modes.iptables.driver import build, rule_access, samples, unreadable_rules
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.nfacct import ensure_counters
 from vipwire.modes.iptables.rules.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules

@@ -11,7 +11,7 @@ from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.xtables_rules import list_rules
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import expressions_at, holds
-from vipwire.modes.iptables.build import samples
+from vipwire.modes.iptables.driver import samples
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, reset_counter
 from vipwire.modes.xtables.binary.shown import RuleReader

@@ -44,7 +44,9 @@ def read_counters(
     """Read the rules of a table's chains, of all chains if `chains` is None. Raise OSError if the kernel refuses."""
     if variant is Variant.LEGACY:
         wanted = None if chains is None else frozenset(chains)
-        return [rule for rule in _entries(family, _block(family, table)) if wanted is None or rule.chain in wanted]
+        with closing(LegacySocket(family)) as opened:
+            block = bytes(opened.entries(table))
+        return [rule for rule in _entries(family, block) if wanted is None or rule.chain in wanted]
     found: list[RuleCounter] = []
     with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
         for chain in chains_of(netlink, family)[table] if chains is None else chains:
@@ -113,11 +115,6 @@ class _Shape(NamedTuple):
 _SHAPES: Final = {Family.IPV4: _Shape(88, 96, 112), Family.IPV6: _Shape(140, 152, 168)}
 _OFFSETS: Final = struct.Struct("=HH")
 _PACKETS: Final = struct.Struct("=Q")
-
-
-def _block(family: Family, table: str) -> bytes:
-    with closing(LegacySocket(family)) as opened:
-        return bytes(opened.entries(table))
 
 
 def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:

@@ -127,7 +127,9 @@ def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple
     match spread.algorithm:
         case Algorithm.ROUND_ROBIN:
             dealt = slots(spread, pool, (), MOST_TURNS)
-            yield from ((_turn(len(dealt) - at), target) for at, target in enumerate(dealt))
+            for every, target in zip(range(len(dealt), 0, -1), dealt, strict=True):
+                turn = f"-m statistic --mode nth --every {every} --packet 0"
+                yield turn if every > 1 else "", target
         case Algorithm.SOURCE_HASH if hashes:
             divisor = math.gcd(*weights)
             total = sum(weights) // divisor
@@ -138,7 +140,3 @@ def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple
             for target, weight in zip(pool, weights, strict=True):
                 yield chance(left, weight), target
                 left -= weight
-
-
-def _turn(every: int) -> str:
-    return f"-m statistic --mode nth --every {every} --packet 0" if every > 1 else ""

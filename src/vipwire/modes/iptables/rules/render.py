@@ -16,22 +16,272 @@ A port range (`vipwire.io/port-range`) has separate chains and entries:
 A node port's packets go to the endpoint's port, but a range keeps the packet's port if the endpoint's equals the
 Service's: then DNAT has no port. KUBE-RANGES comes last, so a single port precedes a range. Its tree branches on
 addresses and protocols only.
+
+All frontends of a port lead to the same chains: one for each traffic policy, and one for each endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Address, Family, Protocol, format_address
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
+from vipwire.model.service import TrafficPolicy
 from vipwire.modes.iptables.rules import names
+from vipwire.modes.iptables.rules.choice import choices
 from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, encode
-from vipwire.modes.iptables.rules.names import ENTRY, FILTER, NAT, Key, Rules
-from vipwire.modes.iptables.rules.port import EndpointWords, PortWriter, leads_to_endpoint
+from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chains, port_chains
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.xtables.words import comment, host, match_service_port, ports, rule
-from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeFrontend, ServicePlan, Target
+from vipwire.modes.iptables.rules.skeleton import needs_not_pod_chain
+from vipwire.modes.iptables.rules.words import count_packets, match_seen, remember
+from vipwire.modes.xtables.words import (
+    LOCAL_DESTINATION,
+    LOCAL_SOURCE,
+    LOOPBACK,
+    UNTRANSLATED,
+    comment,
+    from_pod,
+    host,
+    match_service_port,
+    ports,
+    refuse,
+    rule,
+)
+from vipwire.plan.node import NodePlan, PodPrefixes
+from vipwire.plan.plan import (
+    Drop,
+    Forward,
+    Frontend,
+    FrontendKey,
+    FrontendKind,
+    Masquerade,
+    RangeFrontend,
+    ServicePlan,
+    Target,
+)
 from vipwire.reconcile.backend import Rendered
+
+
+class EndpointWords(NamedTuple):
+    """An endpoint in words: its address, with its port, its chain, and a comment with a space behind.
+
+    With very many endpoints the comment is empty, as in kube-proxy.
+    """
+
+    address: str
+    text: str
+    chain: str
+    note: str
+
+
+class PortWriter:
+    """Writes the objects of one Service port. `WIDE`: of its port range."""
+
+    WIDE: ClassVar = False
+
+    def __init__(
+        self, node: NodePlan, settings: RuleSettings, name: ServicePortName, frontends: Iterable[Frontend]
+    ) -> None:
+        self._node, self._settings, self._name = node, settings, name
+        self._family, self._text, self._label = node.family, str(name), name.protocol.label
+        self._note = "" if node.crowded else f"{comment(self._text)} "
+        self._chains = port_chains(name, wide=self.WIDE)
+        self._endpoint_chain = endpoint_chains(name, wide=self.WIDE)
+        self._frontends = tuple(frontends)
+        self._external = next((f for f in self._frontends if f.kind is not FrontendKind.CLUSTER_IP), None)
+        self._ends: dict[Target, EndpointWords] = {}
+
+    def objects(self) -> Iterator[tuple[Key, Rules]]:
+        forwards: dict[TrafficPolicy, Forward] = {}
+        for frontend in self._frontends:
+            yield from self._entries(frontend)
+            for action in (frontend.action, frontend.short_circuit):
+                if isinstance(action, Forward):
+                    forwards[action.policy] = action
+        for policy, forward in forwards.items():
+            yield Key(CHAIN, NAT, self._policy_chain(policy)), tuple(self._spread(policy, forward))
+            yield from self._endpoints(forward)
+        if self._external is not None and leads_to_endpoint(self._external):
+            yield Key(CHAIN, NAT, self._chains.external), tuple(self._enter(self._external))
+            guarded: dict[str, list[Frontend]] = {}
+            for frontend in self._frontends:
+                if frontend.allowed_sources is not None:
+                    guarded.setdefault(self._firewall(frontend), []).append(frontend)
+            for chain, frontends in guarded.items():
+                yield Key(CHAIN, NAT, chain), tuple(self._admit(frontends))
+
+    def _policy_chain(self, policy: TrafficPolicy) -> str:
+        return self._chains.local if policy is TrafficPolicy.LOCAL else self._chains.cluster
+
+    def _entries(self, frontend: Frontend) -> Iterator[tuple[Key, Rules]]:
+        code = encode(self._family, frontend.key)
+        if leads_to_endpoint(frontend):
+            if frontend.kind is FrontendKind.NODE_PORT:
+                yield Key(ENTRY, NAT, names.NODE_PORTS, code), tuple(self._node_port(frontend))
+            else:
+                yield Key(ENTRY, NAT, names.SERVICES, code), (self._taken(frontend),)
+        if refused := self._refused(frontend):
+            root = names.SERVICES if frontend.kind is FrontendKind.CLUSTER_IP else names.EXTERNAL_SERVICES
+            yield Key(ENTRY, FILTER, root, code), refused
+        if guarded := self._guard_sources(frontend):
+            yield Key(ENTRY, FILTER, names.PROXY_FIREWALL, code), guarded
+
+    def _match_frontend(self, frontend: Frontend, note: str, *matches: str) -> str:
+        key = frontend.key
+        return match_service_port(key.protocol, key.port, note, *matches, address=key.address)
+
+    def _taken(self, frontend: Frontend) -> str:
+        return rule(
+            self._match_frontend(frontend, f"{self._text} {frontend.kind.value}"), f"-j {self._entrance(frontend)}"
+        )
+
+    def _entrance(self, frontend: Frontend) -> str:
+        if frontend.kind is not FrontendKind.CLUSTER_IP:
+            return self._chains.external if frontend.allowed_sources is None else self._firewall(frontend)
+        local = isinstance(frontend.action, Forward) and frontend.action.policy is TrafficPolicy.LOCAL
+        return self._chains.local if local else self._chains.cluster
+
+    def _firewall(self, frontend: Frontend) -> str:
+        """Name the chain that checks source ranges: node ports have others than load balancer IPs."""
+        chains = self._chains
+        return chains.node_port_firewall if frontend.kind is FrontendKind.NODE_PORT else chains.firewall
+
+    def _node_port(self, frontend: Frontend) -> Iterator[str]:
+        words, jump = self._match_frontend(frontend, self._text), f"-j {self._entrance(frontend)}"
+        if self._settings.localhost_node_ports and self._settings.counters:
+            label = frontend.key.protocol.label
+            yield rule(
+                f"-d {LOOPBACK[self._family]} -p {label}",
+                comment(self._text),
+                f"-m {label} --dport {frontend.key.port}",
+                count_packets(names.LOCALHOST_COUNTER),
+                jump,
+            )
+        yield rule(words, jump)
+
+    def _refused(self, frontend: Frontend) -> Rules:
+        """Refuse or drop packets to a frontend without endpoints; drop other sources.
+
+        Packets that DNAT sent to an endpoint with this address and port pass.
+        """
+        action = frontend.action
+        if isinstance(action, Forward):
+            return ()
+        note = f"{self._text} {action.reason.value}"
+        local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
+        external = () if frontend.kind is FrontendKind.CLUSTER_IP else (UNTRANSLATED,)
+        words = self._match_frontend(frontend, note, *local, *external)
+        if isinstance(action, Drop):
+            return (rule(words, "-j DROP"),)
+        verdict = refuse(self._family, frontend.key.protocol)
+        if frontend.allowed_sources is None or leads_to_endpoint(frontend):
+            return (rule(words, verdict),)
+        admitted = dict.fromkeys(frontend.allowed_sources)
+        return (*(rule(f"-s {prefix}", words, verdict) for prefix in admitted), self._drop_others(frontend))
+
+    def _guard_sources(self, frontend: Frontend) -> Rules:
+        guarded = frontend.allowed_sources is not None and leads_to_endpoint(frontend)
+        return (self._drop_others(frontend),) if guarded else ()
+
+    def _drop_others(self, frontend: Frontend) -> str:
+        """Drop packets of other sources, except those that DNAT sent to an endpoint with this address and port."""
+        note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
+        local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
+        return rule(self._match_frontend(frontend, note, *local, UNTRANSLATED), "-j DROP")
+
+    def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
+        """Choose one endpoint: the remembered one, else by chance."""
+        for frontend in self._frontends:
+            action = frontend.action
+            if frontend.kind is FrontendKind.CLUSTER_IP and isinstance(action, Forward) and action.policy is policy:
+                yield from self._mark_cluster_ip(frontend, action.masquerade)
+        if forward.affinity_seconds is not None and self._settings.affinity:
+            for end in map(self._end, forward.pool):
+                known = match_seen(self._family, self._memory(forward, end), forward.affinity_seconds)
+                yield f"{end.note}{known} -j {end.chain}"
+        for match, target in choices(self._family, forward, hashes=self._settings.source_hash):
+            end = self._end(target)
+            yield f"{end.note}{match} -j {end.chain}" if match else f"{end.note}-j {end.chain}"
+
+    def _memory(self, forward: Forward, end: "EndpointWords") -> str:
+        """Name the list of an endpoint's clients: kube-proxy's, or one for all ports of the Service."""
+        if forward.shared_affinity:
+            return names.shared_memory(self._name.service, end.address)
+        return end.chain
+
+    def _end(self, target: Target) -> "EndpointWords":
+        end = self._ends.get(target)
+        if end is None:
+            address = format_address(target.address)
+            text = f"{address}:{target.port}" if self._family is Family.IPV4 else f"[{address}]:{target.port}"
+            note = "" if self._node.crowded else f"{comment(f'{self._text} -> {text}')} "
+            end = self._ends[target] = EndpointWords(address, text, self._endpoint_chain(text), note)
+        return end
+
+    def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:
+        words = self._match_frontend(frontend, f"{self._text} {frontend.kind.value}")
+        jump = f"-j {names.MARK_MASQ}"
+        if masquerade is Masquerade.ALWAYS:
+            yield rule(words, jump)
+        elif masquerade is Masquerade.UNLESS_POD:
+            if needs_not_pod_chain(self._node):
+                yield rule(words, f"-j {names.NOT_POD_MASQ}")
+            for pod in () if needs_not_pod_chain(self._node) else from_pod(self._node.pod_traffic):
+                yield rule(_unless(pod, words, by_source=isinstance(self._node.pod_traffic, PodPrefixes)), jump)
+
+    def _endpoints(self, forward: Forward) -> Iterator[tuple[Key, Rules]]:
+        note, label, bits = self._note, self._label, self._family.bits
+        sticky = forward.affinity_seconds is not None and self._settings.affinity
+        for target in forward.pool:
+            end = self._end(target)
+            memory = f"{remember(self._family, self._memory(forward, end))} " if sticky else ""
+            yield (
+                Key(CHAIN, NAT, end.chain),
+                (
+                    f"-s {end.address}/{bits} {note}-j {names.MARK_MASQ}",
+                    f"-p {label} {note}{memory}-m {label} -j DNAT --to-destination {end.text}",
+                ),
+            )
+
+    def _enter(self, frontend: Frontend) -> Iterator[str]:
+        """Write KUBE-EXT, the entrance for external traffic."""
+        to = f"traffic for {self._text} external destinations"
+        action, inside = frontend.action, frontend.short_circuit
+        if isinstance(action, Forward) and action.masquerade is Masquerade.ALWAYS:
+            yield rule(comment(f"masquerade {to}"), f"-j {names.MARK_MASQ}")
+        if inside is not None:
+            jump = f"-j {self._policy_chain(inside.policy)}"
+            for pod in from_pod(self._node.pod_traffic):
+                yield rule(pod, comment(f"pod {to}"), jump)
+            yield rule(comment(f"masquerade LOCAL {to}"), LOCAL_SOURCE, f"-j {names.MARK_MASQ}")
+            yield rule(comment(f"route LOCAL {to}"), LOCAL_SOURCE, jump)
+        if isinstance(action, Forward):
+            yield f"-j {self._policy_chain(action.policy)}"
+
+    def _admit(self, frontends: Sequence[Frontend]) -> Iterator[str]:
+        """Write KUBE-FW, which lets allowed sources in.
+
+        Other packets keep their destination, and the filter table drops them.
+        """
+        allowed: dict[Prefix, None] = {}
+        for frontend in frontends:
+            allowed.update(dict.fromkeys(frontend.allowed_sources or ()))
+        note = comment(f"{self._text} {frontends[0].kind.value}")
+        for prefix in allowed:
+            yield rule(f"-s {prefix}", note, f"-j {self._chains.external}")
+        yield comment(f"other traffic to {self._text} will be dropped by {names.PROXY_FIREWALL}")
+
+
+def leads_to_endpoint(frontend: Frontend) -> bool:
+    """Report whether a frontend leads any client to an endpoint."""
+    return isinstance(frontend.action, Forward) or frontend.short_circuit is not None
+
+
+def _unless(pod: str, words: str, *, by_source: bool) -> str:
+    """Negate the match of a Pod, at its place among the other words."""
+    if by_source:
+        return f"! {pod} {words}"
+    where, behind, rest = words.partition(" -p ")
+    return f"{where} ! {pod}{behind}{rest}"
 
 
 class RangeWriter(PortWriter):
@@ -70,28 +320,24 @@ class RangeWriter(PortWriter):
 def render(node: NodePlan, settings: RuleSettings, plan: ServicePlan) -> Rendered[Key, Rules]:
     own: dict[Key, Rules] = {}
     settings = settings.on(node)
-    ports: dict[ServicePortName, list[Frontend]] = {}
+    by_port: dict[ServicePortName, list[Frontend]] = {}
     for frontend in plan.frontends:
-        ports.setdefault(frontend.port_name, []).append(frontend)
-    for name, frontends in ports.items():
+        by_port.setdefault(frontend.port_name, []).append(frontend)
+    for name, frontends in by_port.items():
         own.update(PortWriter(node, settings, name, frontends).objects())
+    ranges: dict[ServicePortName, list[RangeFrontend]] = {}
+    for each in plan.ranges:
+        ranges.setdefault(each.frontend.port_name, []).append(each)
     refused: dict[Address, Rules] = {}
-    for ranges in _by_port(plan.ranges):
-        writer = RangeWriter(node, settings, ranges)
+    for wide in ranges.values():
+        writer = RangeWriter(node, settings, wide)
         own.update(writer.objects())
         for address, rules in writer.refused():
             refused[address] = (*refused.get(address, ()), *rules)
     own.update(_cluster_ips(node.family, plan, refused))
     if plan.health_check is not None:
-        own.update(_health_check(node.family, plan.health_check.port, ports))
+        own.update(_health_check(node.family, plan.health_check.port, by_port))
     return Rendered(own)
-
-
-def _by_port(ranges: Iterable[RangeFrontend]) -> Iterable[list[RangeFrontend]]:
-    ports: dict[ServicePortName, list[RangeFrontend]] = {}
-    for each in ranges:
-        ports.setdefault(each.frontend.port_name, []).append(each)
-    return ports.values()
 
 
 def _cluster_ips(family: Family, plan: ServicePlan, refused: Mapping[Address, Rules]) -> Iterator[tuple[Key, Rules]]:
@@ -106,10 +352,10 @@ def _cluster_ips(family: Family, plan: ServicePlan, refused: Mapping[Address, Ru
         yield Key(ENTRY, FILTER, names.CLUSTER_IPS, code), (*refused.get(address, ()), others)
 
 
-def _health_check(family: Family, port: int, ports: Iterable[ServicePortName]) -> Iterator[tuple[Key, Rules]]:
+def _health_check(family: Family, port: int, served: Iterable[ServicePortName]) -> Iterator[tuple[Key, Rules]]:
     """Accept health checks of load balancers: one rule for each port of the Service, as in kube-proxy."""
     accepts = tuple(
-        rule(match_service_port(Protocol.TCP, port, f"{name} health check node port"), "-j ACCEPT") for name in ports
+        rule(match_service_port(Protocol.TCP, port, f"{name} health check node port"), "-j ACCEPT") for name in served
     )
     if accepts:
         code = encode(family, FrontendKey(None, Protocol.TCP, port))

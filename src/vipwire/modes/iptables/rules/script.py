@@ -146,7 +146,10 @@ class Writer:
         for table, part in parts.items():
             fresh = {chain: rules for chain, rules in part.chains.items() if Key(CHAIN, table, chain) in delta.added}
             fresh = {chain: rules for chain, rules in fresh.items() if rank(chain)}
-            batches += ((table, _fresh(piece)) for piece in _pieces(fresh.items(), self.batch))
+            batches += (
+                (table, TablePart(dict(piece), fresh={chain for chain, _ in piece}))
+                for piece in _pieces(fresh.items(), self.batch)
+            )
             rest = {chain: rules for chain, rules in part.chains.items() if chain not in fresh}
             main[table] = TablePart(rest, part.jumps, emptied=part.emptied, fresh=part.fresh & rest.keys())
             deletions += (
@@ -223,11 +226,6 @@ def _callers_first(table: str, chains: Iterable[str]) -> list[str]:
 
 def _size(part: TablePart) -> int:
     return sum(1 + len(rules) for rules in part.chains.values()) + len(part.gone)
-
-
-def _fresh(chains: Iterable[tuple[str, Rules]]) -> TablePart:
-    found = dict(chains)
-    return TablePart(found, fresh=set(found))
 
 
 def _pieces(chains: Iterable[tuple[str, Rules]], batch: int) -> Iterator[list[tuple[str, Rules]]]:
