@@ -9,7 +9,7 @@ from tests.fakes.kernel import DictBackend
 from vipwire.linux.netlink.ipset import IpsetEntry
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, parse_address
-from vipwire.modes.ipvs.first_commit import FirstCommit, in_steps
+from vipwire.modes.ipvs.driver import FirstCommit, in_steps
 from vipwire.modes.ipvs.leftovers import IpvsConnection, judge, parse_flows, removable_objects, to_sockets
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.device import parse_sources

@@ -4,24 +4,28 @@ import contextlib
 import math
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.host.kernel_release import KernelRelease
-from vipwire.linux.netlink.ipvs import Command, Scheduling, Timeouts, VirtualServer
+from vipwire.linux.netlink.ipvs import Command, RealServer, Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.sysctl import Sysctl
-from vipwire.modes.ipvs.first_commit import FirstCommit
 from vipwire.modes.ipvs.kernel import IpvsBackend
-from vipwire.modes.ipvs.leftovers import IpvsRemains
+from vipwire.modes.ipvs.leftovers import IpvsRemains, node_ports
 from vipwire.modes.ipvs.mode import MODE
+from vipwire.modes.ipvs.objects.names import RangeRule
 from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand
 from vipwire.modes.ipvs.ownership import IpvsOwner
 from vipwire.modes.ipvs.render import IpvsSettings, Writing
-from vipwire.modes.spec import BEHIND_ALL, Driver, Mode, ModeSpec, NatPriorities, Others, clean_by
-from vipwire.reconcile.backend import Backend
+from vipwire.modes.spec import BEHIND_ALL, Driver, Mode, NatPriorities, Others, clean_by
+from vipwire.modes.xtables.save import ChainName
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Backend, Rendered
+from vipwire.reconcile.delta import Delta
 
 _TRIAL = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8::"}  # documentation addresses: no host has them
 _REUSE_REPAIRED = (5, 9)
@@ -105,8 +109,67 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
     return build_backends(families, _settings(config), timeouts if prepare else None)
 
 
-def _remains(family: Family, running: ModeSpec) -> IpvsRemains | None:
-    return None if running is MODE else IpvsRemains(family, to_sockets=running.relays)
+class FirstCommit:
+    """An ipvs backend whose first commit replaces another mode's rules without a gap in translation.
+
+    ipvs mode normally writes its chains before its virtual servers. iptables mode uses the same chain names, so
+    writing them first would remove its translation. The order here is
+
+        ipsets, virtual servers, addresses  ▸  `disarm`: userspace mode's refusals go  ▸  chains
+
+    Until the chains come, the other mode translates before IPVS. Userspace mode serves node ports with sockets, and
+    IPVS takes packets before a socket. So if userspace mode alone was running (`listens`), the virtual servers of
+    node ports come after the chains, which masquerade.
+    """
+
+    def __init__(self, backend: Backend[Any, Any], disarm: Callable[[], None], *, listens: bool) -> None:
+        self._backend, self._disarm, self._listens = backend, disarm, listens
+        self._arrived = False
+
+    def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
+        return self._backend.render_node(node)
+
+    def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
+        return self._backend.render(plan)
+
+    def observe(self) -> dict[Any, Any]:
+        return self._backend.observe()
+
+    def changed(self) -> bool:
+        return self._backend.changed()
+
+    def commit(self, delta: Delta[Any, Any]) -> int:
+        """Apply a difference; return its size. Raise CommitError if the kernel refuses."""
+        if self._arrived:
+            return self._backend.commit(delta)
+        before, chains = in_steps(delta, listens=self._listens)
+        if not (chains.added or chains.changed):
+            return self._backend.commit(delta)
+        size = self._backend.commit(before) if before else 0
+        self._disarm()
+        size += self._backend.commit(chains)
+        self._arrived = True
+        return size
+
+
+def in_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[Any, Any], Delta[Any, Any]]:
+    """Split a difference into objects that may precede the chains, and the rest. Pure."""
+    last = node_ports(delta.added.keys()) if listens else frozenset[VirtualServer]()
+
+    def waits(key: Any) -> bool:
+        server = key.server if isinstance(key, RealServer) else key
+        return isinstance(key, ChainName | RangeRule) or server in last
+
+    first: Delta[Any, Any] = Delta(
+        added={key: value for key, value in delta.added.items() if not waits(key)},
+        changed={key: pair for key, pair in delta.changed.items() if not waits(key)},
+    )
+    rest: Delta[Any, Any] = Delta(
+        added={key: value for key, value in delta.added.items() if waits(key)},
+        changed={key: pair for key, pair in delta.changed.items() if waits(key)},
+        removed=dict(delta.removed),
+    )
+    return first, rest
 
 
 def _before_first_commit(backend: Backend[Any, Any], others: Others) -> Backend[Any, Any]:
@@ -137,7 +200,7 @@ DRIVER: Final = Driver(
     kernel_counters={},
     cleaners=clean_by(_build),
     owner=IpvsOwner,
-    remains=_remains,
+    remains=lambda family, running: None if running is MODE else IpvsRemains(family, to_sockets=running.relays),
     translates=lambda _: False,
     before_first_commit=_before_first_commit,
 )

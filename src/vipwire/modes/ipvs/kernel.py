@@ -11,7 +11,7 @@ IPVS sends no notifications, so `changed` reads everything and compares.
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from vipwire.errors import CommitError
 from vipwire.linux.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
@@ -21,9 +21,9 @@ from vipwire.modes.ipvs.counts import read_counts
 from vipwire.modes.ipvs.mark_draining import DrainingMarks
 from vipwire.modes.ipvs.marks import is_among, routing_mark
 from vipwire.modes.ipvs.mode import LACKS
+from vipwire.modes.ipvs.objects.chains import ChainTool
 from vipwire.modes.ipvs.objects.device import Device, socket_sources
 from vipwire.modes.ipvs.objects.direct_return import Pods
-from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.names import (
     BESIDE,
     MARKING,
@@ -36,7 +36,6 @@ from vipwire.modes.ipvs.objects.names import (
     SetEntry,
     Vip,
     VipRoute,
-    describe_object,
     owning_entries,
     set_name,
 )
@@ -59,16 +58,14 @@ Objects = dict[ObjectKey, Object]
 _SOCKETS_SECONDS = 10.0
 
 
-class IpvsBackend:
+class IpvsBackend(Writing):
     """IPVS of one family, in the network namespace of its creation. Raise UnsupportedError without IPVS."""
 
     def __init__(
         self, family: Family, settings: IpvsSettings = DEFAULTS, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.family = family
+        super().__init__(family, settings)
         self._clock = clock
-        self._writing = Writing(family, settings)
-        self._marks = self._writing.marks
         self._servers = IpvsServers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), ChainTool(family)
         self._policy_routing, self._pods = PolicyRouting(family), Pods(family)
@@ -83,8 +80,6 @@ class IpvsBackend:
         self._receiving: set[Receiver] = set()
         """Pods that keep a VIP for open connections only."""
         self._left: Objects | None = None
-        self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
-        """Virtual servers with draining real servers, as of the last read; see `with_resting`."""
 
     def require(self) -> None:
         self._sets.require()
@@ -100,11 +95,8 @@ class IpvsBackend:
         for part in (self._servers, self._device, self._sets, self._policy_routing):
             part.close()
 
-    def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
-        return self._writing.render_node(node)
-
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-        rendered = self._writing.render(plan)
+        rendered = super().render(plan)
         self._terminations.note(plan, rendered.own, plan.wishes.drain_seconds)
         return rendered
 
@@ -113,10 +105,7 @@ class IpvsBackend:
         return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        return read_counts(self.family, self._tool, plans, self._marks, endpoints=endpoints)
-
-    def describe(self, key: ObjectKey) -> str:
-        return describe_object(key)
+        return read_counts(self.family, self._tool, plans, self.marks, endpoints=endpoints)
 
     def changed(self) -> bool:
         return self._left is None or self._read() != self._left
@@ -202,7 +191,7 @@ class IpvsBackend:
 
     def _vip(self, server: VirtualServer) -> Address:
         """Return the address of a virtual server; the virtual server of a mark has its range's address."""
-        ranges = (key.address for (key, _), mark in self._marks.given.items() if mark == server.mark)
+        ranges = (key.address for (key, _), mark in self.marks.given.items() if mark == server.mark)
         return next((each for each in ranges if each), server.address) if server.mark else server.address
 
     def delete(self) -> bool:
@@ -217,7 +206,7 @@ class IpvsBackend:
         parts = partition(delta)
         self._draining.take_back(parts)
         if drain and self._left is not None:
-            self._draining.begin(parts, self._left, self._marks.avoid)
+            self._draining.begin(parts, self._left, self.marks.avoid)
         size = sum(
             self._sets.replace(name.set, spec, keeps=old is not None)
             for name, (old, spec) in parts.sets.changed.items()
@@ -295,7 +284,7 @@ class IpvsBackend:
         ours = {
             key
             for key in services
-            if (key in self._terminations or owned(key)) and not self._writing.is_excluded(key)
+            if (key in self._terminations or owned(key)) and not self.is_excluded(key)
             if key not in self._draining
         }
         objects = {key: value for key, value in objects.items() if key not in self._draining}
@@ -320,7 +309,7 @@ class IpvsBackend:
 
     def _receivers(self, objects: Objects, *, adopt: bool) -> Iterator[tuple[Receiver, Method]]:
         """Read the Pods that receive for VIPs, except those that do so for open connections only."""
-        mark, entries = routing_mark(self._marks.avoid), objects.items()
+        mark, entries = routing_mark(self.marks.avoid), objects.items()
         vips = {
             key.element.address
             for key, value in entries

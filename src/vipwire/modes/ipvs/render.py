@@ -379,19 +379,20 @@ DEFAULTS: Final = IpvsSettings()
 
 
 class Writing:
-    """Renders ipvs mode's objects of one family without a kernel; `resting` is empty."""
+    """Renders ipvs mode's objects of one family without a kernel."""
 
     def __init__(self, family: Family, settings: IpvsSettings) -> None:
+        self.family, self._settings = family, settings
         self.marks = Marks(avoid=0)
         self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
-        self._family, self._settings = family, settings
+        """Virtual servers with draining real servers, as of the kernel's last read; see `with_resting`."""
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         self.marks.avoid = node.masquerade_mark
         return node_objects(node)
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-        rendered = render(self._family, self._settings.scheduler, self.marks, plan)
+        rendered = render(self.family, self._settings.scheduler, self.marks, plan)
         if not self._settings.exclude:
             return rendered
         return replace(rendered, own={k: v for k, v in rendered.own.items() if not self.is_excluded(k)})

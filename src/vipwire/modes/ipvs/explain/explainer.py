@@ -41,15 +41,13 @@ def find_template(
             seconds = float(fields[8])
         except ValueError:
             continue
-        if source == client and target in taking and _names(place, int(fields[4], 16), server):
+        if server.mark:
+            meant = int.from_bytes(place[:4]) == server.mark
+        else:
+            meant = (place, int(fields[4], 16)) == (server.address, server.port)
+        if source == client and target in taking and meant:
             return target, taking[target], seconds
     return None
-
-
-def _names(place: Address, port: int, server: VirtualServer) -> bool:
-    if server.mark:
-        return int.from_bytes(place[:4]) == server.mark
-    return (place, port) == (server.address, server.port)
 
 
 def _address(text: str) -> Address:
