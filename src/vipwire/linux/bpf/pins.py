@@ -3,7 +3,8 @@
 import errno
 import os
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,17 @@ def open_pinned(path: Path) -> int | None:
         if error.errno == errno.ENOENT:
             return None
         raise
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int | None]:
+    """Open the object at this path for the block, as `open_pinned` does."""
+    descriptor = open_pinned(path)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def pin(descriptor: int, path: Path) -> None:

@@ -90,16 +90,13 @@ def _end(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
     """End the stale sockets of this network namespace; remove them from `stale`, and before from the map."""
     ended = 0
     with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
-        for found in [each for family in Family for each in _sockets(diag, family)]:
+        listed = [each for family in Family for each in diag.dump(BY_FAMILY, encode_list_connected(family))]
+        for found in (decode_socket(bytes(payload)) for payload in listed):
             if stale.get(found.cookie) == found.peer:
                 del stale[found.cookie]
                 peers.remove([found.cookie])
                 ended += _destroy_socket(diag, found)
     return ended
-
-
-def _sockets(diag: NetlinkSocket, family: Family) -> Iterator[ConnectedSocket]:
-    return (decode_socket(bytes(payload)) for payload in diag.dump(BY_FAMILY, encode_list_connected(family)))
 
 
 def _destroy_socket(diag: NetlinkSocket, found: ConnectedSocket) -> bool:

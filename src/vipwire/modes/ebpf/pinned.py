@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vipwire.linux.bpf import pins
-from vipwire.linux.bpf.elf import MapShape
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.namespaces import gone_among, netns_inode
 from vipwire.linux.bpf.programs import (
@@ -85,7 +84,7 @@ class NodePins:
             found.close()
             return known
         self._drop(name)
-        if not _alike(found.shape, build().object.maps[name]):
+        if found.shape[:3] != build().object.maps[name][:3]:
             found.close()
             return None
         self._maps[name] = found
@@ -112,14 +111,8 @@ class NodePins:
 
     def settings(self) -> bytes | None:
         """Read the constants of the attached programs; None if there are none."""
-        descriptor = pins.open_pinned(self.folder / "maps" / _SETTINGS)
-        if descriptor is None:
-            return None
-        found = Map(descriptor)
-        try:
-            return found.lookup(bytes(4))
-        finally:
-            found.close()
+        with pins.opened(self.folder / "maps" / _SETTINGS) as descriptor:
+            return None if descriptor is None else Map(descriptor).lookup(bytes(4))
 
     def in_force(self) -> dict[str, bytes]:
         """Return the settings of the program at each hook, if it uses the maps under these names."""
@@ -136,13 +129,8 @@ class NodePins:
         return found
 
     def link(self, hook: str) -> BpfLink | None:
-        descriptor = pins.open_pinned(self.folder / "links" / hook)
-        if descriptor is None:
-            return None
-        try:
-            return look_at_link(descriptor)
-        finally:
-            os.close(descriptor)
+        with pins.opened(self.folder / "links" / hook) as descriptor:
+            return None if descriptor is None else look_at_link(descriptor)
 
     def put_in_force(self, hooks: Iterable[str], settings: bytes) -> None:
         """Attach programs with these settings to these hooks, and to hooks that have one already. Raise OSError."""
@@ -167,11 +155,9 @@ class NodePins:
             if hook not in wanted:
                 continue
             path = self.folder / "links" / hook
-            descriptor = pins.open_pinned(path)
-            if descriptor is not None:
-                with suppress(OSError):  # its cgroup is gone, and the link with it
+            with pins.opened(path) as descriptor, suppress(OSError):  # its cgroup is gone, and the link with it
+                if descriptor is not None:
                     detach(descriptor)
-                os.close(descriptor)
             for each in (path, self.folder / "programs" / hook):
                 each.unlink(missing_ok=True)
 
@@ -188,17 +174,15 @@ class NodePins:
 
     def _put(self, hook: str, descriptor: int, target: int) -> None:
         path = self.folder / "links" / hook
-        link = pins.open_pinned(path)
-        if link is not None:
-            found = look_at_link(link)
-            if found.cgroup == self._cgroup_number() and found.hook == HOOKS[hook]:
-                update_link(link, descriptor, hook)
-                os.close(link)
-                return
-            with suppress(OSError):
-                detach(link)
-            os.close(link)
-            path.unlink()
+        with pins.opened(path) as link:
+            if link is not None:
+                found = look_at_link(link)
+                if found.cgroup == self._cgroup_number() and found.hook == HOOKS[hook]:
+                    update_link(link, descriptor, hook)
+                    return
+                with suppress(OSError):
+                    detach(link)
+                path.unlink()
         made = create_link(descriptor, target, hook)
         pins.pin(made, path)
         os.close(made)
@@ -231,22 +215,14 @@ class NodePins:
             known.close()
 
     def _program(self, hook: str) -> Program | None:
-        descriptor = pins.open_pinned(self.folder / "programs" / hook)
-        if descriptor is None:
-            return None
-        try:
-            return program(descriptor)
-        finally:
-            os.close(descriptor)
+        with pins.opened(self.folder / "programs" / hook) as descriptor:
+            return None if descriptor is None else program(descriptor)
 
     def _numbers(self) -> dict[str, int]:
         found = {name: each.number for name in build().object.maps if (each := self.find(name)) is not None}
-        descriptor = pins.open_pinned(self.folder / "maps" / _SETTINGS)
-        if descriptor is not None:
-            with suppress(struct.error):
-                settings = Map(descriptor)
-                found[_SETTINGS] = settings.number
-                settings.close()
+        with pins.opened(self.folder / "maps" / _SETTINGS) as descriptor, suppress(struct.error):
+            if descriptor is not None:
+                found[_SETTINGS] = Map(descriptor).number
         return found
 
     def _cgroup_number(self) -> int:
@@ -290,7 +266,3 @@ def remove_gone(own: Path) -> int:
     if removed:
         log.info("removed the programs of deleted network namespaces", namespaces=removed)
     return removed
-
-
-def _alike(found: MapShape, wanted: MapShape) -> bool:
-    return found[:3] == wanted[:3]

@@ -10,8 +10,8 @@ import errno
 import mmap
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from vipwire.linux.bpf.maps import Map
@@ -127,7 +127,7 @@ class Tables:
         if frontends is None or slots is None or members is None:
             return found
         where: dict[bytes, tuple[int, int]] = {}
-        with _map_read_only(slots) as view:
+        with closing(slots.map_memory(write=False)) as view:
             for key, value in frontends.items():
                 first, count, head = FRONTEND.unpack(value)
                 where[key] = first, count
@@ -145,7 +145,7 @@ class Tables:
         if slots.number != self._of:
             self.observe()
         joining, leaving = _of(MEMBERS, delta.added), _of(MEMBERS, delta.removed)
-        changed = {**_of(FRONTENDS, delta.added), **{key: new for key, (_, new) in _changes(delta)}}
+        changed = _of(FRONTENDS, delta.written)
         if len(self._where) + len(changed) > frontends.shape.max_entries:
             raise SlotsFullError(len(self._where) + len(changed))
         if self._members + len(joining) > members.shape.max_entries:
@@ -182,13 +182,8 @@ class Tables:
         """Remove the objects of a failed commit as far as possible: the rules serve them."""
         frontends = self._pins.find(self._names["frontends"])
         if frontends is not None:
-            keys = {
-                key
-                for part in (delta.added, delta.changed, delta.removed)
-                for space, key in part
-                if space == FRONTENDS
-            }
-            frontends.remove(keys)
+            parts = (*delta.added, *delta.changed, *delta.removed)
+            frontends.remove({key for space, key in parts if space == FRONTENDS})
         self._of = 0
 
     def fill(self) -> dict[str, tuple[int, int]]:
@@ -286,16 +281,3 @@ def takes_nothing(error: OSError) -> bool:
 
 def _of(space: str, objects: Mapping[OurKey, bytes]) -> dict[bytes, bytes]:
     return {key: value for (of, key), value in objects.items() if of == space}
-
-
-def _changes(delta: Delta[OurKey, bytes]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
-    return ((key, values) for (of, key), values in delta.changed.items() if of == FRONTENDS)
-
-
-@contextmanager
-def _map_read_only(slots: Map) -> Iterator[mmap.mmap]:
-    view = slots.map_memory(write=False)
-    try:
-        yield view
-    finally:
-        view.close()
