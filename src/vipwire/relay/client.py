@@ -336,10 +336,7 @@ def _is_fixed(listener: Listener) -> bool:
 
 def ask_counts(name: str) -> RelayCounters | None:
     """Return a relay's counters, over a new connection; None if no relay runs."""
-    call = Call.find(name)
-    if call is None:
+    if (call := Call.find(name)) is None:
         return None
-    try:
+    with closing(call):
         return call.ask(AskCounters(), RelayCounters)
-    finally:
-        call.close()

@@ -163,7 +163,8 @@ class DatagramListener(BaseListener):
         if target is None:
             return None
         if len(self._sessions) >= MOST_CLIENTS or self.shared.budget.most <= self.shared.budget.links:
-            self._make_room()
+            for oldest in list(self._sessions.values())[:1]:
+                self.end(oldest)
         try:
             sock = _socket.socket(_FAMILIES[len(target.place.address)], _DATAGRAM, 0)
         except OSError as error:
@@ -208,11 +209,6 @@ class DatagramListener(BaseListener):
         self.loop.add(session.sock.fileno(), session, select.EPOLLIN)
         self.shared.watch_idle(session)
         return session
-
-    def _make_room(self) -> None:
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is not None:
-            self.end(oldest)
 
     def _send(self, session: Session, size: int) -> None:
         session.used = self.loop.now

@@ -8,7 +8,7 @@ from vipwire.config.schema import port_range
 from vipwire.errors import BusyError, CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
-from vipwire.modes.spec import MASQUERADES_NOTHING, Driver, Mode, ModeSpec, NatPriorities
+from vipwire.modes.spec import MASQUERADES_NOTHING, Driver, Mode, NatPriorities
 from vipwire.modes.userspace.kernel import LIMIT_SECONDS, PURPOSE, UserspaceBackend, open_commit_counter
 from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
@@ -90,15 +90,6 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
     return build_backends(families, choices, prepare=prepare)
 
 
-def _cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
-    """Build the backends that retire the relay, which needs no privilege, and with `rules` remove these."""
-    return [(left.family, left) for left in leftovers(families, rules=rules)]
-
-
-def _remains(family: Family, running: ModeSpec) -> RelayRemains | None:
-    return None if running is MODE else RelayRemains(family)
-
-
 DRIVER: Final = Driver(
     build=_build,
     supposed=lambda config, families: _build(config, families, prepare=False),
@@ -106,9 +97,10 @@ DRIVER: Final = Driver(
     sysctls=lambda _: SYSCTLS,
     priorities=NatPriorities(source=MASQUERADES_NOTHING),
     kernel_counters={},
-    cleaners=_cleaners,
+    # Without rules they only retire the relay, which needs no privilege.
+    cleaners=lambda families, *, rules: [(left.family, left) for left in leftovers(families, rules=rules)],
     owner=lambda _: UserspaceOwner(),
-    remains=_remains,
+    remains=lambda family, running: None if running is MODE else RelayRemains(family),
     translates=lambda _: False,
     before_first_commit=lambda backend, _others: backend,
 )

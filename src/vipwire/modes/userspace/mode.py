@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire.config.configuration import Config
 from vipwire.config.modes import ModeSettings
 from vipwire.model.problem import Problem
 from vipwire.modes.spec import Difference, ModeSpec, only_in_ipvs
@@ -30,10 +29,6 @@ def shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> Iterato
     if any(asks_in_vain(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):
         why = "of UDP needs an address of this node, which has none of the family: only the port itself is served"
         yield Problem("Service", plan.name, field_of(f"{PREFIX}port-range"), why)
-
-
-def _without_rules(config: Config) -> bool:
-    return bool(config.userspace_bind)
 
 
 MODE: Final = ModeSpec(
@@ -89,6 +84,6 @@ MODE: Final = ModeSpec(
     port_ranges=True,
     per_address=True,
     relays=True,
-    without_rules=_without_rules,
+    without_rules=lambda config: bool(config.userspace_bind),
     way_out="; or run this mode without rules (--userspace-bind)",
 )

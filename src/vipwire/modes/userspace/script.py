@@ -92,7 +92,9 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
             if chain in ours:
                 members[ChainName(table, chain)] = rules
             elif chain in BUILT_IN:
-                times.update(_jump(table, chain, words) for words in rules if target(words) in ours)
+                ends = {words: target(words) for words in rules}
+                jumps = [words for words in rules if ends[words] in ours]
+                times.update(Rule(table, chain, words, first=ends[words] not in _LAST_JUMPS) for words in jumps)
     for key, rules in members.items():
         if key.chain in FIXED:
             found[key] = tuple(rules)
@@ -106,10 +108,6 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
 FIXED: Final = frozenset({names.PORTALS_FILTER, names.REFUSE})
 """Chains whose rules are constant, or change all at once."""
 _LAST_JUMPS: Final = (names.NODEPORT_CONTAINER, names.NODEPORT_HOST)
-
-
-def _jump(table: str, chain: str, words: str) -> Rule:
-    return Rule(table, chain, words, first=target(words) not in _LAST_JUMPS)
 
 
 def _members(key: ChainName, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
