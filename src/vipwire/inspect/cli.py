@@ -35,11 +35,10 @@ from vipwire.inspect.command.options import (
     LookCommand,
     scope_services,
 )
-from vipwire.inspect.earlier.look import earlier_chains, earlier_for
+from vipwire.inspect.earlier.look import earlier_chains
 from vipwire.inspect.explain.document import explain_document, explain_view
-from vipwire.inspect.explain.explanation import explain as explanation_of
+from vipwire.inspect.explain.explanation import arriving, explain_here
 from vipwire.inspect.explain.packet import check_destination, find_services, read_packet
-from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
 from vipwire.inspect.node.flows import flows_of
 from vipwire.inspect.node.silence import OBJECTS, Silences, silent_lines
 from vipwire.inspect.node.situation import Situation, opened, take
@@ -293,19 +292,13 @@ The exit status is 1 if the kernel would not do as planned.
 def explain(
     config: Config, destination: str, output: str, interval: float, *, flow: bool, watch: bool, **client: str
 ) -> None:
-    """Explain a packet."""
     check_destination(destination)
     scope = OutputOptions(config, "", output, interval, watch)
     made: Document = {}
 
     def document(situation: Situation) -> Document:
-        packet = read_packet(situation, client["source"], destination, client["interface"])
-        if not packet.from_node and not packet.interface:
-            packet = packet._replace(interface=interface_towards(packet.source))
-        earlier = partial(earlier_for, config, own=situation.own_addresses)
-        explanation = explanation_of(situation, packet, source_towards, obstacle_towards, earlier)
-        if explanation is None:
-            raise UnsupportedError("this machine has no IPv6")
+        packet = arriving(read_packet(situation, client["source"], destination, client["interface"]))
+        explanation = explain_here(situation, packet)
         if flow:
             explanation = replace(explanation, flows=_tracked_flows(packet))
         made.update(explain_document(explanation))

@@ -130,16 +130,11 @@ def _action_words(action: Document) -> Text:
     ends = action["endpoints"]
     each = ""
     if len(ends) > 1:
-        each = f", {_share_words([end['share'] for end in ends])}"
+        least, most = (share_text(bound(end["share"] for end in ends)) for bound in (min, max))
+        each = f", {least} each" if least == most else f", {least} to {most} each"
         each += f" ({action['algorithm']})" if action["algorithm"] != "random" else ""
     local = sum(end["local"] for end in ends)
     return Text(f"to {plural(len(ends), 'endpoint')}{each} ({local} here)", style="green")
-
-
-def _share_words(shares: list[float]) -> str:
-    if len(set(shares)) == 1:
-        return f"{share_text(shares[0])} each"
-    return f"{share_text(min(shares))} to {share_text(max(shares))} each"
 
 
 def _sentences(frontend: Document) -> Iterator[Text]:

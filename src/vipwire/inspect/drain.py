@@ -88,7 +88,6 @@ class _DrainRequest:
 @click.option("--list", "listing", is_flag=True, help="List the endpoints that are drained on this node.")
 @NAMED_OUTPUT
 def drain(config: Config, endpoint: str, service: str, timeout: str, output: str, **flags: bool) -> None:
-    """Drain an endpoint."""
     undo, listing = flags["undo"], flags["listing"]
     if listing == bool(endpoint) or (undo and timeout):
         raise click.UsageError("give an ENDPOINT, or --list without one; --undo takes no --timeout")

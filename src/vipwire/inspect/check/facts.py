@@ -88,11 +88,15 @@ class Facts:
 
 def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
     """Read all facts. Changes nothing, but the kernel may load modules for objects that are tried and removed."""
+    tools = [*(tool.name for spec in every_spec() for tool in spec.tools), *TOOLS]
+    release = None
+    with contextlib.suppress(ValueError):
+        release = KernelRelease.running()
     return Facts(
-        release=_release(),
+        release=release,
         capabilities=capabilities(proc),
         sysctls=read_sysctls(SYSCTLS, proc),
-        tools={name: said for name in _tools() if (said := _tool(name))},
+        tools={name: said for name in tools if (said := _tool(name))},
         modes={mode: lacks(config, mode) for mode in mode_names()},
         tables=nft_tables(),
         legacy=legacy_chains(),
@@ -118,12 +122,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _release() -> KernelRelease | None:
-    with contextlib.suppress(ValueError):
-        return KernelRelease.running()
-    return None
-
-
 def read_sysctls(paths: Iterable[str], proc: Path) -> dict[str, int]:
     """Read numeric kernel settings; skip those that this kernel does not have."""
     found: dict[str, int] = {}
@@ -131,10 +129,6 @@ def read_sysctls(paths: Iterable[str], proc: Path) -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError):
             found[path] = read_sysctl(path, proc / "sys")
     return found
-
-
-def _tools() -> list[str]:
-    return [*(tool.name for spec in every_spec() for tool in spec.tools), *TOOLS]
 
 
 def _tool(name: str) -> str:

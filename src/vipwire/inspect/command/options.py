@@ -6,8 +6,9 @@ The environment variable `VIPWIRE_FLAGS` holds flags for those not given.
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,12 +79,10 @@ class LookCommand(click.Command):
         return left
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print an error in one line with its remedy."""
         with plain_errors(self.trouble):
             return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the command's own options, then the important flags of the proxy."""
         super().format_options(ctx, formatter)
         with formatter.section("Source of objects (flags of `vipwire proxy`, with the same values)"):
             formatter.write_dl([(usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
@@ -135,20 +134,16 @@ def _split_flags(args: Sequence[str], own: set[str]) -> tuple[list[str], list[st
         if word == "--":
             return flags, [*rest, word, *words]
         if flag is None:
-            rest.extend(_as_click_wants(word))
+            # kubectl accepts `-o=json`, click `-o json`.
+            short = len(word) > 3 and word[0] == "-" and word[1] not in "-=" and word[2] == "="
+            rest.extend([word[:2], word[3:]] if short else [word])
             continue
         if flag.name in _REFUSED:
             raise ConfigError(f"--{flag.name} has no meaning for a command that only reads")
         flags.append(word)
         if "=" not in word and flag.kind is not ValueKind.BOOL:
-            flags.extend(_next_flag(words))
+            flags.extend(islice(words, 1))
     return flags, rest
-
-
-def _as_click_wants(word: str) -> list[str]:
-    """Split `-o=json`, which kubectl accepts, into option and value."""
-    short = len(word) > 3 and word[0] == "-" and word[1] not in "-=" and word[2] == "="
-    return [word[:2], word[3:]] if short else [word]
 
 
 def _flag(word: str) -> Setting | None:
@@ -156,11 +151,6 @@ def _flag(word: str) -> Setting | None:
         return None
     flag = FLAGS.get(word[2:].partition("=")[0].replace("_", "-"))
     return None if flag is not None and flag.name in ("help", "version") else flag
-
-
-def _next_flag(words: Iterator[str]) -> list[str]:
-    following = next(words, None)
-    return [] if following is None else [following]
 
 
 def _config(given: Any) -> Config:

@@ -10,10 +10,12 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 
+from vipwire.errors import UnsupportedError
 from vipwire.inspect.command.show import listed
-from vipwire.inspect.earlier.look import EarlierChain
+from vipwire.inspect.earlier.look import EarlierChain, earlier_for
+from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
@@ -100,12 +102,10 @@ class Explanation:
 
     @cached_property
     def drained(self) -> tuple[DrainedTarget, ...]:
-        """The endpoints that get no new connections because they are drained."""
         return () if self.service is None else tuple(list_drained(self.situation.store, self.side, *self.service))
 
     @cached_property
     def ejected(self) -> tuple[EjectedTarget, ...]:
-        """The endpoints that are ejected because they do not answer."""
         return () if self.service is None else tuple(list_ejected(self.situation.store, self.side, *self.service))
 
     @cached_property
@@ -173,6 +173,22 @@ def explain(
     if walk is not None and direct is not None and direct.affinity:
         return replace(made, walk=replace(walk, remembered=None))  # the rules' affinity
     return made
+
+
+def arriving(packet: Packet) -> Packet:
+    """Add the interface by which a packet arrives, as the routes say."""
+    if packet.from_node or packet.interface:
+        return packet
+    return packet._replace(interface=interface_towards(packet.source))
+
+
+def explain_here(situation: Situation, packet: Packet) -> Explanation:
+    """Explain a packet by this machine's routes and other programs' chains. Raise UnsupportedError without IPv6."""
+    earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
+    found = explain(situation, packet, source_towards, obstacle_towards, earlier)
+    if found is None:
+        raise UnsupportedError("this machine has no IPv6")
+    return found
 
 
 def agreement(explanation: Explanation) -> tuple[Agreement, str]:

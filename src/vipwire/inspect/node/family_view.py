@@ -40,7 +40,6 @@ class FamilyView:
     ejected: EjectedUntil = field(default_factory=dict)
 
     def ejected_of(self, service: ObjectName) -> Mapping[EndpointKey, float]:
-        """Return the ejected endpoints of a Service, and the end of each ejection."""
         return self.ejected.get(service, {})
 
     @cached_property

@@ -79,15 +79,13 @@ EFFECTS: Final = {
 
 
 def silent_lines(documents: list[dict[str, Any]]) -> list[str]:
-    """Write a line for each silent part."""
-    return [_line(each) for each in documents]
-
-
-def _line(silent: dict[str, Any]) -> str:
-    if silent["since"] is None:
-        return f"{silent['part']}: unknown"
-    effect = EFFECTS[silent["part"].partition(" ")[0]]
-    return f"{silent['part']}: silent since {silent['since']}: {silent['error']}; {effect}"
+    return [
+        f"{each['part']}: unknown"
+        if each["since"] is None
+        else f"{each['part']}: silent since {each['since']}: {each['error']}; "
+        f"{EFFECTS[each['part'].partition(' ')[0]]}"
+        for each in documents
+    ]
 
 
 def now_silent(config: Config) -> list[dict[str, Any]]:

@@ -3,18 +3,16 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError
 from vipwire.inspect.difference import diff_document, script
-from vipwire.inspect.earlier.look import earlier_for
 from vipwire.inspect.explain.document import explain_document
-from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.explanation import arriving, explain, explain_here
 from vipwire.inspect.explain.packet import find_services, read_packet
-from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
+from vipwire.inspect.explain.routes import source_towards
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.page.look import changes_of
@@ -84,18 +82,12 @@ def _diff(situation: Situation, asked: Asked) -> Document:
 
 def _explain(situation: Situation, asked: Asked) -> Document:
     mode = asked.get("mode", "")
-    packet = read_packet(situation, asked.get("from", "").strip(), asked.get("to", "").strip())
-    if not packet.from_node and not packet.interface:
-        packet = packet._replace(interface=interface_towards(packet.source))
+    packet = arriving(read_packet(situation, asked.get("from", "").strip(), asked.get("to", "").strip()))
     if mode and mode != situation.config.proxy_mode:
         if mode not in mode_names():
             raise ConfigError(f"{mode!r} is not a mode; allowed: {', '.join(mode_names())}")
         return _explain_in_mode(situation, packet, mode)
-    earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
-    found = explain(situation, packet, source_towards, obstacle_towards, earlier)
-    if found is None:
-        raise UnsupportedError("this machine has no IPv6")
-    return explain_document(found)
+    return explain_document(explain_here(situation, packet))
 
 
 def _explain_in_mode(situation: Situation, packet: Packet, mode: str) -> Document:

@@ -39,7 +39,7 @@ class PageSite:
 
     def __init__(self, gate: AccessControl, board: Board, look: Look) -> None:
         self._gate, self._board, self._look = gate, board, look
-        self._files = {path: _file(name) for path, name in _read_files().items()}
+        self._files = {path: _read_file(name) for path, name in _FILES.items()}
         self._readers = self._asking = 0
 
     async def __call__(self, request: Request) -> Reply | Stream:
@@ -97,13 +97,10 @@ class PageSite:
             yield b"retry: 2000\n\n"
             async with contextlib.aclosing(self._board.follow()) as notices:
                 async for notice in notices:
-                    yield _event(*(("beat", None) if notice is None else notice))
+                    word, document = ("beat", None) if notice is None else notice
+                    yield f"event: {word}\ndata: {_text(document)}\n\n".encode()
         finally:
             self._readers -= 1
-
-
-def _event(word: str, document: Any) -> bytes:
-    return f"event: {word}\ndata: {_text(document)}\n\n".encode()
 
 
 def _json(document: Any, status: int = HTTPStatus.OK) -> Reply:
@@ -119,17 +116,19 @@ def _text(document: Any) -> str:
     return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
 
 
-_SCRIPTS: Final = ("main", "list", "picture", "detail", "packet", "words", "stream")
+_NAMES: Final = ("main", "list", "picture", "detail", "packet", "words", "stream")
+_FILES: Final = {
+    "/": "index.html",
+    "/enter": "enter.html",
+    "/page.css": "page.css",
+    "/mark.svg": "mark.svg",
+    **{f"/{name}.js": f"{name}.js" for name in _NAMES},
+}
 _OPEN: Final = {"/": "/enter", "/page.css": "/page.css"}
 """The files that vipwire shows to browsers without the token, by the path asked for."""
 
 
-def _read_files() -> dict[str, str]:
-    scripts = {f"/{name}.js": f"{name}.js" for name in _SCRIPTS}
-    return {"/": "index.html", "/enter": "enter.html", "/page.css": "page.css", "/mark.svg": "mark.svg", **scripts}
-
-
-def _file(name: str) -> Reply:
+def _read_file(name: str) -> Reply:
     kind = _TYPES[name.rpartition(".")[2]]
     body = (files("vipwire.inspect.page") / "files" / name).read_bytes()
     return Reply(body, headers={**SAFE, "Content-Type": f"{kind}; charset=utf-8"})

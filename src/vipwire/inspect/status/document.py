@@ -133,7 +133,7 @@ def _port_document(situation: Situation, service: Service, port: ServicePort, co
             for side in situation.sides
             for frontend in _frontends(side, service, port)
         ],
-        **({"ranges": wide} if (wide := _ranges_of(situation, service, port)) else {}),
+        **({"ranges": wide} if (wide := _range_documents(situation, service, port)) else {}),
         "endpoints": [
             {**usage, **_endpoint_counts(counted, EndpointName(name, parse_address(usage["address"]), usage["port"]))}
             for side in situation.sides
@@ -155,16 +155,14 @@ def _frontends(side: FamilyView, service: Service, port: ServicePort) -> Iterato
     return (frontend for frontend in (plan.frontends if plan else ()) if frontend.port_name == name)
 
 
-def _ranges_of(situation: Situation, service: Service, port: ServicePort) -> list[Document]:
-    return [each for side in situation.sides for each in _range_documents(side, service, port)]
-
-
-def _range_documents(side: FamilyView, service: Service, port: ServicePort) -> Iterator[Document]:
-    plan = side.plans.get(service.name)
-    for wide in plan.ranges if plan else ():
-        if wide.frontend.port_name == service.port_name(port):
-            made = _frontend_document(side, wide.frontend)
-            yield {**made, "port": wide.key.first, "lastPort": wide.key.last}
+def _range_documents(situation: Situation, service: Service, port: ServicePort) -> list[Document]:
+    return [
+        _frontend_document(side, wide.frontend) | {"port": wide.key.first, "lastPort": wide.key.last}
+        for side in situation.sides
+        if (plan := side.plans.get(service.name))
+        for wide in plan.ranges
+        if wide.frontend.port_name == service.port_name(port)
+    ]
 
 
 def _frontend_document(side: FamilyView, frontend: Frontend) -> Document:

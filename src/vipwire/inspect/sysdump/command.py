@@ -16,8 +16,7 @@ from vipwire.inspect.command.options import LookCommand
 from vipwire.inspect.node.source import node_name
 from vipwire.inspect.sysdump.facts import machine_parts, situation_parts
 from vipwire.inspect.sysdump.objects import object_files
-from vipwire.inspect.sysdump.redact import redact_text
-from vipwire.inspect.sysdump.secrets_here import find_secrets
+from vipwire.inspect.sysdump.redact import find_secrets, redact_text
 from vipwire.terminal.output import note, say
 
 _DATA_DIRS = (Path("/var/lib/vipwire"),)

@@ -44,7 +44,8 @@ def machine_parts(config: Config) -> Iterator[tuple[str, Part]]:
     yield "configuration.yaml", lambda: dump_config(config)
     yield "flags.txt", lambda: "\n".join(_flags(config)) + "\n"
     yield "proxy.json", lambda: json_text(proxy_document(config), indent=2)
-    yield "check.json", partial(_check, config)
+    mode = config.proxy_mode
+    yield "check.json", lambda: json_text(check_document(judge(gather(config), mode), mode), indent=2)
     yield "changes.jsonl", lambda: _file(changes_file(config.state_dir))
     pages = {"metrics.txt": config.metrics_bind_address, "healthz.json": config.healthz_bind_address}
     for name, address in pages.items():
@@ -86,10 +87,6 @@ def _versions() -> str:
     for name, flag in _TOOLS:
         lines.append(f"{name}: {_output([name, flag]).strip() if shutil.which(name) else 'not installed'}")
     return "\n".join(lines) + "\n" + _file(Path("/etc/os-release"))
-
-
-def _check(config: Config) -> str:
-    return json_text(check_document(judge(gather(config), config.proxy_mode), config.proxy_mode), indent=2)
 
 
 def _kernel() -> str:
