@@ -156,7 +156,9 @@ _UNNAMED: Final = re.compile(r"vipwire-(t(\d+)-[0-9a-f]{4})-.+")
 def is_up(directory: Path) -> bool:
     """Report whether anything of a lab exists, or may in a moment."""
     try:
-        return _is_young(directory) or _has_namespaces(directory.name) or _has_processes(directory)
+        if _is_young(directory) or any(netns.DIRECTORY.glob(f"vipwire-{directory.name}-*")):
+            return True
+        return any(_runs(process) for path in directory.glob("*.pid") if (process := ProcessId.read(path)))
     except FileNotFoundError:
         return False
 
@@ -223,14 +225,6 @@ def _lock(parent: Path) -> Iterator[bool]:
 
 def _is_young(directory: Path) -> bool:
     return abs(time.time() - directory.stat().st_mtime) < _YOUNG_SECONDS
-
-
-def _has_namespaces(name: str) -> bool:
-    return any(netns.DIRECTORY.glob(f"vipwire-{name}-*"))
-
-
-def _has_processes(directory: Path) -> bool:
-    return any(_runs(process) for path in directory.glob("*.pid") if (process := ProcessId.read(path)))
 
 
 def _runs(process: ProcessId) -> bool:

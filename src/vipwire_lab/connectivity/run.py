@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
+import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
@@ -18,7 +22,6 @@ from vipwire.kube.objects import Object, ObjectClient
 from vipwire.linux.host.addresses import global_addresses, read_addresses
 from vipwire.model.net import Protocol, family_of, format_address, parse_address
 from vipwire_lab.connectivity.asking import Asking
-from vipwire_lab.connectivity.echoes import echo_processes
 from vipwire_lab.connectivity.objects import (
     KINDS,
     PREFIX,
@@ -31,11 +34,16 @@ from vipwire_lab.connectivity.objects import (
     service_of,
     slices_of,
 )
+from vipwire_lab.echo_servers import servers
 from vipwire_lab.echo_servers.sockets import in_kernel
+from vipwire_lab.namespaces.errors import LabError
+from vipwire_lab.namespaces.processes import ProcessId, end, reap
 
 _MANAGER: Final = "vipwire-connectivity-test"
 _POD_SECONDS: Final = 120.0
 _PAUSE: Final = 0.5
+_ECHOES: Final = 2
+_ATTEMPTS: Final = 5
 Document = dict[str, Any]
 Tell = Callable[[str], None]
 
@@ -162,3 +170,36 @@ class Test:
         async with self._client() as client:
             for path in reversed(self.made):
                 await client.delete(path)
+
+
+@contextlib.contextmanager
+def echo_processes(node: str, addresses: Sequence[str], protocols: Sequence[Protocol]) -> Iterator[list[Echo]]:
+    """Run echo servers at this Node's addresses, each on a free port of its own."""
+    with tempfile.TemporaryDirectory(prefix="vipwire-echo-") as name:
+        folder = Path(name)
+        servers.start(folder)
+        process = ProcessId.read(folder / "echo.pid")
+        try:
+            names = [f"echo-{number}" for number in range(1, _ECHOES + 1)]
+            ports = [_serve(folder, each, node, addresses, protocols) for each in names]
+            yield [Echo(*each, tuple(addresses), node) for each in zip(names, ports, strict=True)]
+        finally:
+            if process is not None:
+                end([process])
+                reap([process])
+
+
+def _serve(folder: Path, name: str, node: str, addresses: Sequence[str], protocols: Sequence[Protocol]) -> int:
+    """Serve on a port that is free for each protocol and address; return it."""
+    family = socket.AF_INET6 if ":" in addresses[0] else socket.AF_INET
+    for attempt in range(_ATTEMPTS):
+        with socket.create_server((addresses[0], 0), family=family) as free:
+            port: int = free.getsockname()[1]
+        try:
+            servers.serve(folder, name, node, Path(f"/proc/{os.getpid()}/ns/net"), [port], protocols, addresses)
+        except LabError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return port
+    raise AssertionError  # pragma: no cover  # the last attempt returns or raises

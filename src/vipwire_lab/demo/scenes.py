@@ -18,7 +18,7 @@ from vipwire_lab.cluster.state import as_called
 from vipwire_lab.demo import objects, standalone
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.objects import CLIENT, CLIENT_ADDRESS, CLIENT_IPV6, MANY, NODE_ADDRESS, OTHER_POD, POD
-from vipwire_lab.demo.stage import FAMILIES, NODE, Stage, Sync, as_lines, own_cgroup
+from vipwire_lab.demo.stage import FAMILIES, NODE, Stage, as_lines, own_cgroup
 from vipwire_lab.namespaces.errors import LabError
 
 _MAP = """\
@@ -253,7 +253,8 @@ def proxy_restarts(stage: Stage, narrator: Narrator) -> None:
         stream.wait_for(20)
         alive = _is_alive(connection)
     narrator.quote(as_lines(syncs))
-    narrator.check("the new process found no differences: 0 objects written", holds=_nothing_written(syncs))
+    unchanged = all(sync.written == 0 and sync.size == 0 and bool(sync.observed) for sync in syncs)
+    narrator.check("the new process found no differences: 0 objects written", holds=unchanged)
     report = stream.report
     narrator.check(
         f"of {report.attempts} connections meanwhile, {len(report.failures)} failed",
@@ -286,10 +287,6 @@ def _is_alive(connection: Connection) -> bool:
         return connection.exchange(b"still there?\n") == b"still there?\n"
     except OSError:
         return False
-
-
-def _nothing_written(syncs: Sequence[Sync]) -> bool:
-    return all(sync.written == 0 and sync.size == 0 and bool(sync.observed) for sync in syncs)
 
 
 _PORT = 80

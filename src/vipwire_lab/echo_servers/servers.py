@@ -51,7 +51,7 @@ def serve(
     protocols: Sequence[Protocol],
     addresses: Sequence[str] = (),
 ) -> None:
-    order = {
+    order: dict[str, Any] = {
         "do": "serve",
         "host": host,
         "node": node,
@@ -60,25 +60,23 @@ def serve(
         "protocols": [protocol.name for protocol in protocols],
         "addresses": list(addresses),
     }
-    _ask(directory, [order])
+    _ask(directory, order)
 
 
 def stop(directory: Path, host: str, ports: Sequence[int] = ()) -> int:
     """Close a host's ports (by default all) and their connections; return the number of sockets."""
-    return int(_ask(directory, [{"do": "stop", "host": host, "ports": list(ports)}])[0]["stopped"])
+    return int(_ask(directory, {"do": "stop", "host": host, "ports": list(ports)})["stopped"])
 
 
-def _ask(directory: Path, orders: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _ask(directory: Path, order: dict[str, Any]) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, contextlib.ExitStack() as stack:
         connection.settimeout(_PATIENCE)
         try:
             connection.connect(str(directory / "echo.socket"))
-            connection.sendall(b"".join(json.dumps(order).encode() + b"\n" for order in orders))
-            lines = stack.enter_context(connection.makefile("rb"))
-            replies = [json.loads(lines.readline()) for _ in orders]
+            connection.sendall(json.dumps(order).encode() + b"\n")
+            reply: dict[str, Any] = json.loads(stack.enter_context(connection.makefile("rb")).readline())
         except (OSError, ValueError) as error:
             raise LabError(f"the echo servers do not answer, see {directory / 'echo.log'}") from error
-    for reply in replies:
-        if "error" in reply:
-            raise LabError(reply["error"])
-    return replies
+    if "error" in reply:
+        raise LabError(reply["error"])
+    return reply
