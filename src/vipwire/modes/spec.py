@@ -120,10 +120,10 @@ class RemovalResult(Value, frozen=True):
     waiting: tuple[str, ...] = ()
 
 
-class Remains(Protocol):
+class Remains:
     """The leftovers of one mode in one family, except iptables rules; see `proxy.handover.leftovers`.
 
-    vipwire asks again while a leftover waits.
+    vipwire asks again while a leftover waits. A mode overrides what it has to do.
     """
 
     def before_rules(self) -> RemovalResult:
@@ -131,12 +131,15 @@ class Remains(Protocol):
 
         Raise CommitError, OSError or UnsupportedError if the kernel refuses.
         """
+        return RemovalResult()
 
     def held(self) -> "frozenset[ChainName]":
         """Return the chains of this mode that must stay while the leftovers of `before_rules` are in use."""
+        return frozenset()
 
     def after_rules(self) -> RemovalResult:
         """Remove the leftovers that can go after the rules. Raise the errors of `before_rules`."""
+        return RemovalResult()
 
 
 class ModeSpec(Value, frozen=True):

@@ -23,8 +23,7 @@ from vipwire.modes.ebpf.pinned import NodePins, remove_gone
 from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.nftables.driver import DRIVER as RULES
-from vipwire.modes.spec import Driver, Mode, ModeSpec, RemovalResult, clean_by
-from vipwire.modes.xtables.save import ChainName
+from vipwire.modes.spec import Driver, Mode, ModeSpec, Remains, RemovalResult, clean_by
 
 _ALL: Final = "all"
 _NODE: Final = "node"
@@ -60,7 +59,7 @@ def _attempt(config: Config, families: Iterable[Family]) -> None:
     probe(find_cgroup(config.ebpf.cgroup), affinity=config.ebpf.affinity)
 
 
-class ProgramRemains:
+class ProgramRemains(Remains):
     """The leftovers of ebpf mode in bpffs for this node. Both families share them: the first call removes all.
 
     It removes the programs that connect sockets to endpoints at once. One second later it removes those that restore
@@ -81,12 +80,6 @@ class ProgramRemains:
                 return RemovalResult(waiting=("programs for replies",))
             self._pins.remove()
         return RemovalResult(removed=("programs and maps of ebpf mode",))
-
-    def held(self) -> frozenset[ChainName]:
-        return frozenset()
-
-    def after_rules(self) -> RemovalResult:
-        return RemovalResult()
 
 
 def _remains(_family: Family, running: ModeSpec) -> ProgramRemains | None:

@@ -32,7 +32,7 @@ from vipwire.modes.ipvs.objects.names import (
 )
 from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.modes.ipvs.ownership import GUARDS
-from vipwire.modes.spec import RemovalResult
+from vipwire.modes.spec import Remains, RemovalResult
 from vipwire.modes.xtables.save import ChainName
 from vipwire.reconcile.delta import Delta
 
@@ -63,7 +63,7 @@ class IpvsLeftovers:
         return bool(self.busy or self.addresses)
 
 
-class IpvsRemains:
+class IpvsRemains(Remains):
     """The leftovers of one family. `to_sockets`: the running mode serves node ports with sockets."""
 
     def __init__(self, family: Family, *, to_sockets: bool) -> None:

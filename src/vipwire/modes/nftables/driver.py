@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.linux.host.kernel import require_nftables
@@ -17,10 +17,7 @@ from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
 from vipwire.modes.nftables.table.names import DSTNAT, SRCNAT, TABLE
 from vipwire.modes.nftables.table.text import table_name
-from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, RemovalResult, clean_by
-
-if TYPE_CHECKING:
-    from vipwire.modes.xtables.save import ChainName
+from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remains, RemovalResult, clean_by
 
 _KUBE_PROXYS: Final = "kube-proxy"
 _KUBE_PROXYS_CHAIN: Final = "nat-prerouting"
@@ -49,7 +46,7 @@ def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> i
     return packets
 
 
-class TableRemains:
+class TableRemains(Remains):
     """The tables of one family; `ours`: vipwire's own, too."""
 
     def __init__(self, family: Family, *, ours: bool) -> None:
@@ -58,12 +55,6 @@ class TableRemains:
     def before_rules(self) -> RemovalResult:
         """Delete the tables: no open connection needs their rules."""
         return RemovalResult(removed=tuple(_remove_tables(self._family, ours=self._ours)))
-
-    def held(self) -> "frozenset[ChainName]":
-        return frozenset()
-
-    def after_rules(self) -> RemovalResult:
-        return RemovalResult()
 
 
 def _tables_left(family: Family) -> list[str]:

@@ -15,8 +15,7 @@ from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.linux.netlink.socket import DumpInterruptedError
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.modes.spec import RemovalResult
-from vipwire.modes.xtables.save import ChainName
+from vipwire.modes.spec import Remains, RemovalResult
 from vipwire.relay.client import Remote, relay_name
 from vipwire.relay.messages import RelaySettings
 
@@ -27,19 +26,12 @@ RELAY_SECONDS: Final = 2.0
 """Seconds for which a relay listens after its rules have gone, so that handshakes complete."""
 
 
-class RelayRemains:
+class RelayRemains(Remains):
     """The relay of one family, for `proxy.handover.leftovers`."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
         self._retires: float | None = None
-
-    def before_rules(self) -> RemovalResult:
-        """Do nothing: rules still lead to the relay."""
-        return RemovalResult()
-
-    def held(self) -> frozenset[ChainName]:
-        return frozenset()
 
     def after_rules(self) -> RemovalResult:
         """Retire the relay: no rule leads to it any more."""
