@@ -5,7 +5,7 @@ from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.config.schema import port_range
-from vipwire.errors import BusyError, CommitError, UnsupportedError
+from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.modes.spec import MASQUERADES_NOTHING, Driver, Mode, NatPriorities
@@ -14,7 +14,7 @@ from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
 from vipwire.modes.userspace.ownership import UserspaceOwner
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.xtables.choice import in_use
+from vipwire.modes.xtables.choice import first_accepted, in_use
 from vipwire.modes.xtables.tool import PROGRAM, IptablesTool
 
 _PROBE: Final = (
@@ -29,8 +29,7 @@ _PROBE: Final = (
 def choose_iptables_tool(family: Family, *, tried: bool) -> IptablesTool:
     """Choose the variant that this node uses; with `tried`, one in which this kernel accepts vipwire's rules.
 
-    A kernel may list the tables of a variant and refuse every rule; then vipwire takes the other variant. Raise
-    UnsupportedError with both refusals if neither works.
+    Raise UnsupportedError with both refusals if neither works.
     """
     tools, errors = in_use(family, PURPOSE, limit=LIMIT_SECONDS)
     if not tools and not errors:
@@ -38,17 +37,9 @@ def choose_iptables_tool(family: Family, *, tried: bool) -> IptablesTool:
             f"{PURPOSE} needs {PROGRAM[family]}-restore, which is not installed: install the package iptables, "
             "or run without rules (--userspace-bind)"
         )
-    for tool in tools:
-        if not tried:
-            return tool
-        try:
-            tool.restore(_PROBE)
-        except BusyError:  # the kernel reports missing features when it refuses the rules
-            return tool
-        except CommitError as error:
-            errors.append(str(error))
-        else:
-            return tool
+    chosen = first_accepted(tools, _PROBE, errors) if tried else next(iter(tools), None)
+    if chosen is not None:
+        return chosen
     raise UnsupportedError(
         f"{PURPOSE} needs NAT rules, and this kernel or user may not have them: {'; '.join(errors)}; "
         "load iptable_nat, xt_REDIRECT, xt_addrtype and xt_conntrack, give CAP_NET_ADMIN, "

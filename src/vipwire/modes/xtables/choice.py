@@ -1,9 +1,9 @@
 """Chooses the iptables engine that this node uses: that of kubelet and the network plugin."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from vipwire.errors import CommitError
+from vipwire.errors import BusyError, CommitError
 from vipwire.model.net import Family
 from vipwire.modes.xtables.ownership import KUBELETS
 from vipwire.modes.xtables.tool import IptablesTool, installed_tools
@@ -37,3 +37,21 @@ def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple
         except CommitError as error:
             errors.append(str(error))
     return by_use(saved), errors
+
+
+def first_accepted(tools: Iterable[IptablesTool], trial: str, refusals: list[str]) -> IptablesTool | None:
+    """Return the first tool whose rules the kernel accepts; add the refusals of those before it.
+
+    A kernel may list the tables of a variant and refuse every rule. While another program holds the xtables lock,
+    nothing can be tried: the kernel reports missing features when it refuses the rules.
+    """
+    for tool in tools:
+        try:
+            tool.restore(trial)
+        except BusyError:
+            return tool
+        except CommitError as error:
+            refusals.append(str(error))
+        else:
+            return tool
+    return None

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from vipwire.errors import BusyError, CommitError, UnsupportedError
+from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.names import RangeRule, Rules
 from vipwire.modes.ipvs.objects.ranges import DYNAMIC, leads
 from vipwire.modes.xtables import tool as xtables
-from vipwire.modes.xtables.choice import in_use
+from vipwire.modes.xtables.choice import first_accepted, in_use
 from vipwire.modes.xtables.save import BUILT_IN, ChainName, read_tables, target
 from vipwire.reconcile.delta import Delta
 
@@ -152,15 +152,8 @@ class ChainTool:
 
     def _choose(self) -> xtables.IptablesTool:
         tools, errors = in_use(self._family, _PURPOSE, limit=_LIMIT_SECONDS)
-        for tool in tools:
-            try:
-                tool.restore(PROBE)
-            except BusyError:  # the kernel reports missing features when it refuses the rules
-                return tool
-            except CommitError as error:
-                errors.append(str(error))
-            else:
-                return tool
+        if (chosen := first_accepted(tools, PROBE, errors)) is not None:
+            return chosen
         said = "; ".join(errors) or "it is not installed"
         raise UnsupportedError(
             f"{_PURPOSE} needs {xtables.PROGRAM[self._family]} (package iptables), and it fails: {said}"
