@@ -149,7 +149,6 @@ class EbpfBackend:
         return describe(key) if is_ours(key) else self.rules.describe(key)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List the wishes of a Service that nftables mode cannot fulfil."""
         return self.rules.shortcomings(plan)
 
     def changed(self) -> bool:
@@ -179,11 +178,9 @@ class EbpfBackend:
         return size + sum(len(key) + len(value) for (_, key), value in ours.added.items())
 
     def lacks_room(self, delta: Delta[Any, Any]) -> bool:
-        """Report whether a set of the rules is too small for a difference; see `Enlarging`."""
         return isinstance(self.rules, Enlarging) and self.rules.lacks_room(split(delta)[0])
 
     def enlarge(self, delta: Delta[Any, Any], held: Iterable[Mapping[Any, Any]]) -> int:
-        """Replace sets of the rules by larger ones; see `Enlarging`."""
         return self.rules.enlarge(split(delta)[0], held) if isinstance(self.rules, Enlarging) else 0
 
     def housekeeping_due(self) -> float | None:

@@ -18,7 +18,6 @@ from vipwire.linux.netlink.ipvs import Command, Forwarding, Method, RealServer, 
 from vipwire.model.net import Address, Family
 from vipwire.model.problem import Problem
 from vipwire.modes.ipvs.counts import read_counts
-from vipwire.modes.ipvs.mark_draining import DrainingMarks
 from vipwire.modes.ipvs.marks import is_among, routing_mark
 from vipwire.modes.ipvs.mode import LACKS
 from vipwire.modes.ipvs.objects.chains import ChainTool
@@ -45,7 +44,7 @@ from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand, with_
 from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.modes.ipvs.render import DEFAULTS, IpvsSettings, Writing
 from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
-from vipwire.modes.ipvs.termination import GracefulTermination, TerminationPolicy
+from vipwire.modes.ipvs.termination import DrainingMarks, GracefulTermination, TerminationPolicy
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.annotations import in_vain
 from vipwire.plan.node import NodePlan
@@ -101,7 +100,6 @@ class IpvsBackend(Writing):
         return rendered
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List the wishes of a Service that ipvs mode cannot fulfil; see `Selective`."""
         return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:

@@ -92,7 +92,6 @@ class UserspaceBackend:
         return describe(self.family, key)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List the wishes of a Service that userspace mode cannot fulfil; see `Selective`."""
         return tuple(shortcomings(self._node, self._choices, plan))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
