@@ -121,7 +121,8 @@ class IpvsBackend(Writing):
         try:
             size = self._apply(delta)
         except (CommitError, OSError):
-            self._undo(delta)
+            with contextlib.suppress(CommitError, OSError):
+                self._apply(inverse(delta), drain=False)
             self._left = None
             raise
         self._terminations.record_commit(delta.added, delta.removed)
@@ -270,10 +271,6 @@ class IpvsBackend(Writing):
         self._terminating.forget_servers(servers)
         for server, scheduling in servers.items():
             yield ServerCommand(Command.DEL_SERVICE, server, scheduling)
-
-    def _undo(self, delta: Delta[ObjectKey, Object]) -> None:
-        with contextlib.suppress(CommitError, OSError):
-            self._apply(inverse(delta), drain=False)
 
     def _read(self, *, adopt: bool = False) -> Objects:
         objects: Objects = self._sets.read()

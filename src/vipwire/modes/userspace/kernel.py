@@ -11,7 +11,7 @@ front and outlives vipwire. If the relay ends, `changed` and `housekeep` notice,
 import logging
 import time
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from vipwire.errors import CommitError
@@ -57,16 +57,15 @@ class UserspaceBackend:
         sight: Generations | None = None,
         *,
         runs: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.family, self._choices, self._tool = family, choices, tool
-        self._sight, self._clock, self._runs = sight, clock, runs
+        self._sight, self._runs = sight, runs
         settings = RelaySettings(choices.ports, choices.udp_timeout)
         self._remote = Remote(relay_name(family), settings, starts=runs)
         self._seen: int | None = None
         self._node = NodePlan(family)
         self._left: dict[Key, Value] | None = None
-        self._looked = clock()
+        self._looked = time.monotonic()
         self._told: dict[str, str] = {}
 
     @property
@@ -150,11 +149,11 @@ class UserspaceBackend:
         """Return the seconds until vipwire asks the relay for news; None if it starts no relay."""
         if not self._runs or self._left is None:
             return None
-        return max(0.0, self._looked + _LOOK_SECONDS - self._clock())
+        return max(0.0, self._looked + _LOOK_SECONDS - time.monotonic())
 
     def housekeep(self) -> None:
         """Handle the relay's messages. Raise OSError if the relay has ended."""
-        self._looked = self._clock()
+        self._looked = time.monotonic()
         for text, times in self._remote.notes():
             _LOG.warning("%s", text, extra={"fields": {"ip_family": self.family.value, "times": times}})
 

@@ -92,9 +92,9 @@ TRIES: Final = 20
 class NftAccess:
     """The rules of one family, in the network namespace of its creation; `tool` reads and writes unknown rules."""
 
-    def __init__(self, family: Family, tool: RuleAccess, batch: int, sock: NetlinkSocket | None = None) -> None:
+    def __init__(self, family: Family, tool: RuleAccess, batch: int) -> None:
         self._family, self._tool, self.batch = family, tool, batch
-        self._socket = sock or NetlinkSocket(NETLINK_NETFILTER)
+        self._socket = NetlinkSocket(NETLINK_NETFILTER)
         self._encoder = Encoder(family)
         self._tables = TableReader(self._socket, family, self._encoder, RuleReader(family))
         self.direct = True

@@ -86,7 +86,11 @@ def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
     objects: dict[Key, Rules] = {Key(CHAIN, table, names.CANARY): () for table in TABLES}
     objects.update((Key(ROOT, table, chain), ()) for table, chain in names.ROOTS)
     objects[Key(ROOT, FILTER, names.SERVICES)] = tuple(_to_cluster_ips(node))
-    objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(_drop_unallocated(node))
+    objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(
+        # The Service may still come.
+        rule(in_prefix(prefix), comment(names.UNALLOCATED), "-j DROP")
+        for prefix in node.service_cidrs
+    )
     objects[Key(CHAIN, FILTER, names.NO_SUCH_PORT)] = (
         f"-p tcp {refuse(node.family, Protocol.TCP)}",
         refuse(node.family, None),
@@ -120,13 +124,6 @@ def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
 def _to_ranges(node: NodePlan) -> Iterator[str]:
     if node.port_ranges:
         yield f"{comment('kubernetes ranges of ports')} -j {names.RANGES}"
-
-
-def _drop_unallocated(node: NodePlan) -> Iterator[str]:
-    """Drop packets to unused addresses of the ServiceCIDRs: the Service may still come."""
-    note = comment(names.UNALLOCATED)
-    for prefix in node.service_cidrs:
-        yield rule(in_prefix(prefix), note, "-j DROP")
 
 
 def needs_not_pod_chain(node: NodePlan) -> bool:

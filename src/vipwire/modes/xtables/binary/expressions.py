@@ -127,7 +127,7 @@ class Encoder:
 
     def _encode_head(self, words: str) -> tuple[bytes, int]:
         found = head(self._family, words)
-        return b"".join((*_interface(found), *_protocol(found), *_addresses(self._family, found))), found.protocol
+        return b"".join(_encode_head(self._family, found)), found.protocol
 
     def _encode_match(self, words: str) -> bytes:
         name, _, options = words.partition(" ")
@@ -145,23 +145,14 @@ class Encoder:
         return _wrap("target", target(self._family, words))
 
 
-def _interface(found: RuleHead) -> list[bytes]:
-    name = found.interface.encode()
-    if not name:
-        return []
-    value = name[:-1] if name.endswith(b"+") else name + b"\0"
-    operation = nft.CMP_NEQ if found.interface_inverted else nft.CMP_EQ
-    return [nft.meta(_WORD, nft.META_IIFNAME), nft.cmp(_WORD, operation, value)]
-
-
-def _protocol(found: RuleHead) -> list[bytes]:
-    if not found.protocol:
-        return []
-    return [nft.meta(_WORD, nft.META_L4PROTO), nft.cmp(_WORD, nft.CMP_EQ, bytes([found.protocol]))]
-
-
-def _addresses(family: Family, found: RuleHead) -> list[bytes]:
+def _encode_head(family: Family, found: RuleHead) -> list[bytes]:
     parts: list[bytes] = []
+    if name := found.interface.encode():
+        value = name[:-1] if name.endswith(b"+") else name + b"\0"
+        operation = nft.CMP_NEQ if found.interface_inverted else nft.CMP_EQ
+        parts += [nft.meta(_WORD, nft.META_IIFNAME), nft.cmp(_WORD, operation, value)]
+    if found.protocol:
+        parts += [nft.meta(_WORD, nft.META_L4PROTO), nft.cmp(_WORD, nft.CMP_EQ, bytes([found.protocol]))]
     for each, offset in ((found.source, SOURCE[family]), (found.destination, DESTINATION[family])):
         if each is not None:
             parts += _address(each, offset)
