@@ -30,7 +30,7 @@ from vipwire.model.net import Address, AddressPort, Protocol, format_address, fo
 from vipwire.model.node import Drain
 from vipwire.model.text import port_number
 from vipwire.modes.registry import selected_mode
-from vipwire.plan.plan import Forward, Frontend
+from vipwire.plan.plan import Forward
 from vipwire.proxy_daemon.drains import (
     DrainOrder,
     boot_time,
@@ -72,7 +72,6 @@ class _DrainRequest:
     endpoint: str
     service: str
     timeout: float | None
-    undo: bool
     force: bool
     wait: bool
     output: str
@@ -92,7 +91,7 @@ def drain(config: Config, endpoint: str, service: str, timeout: str, output: str
     if listing == bool(endpoint) or (undo and timeout):
         raise click.UsageError("give an ENDPOINT, or --list without one; --undo takes no --timeout")
     seconds = _seconds(timeout) if timeout else None
-    wish = _DrainRequest(endpoint, service, seconds, undo, flags["force"], flags["wait"], output)
+    wish = _DrainRequest(endpoint, service, seconds, flags["force"], flags["wait"], output)
     store = read_objects(config)
     if listing:
         _list(config, store, output)
@@ -317,13 +316,9 @@ def find_newly_unserved(before: Situation, after: Situation) -> tuple[str, ...]:
         for key, frontend in old.plan.frontends.items():
             then = new.plan.frontends[key]
             if isinstance(frontend.action, Forward) and not isinstance(then.action, Forward):
-                found[_describe_lost(then, str(key))] = None
+                reason = then.action.reason.value.replace("has no", "would have no")
+                found[f"{then.port_name} {reason} left for {key}"] = None
     return tuple(found)
-
-
-def _describe_lost(frontend: Frontend, key: str) -> str:
-    reason = "" if isinstance(frontend.action, Forward) else frontend.action.reason.value
-    return f"{frontend.port_name} {reason.replace('has no', 'would have no')} left for {key}"
 
 
 class DrainedConnections(NamedTuple):

@@ -97,14 +97,12 @@ class Look:
 
     async def ask(self, question: Callable[[Situation], T]) -> T:
         """Answer a question from the last Situation. Raise FirstReadingPendingError, or the question's errors."""
-        loop = self._loop
-        if loop is None or self._situation is None:
+        loop, known = self._loop, self._situation
+        if loop is None or known is None:
             raise FirstReadingPendingError("vipwire has not read the objects yet")
 
         async def answer() -> T:
-            if self._situation is None:
-                raise FirstReadingPendingError("vipwire has not read the objects yet")
-            return question(self._situation)
+            return question(self._situation or known)
 
         asked: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(answer(), loop)
         return await asyncio.wrap_future(asked)

@@ -314,7 +314,10 @@ def proxy_text(document: Document, now: float | None = None) -> Text:
         return text.append(f"; {_NOBODY}")
     if state == ProxyState.RUNNING.value:
         text.append_text(colour_word("runs", "ok"))
-        synced = "".join(_show_sync(document, now))
+        synced = "".join(
+            f"; {family} synced {ago(when, now)}" if when else f"; {family} not yet synced"
+            for family, when in document["lastSync"].items()
+        )
         text.append(f" since {document['started']} (pid {document['pid']}, vipwire {document['version']}){synced}")
     else:
         word = "ended" if state == ProxyState.ENDED.value else "was killed or has crashed"
@@ -329,8 +332,3 @@ def proxy_text(document: Document, now: float | None = None) -> Text:
         flags = " ".join(document["otherFlags"])
         text.append_text(Text(f"\nproxy: it has {flags}, this command does not", style="yellow"))
     return text
-
-
-def _show_sync(document: Document, now: float) -> Iterator[str]:
-    for family, when in document["lastSync"].items():
-        yield f"; {family} synced {ago(when, now)}" if when else f"; {family} not yet synced"
