@@ -150,7 +150,10 @@ class Asking:
         ends, round_ = time.monotonic() + wait, 0
         while True:
             round_ += 1
-            self._questions = self._all(services)
+            self._questions = [
+                *checks_of(services, self._node, self._families),
+                *name_checks(services, self._echoes, self._servers, self._domain),
+            ]
             self._failing = {}
             for number, each in enumerate(self._questions, 1):
                 if each not in self._passed and not getattr(each, "skip", ""):
@@ -160,10 +163,6 @@ class Asking:
                 return
             time.sleep(_PAUSE)
             services = asyncio.run(read())
-
-    def _all(self, services: Sequence[Object]) -> list[Question]:
-        made: list[Question] = [*checks_of(services, self._node, self._families)]
-        return [*made, *name_checks(services, self._echoes, self._servers, self._domain)]
 
     def _put(self, question: Question) -> None:
         if isinstance(question, NameCheck):

@@ -43,9 +43,8 @@ def far_end(index: int, name: str, mac: bytes) -> Request:
     return Request(links.NEW_LINK, links.encode_link(index, name=name, mac=mac), name)
 
 
-def up(index: int, *, up: bool = True) -> Request:
-    word = "up" if up else "down"
-    return Request(links.NEW_LINK, links.encode_link(index, up=up), f"ip link set {index} {word}", creates=False)
+def up(index: int) -> Request:
+    return Request(links.NEW_LINK, links.encode_link(index, up=True), f"ip link set {index} up", creates=False)
 
 
 def address(index: int, value: IPAddress) -> Request:
@@ -61,7 +60,6 @@ def route(
     via: IPAddress | None = None,
     source: IPAddress | None = None,
     table: int = codec.TABLE_MAIN,
-    onlink: bool = True,
 ) -> Request:
     """Send `to` out of an interface: directly, or via a neighbour; `source` is the preferred source address."""
     asked = codec.Route(
@@ -71,7 +69,7 @@ def route(
         source=Address(source.packed) if source else None,
         table=table,
         scope=links.SCOPE_GLOBAL if via or to.version == 6 else links.SCOPE_LINK,
-        flags=codec.ON_LINK if via and onlink else 0,
+        flags=codec.ON_LINK if via else 0,
     )
     hop, preferred = f" via {via}" if via else "", f" src {source}" if source else ""
     text = f"ip route add {to} dev {index} table {table}{hop}{preferred}"
