@@ -15,7 +15,7 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.marks import Marks, MarkScope
 from vipwire.modes.ipvs.objects import ranges
-from vipwire.modes.ipvs.objects.chains import ChainTool
+from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.scheduling import method_of
 from vipwire.modes.xtables.save import counted_rules

@@ -20,9 +20,9 @@ from vipwire.model.problem import Problem
 from vipwire.modes.ipvs.counts import read_counts
 from vipwire.modes.ipvs.marks import is_among, routing_mark
 from vipwire.modes.ipvs.mode import LACKS
-from vipwire.modes.ipvs.objects.chains import ChainTool
 from vipwire.modes.ipvs.objects.device import Device, socket_sources
 from vipwire.modes.ipvs.objects.direct_return import Pods
+from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.names import (
     BESIDE,
     MARKING,
