@@ -153,3 +153,33 @@ async def test_a_client_stays_on_its_side_of_a_canary(here: Site, tmp_path: Path
         assert {jar: await bound(here, jar) for jar in jars} == homes
     newcomers = {(await here.curl("http://a.example.com/")).pod for _ in range(40)}
     assert newcomers == {*PODS[:4]}
+
+
+@in_site()
+async def test_a_canarys_words_come_before_sessions_and_its_weight_after_them(here: Site, tmp_path: Path) -> None:
+    canary = "nginx.ingress.kubernetes.io/canary"
+    asked = {canary: "true", f"{canary}-weight": "50", f"{canary}-by-header": "X-Try", f"{canary}-by-cookie": "try"}
+    await here.pods("old", *PODS[:2])
+    await here.pods("new", *PODS[2:4])
+    rules = [rule("a.example.com", "/", service=name) for name in ("old", "new")]
+    here.put(ingress("main", rules[0], annotations={"vipwire.io/affinity": "cookie"}))
+    here.put(ingress("trial", rules[1], annotations=asked))
+    await here.settled()
+    jars = [tmp_path / f"jar{number}" for number in range(8)]
+    homes = {jar: await bound(here, jar) for jar in jars}
+    assert {pod in PODS[:2] for pod in homes.values()} == {True, False}
+    for jar, pod in homes.items():
+        session = jar.read_text().split()[-2:]
+        for word, side in (("always", PODS[2:4]), ("never", PODS[:2])):
+            for flags in (("-H", f"X-Try: {word}"), ("-H", f"Cookie: try={word}; {'='.join(session)}")):
+                given = ("-b", str(jar)) if flags[1].startswith("X") else ()
+                found = {(await here.curl("http://a.example.com/", *given, *flags)).pod for _ in range(3)}
+                assert found <= set(side)
+                assert pod not in side or found == {pod}, "it has its session there"
+    here.put(ingress("trial", rules[1], annotations=asked | {f"{canary}-weight": "0"}))
+    await here.settled()
+    newcomers = {(await here.curl("http://a.example.com/")).pod for _ in range(20)}
+    assert newcomers <= set(PODS[:2])
+    here.put(ingress("trial", rules[1], annotations={canary: "true", f"{canary}-weight": "0"}))
+    await here.settled()
+    assert {jar: await bound(here, jar) for jar in jars} == homes, "a weight of 0 stops new clients only"
