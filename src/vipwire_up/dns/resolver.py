@@ -1,7 +1,8 @@
 """Decides where an answer comes from: the zone, the cache, or an upstream server.
 
 `quick` answers from memory; `slow` asks upstream for all other questions. A CNAME (ExternalName) is always followed
-inside the zone, and out of it if the client wants recursion and an upstream server is configured (RFC 1034 4.3.2).
+inside the zone, and out of it if the client wants recursion and an upstream server is configured (RFC 1034 4.3.2). If
+a CNAME of an upstream answer leads into the zone, the zone answers from there on.
 """
 
 from dataclasses import replace
@@ -22,6 +23,7 @@ from vipwire_up.dns.messages.message import (
     record,
 )
 from vipwire_up.dns.records import AAAA, CNAME, PTR, A
+from vipwire_up.dns.upstream.answer import Answer
 from vipwire_up.dns.upstream.exchange import Forwarder
 from vipwire_up.dns.zone import ANY, Zone
 
@@ -103,10 +105,26 @@ class Resolver:
         if self.forwarder is None or not self._asks(query):
             return _REFUSED
         known = self.forwarder.known(query)
-        return None if known is None else known.reply(self.forwarder.now())
+        return None if known is None else self._enter(known, query.type) or known.reply(self.forwarder.now())
+
+    def _enter(
+        self, answer: Answer, kind: int, records: tuple[bytes, ...] = (), owner: bytes = OWNER
+    ) -> Reply | None:
+        """Let the zone answer from the first CNAME of an upstream answer on that leads into it; None if none does."""
+        if kind in (CNAME, ANY):
+            return None
+        for target in answer.aliases:
+            records = (*records, record(owner, CNAME, self.zone.ttl, target))
+            if self.zone.holds(target):
+                chain = self._chain(target, kind, records)
+                if chain.outside:
+                    return Reply.of(NOERROR, chain.records, authoritative=False)
+                return replace(chain.end, authoritative=False)
+            owner = target
+        return None
 
     def _resolve_alias(self, query: Query) -> Reply | None:
-        chain = self._chain(query)
+        chain = self._chain(query.name, query.type)
         if not chain.outside:
             return chain.end
         return None if self._asks(query) else Reply.of(NOERROR, chain.records)
@@ -115,34 +133,38 @@ class Resolver:
         """Report whether the client wants recursion and an upstream server is configured."""
         return self.forwarder is not None and bool(self.forwarder.servers) and bool(query.flags & RD)
 
-    def _chain(self, query: Query) -> _Chain:
-        zone, name, owner = self.zone, query.name, OWNER
-        records: list[bytes] = []
-        while len(records) < LONGEST_CHAIN and (target := zone.target(name)) is not None:
+    def _chain(self, name: bytes, kind: int, before: tuple[bytes, ...] = ()) -> _Chain:
+        """Follow CNAMEs inside the zone from a name of the zone on, to which the CNAMEs `before` lead."""
+        zone, records, owner = self.zone, list(before), name if before else OWNER
+        while True:
+            if (target := zone.target(name)) is None:
+                end = zone.answer(name, kind) or self._inside(name, kind)
+                if end is _FAILED:
+                    return _Chain(())
+                rest = tuple(name + each[2:] for each in end.answers)
+                return _Chain((), end=Reply.of(end.rcode, (*records, *rest), end.authority, end.additional))
+            if len(records) >= LONGEST_CHAIN:
+                return _Chain(())
             records.append(record(owner, CNAME, zone.ttl, target))
             if not zone.holds(target):
                 return _Chain(tuple(records), outside=target)
             name = owner = target
-            if zone.target(name) is None:
-                end = zone.answer(name, query.type) or self._inside(name, query.type)
-                if end is _FAILED:
-                    break
-                rest = tuple(name + each[2:] for each in end.answers)
-                return _Chain((), end=Reply.of(end.rcode, (*records, *rest), end.authority, end.additional))
-        return _Chain((), end=_FAILED)
 
     async def slow(self, query: Query) -> Reply:
         if self.forwarder is None:
             return _REFUSED
         if self.zone.target(query.name) is None:
-            return (await self.forwarder.ask(query)).reply(self.forwarder.now())
-        chain = self._chain(query)
+            answer = await self.forwarder.ask(query)
+            return self._enter(answer, query.type) or answer.reply(self.forwarder.now())
+        chain = self._chain(query.name, query.type)
         if not chain.outside:
             return chain.end
         further = query._replace(name=chain.outside, question=chain.outside + query.question[-4:])
         answer = await self.forwarder.ask(further)
         if answer.rcode == SERVFAIL:
             return _FAILED
+        if (reply := self._enter(answer, query.type, chain.records, chain.outside)) is not None:
+            return reply
         records, authority = answer.records(self.forwarder.now())
         reply = Reply.of(answer.rcode, (*chain.records, *records), authority, authoritative=False)
         return replace(reply, is_cut=True) if answer.is_cut else reply

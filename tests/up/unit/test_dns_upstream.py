@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 import dns.flags
 import dns.message
 import dns.rcode
+import dns.rdatatype
+import pytest
 from tests.fakes.clock import Clock
 from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
 from vipwire.watched_objects import event
 from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
-from vipwire_up.dns.objects import DnsService
+from vipwire_up.dns.objects import DnsKind, DnsService
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import Cache
 from vipwire_up.dns.upstream.exchange import Attempt, Forwarder, UpstreamServer
@@ -206,6 +208,45 @@ async def test_the_zones_own_names_are_never_asked_for_upstream() -> None:
         for name in ("web.shop.svc.cluster.local", "gone.shop.svc.cluster.local", "example.org.cluster.local"):
             assert resolver.quick(question(name)) is not None
         assert not there.asked
+
+
+IN_ZONE = "shop.svc.cluster.local."
+CHAINS = {
+    "a Service": ("web", "NOERROR", ["CNAME", "A"]),
+    "a Service by other letters": ("WEB", "NOERROR", ["CNAME", "A"]),
+    "a name that is not there": ("no", "NXDOMAIN", ["CNAME"]),
+    "an ExternalName to a Service": ("alias", "NOERROR", ["CNAME", "CNAME", "A"]),
+    "an ExternalName to the outside": ("out", "NOERROR", ["CNAME", "CNAME"]),
+    "an ExternalName to the question": ("back", "NOERROR", ["CNAME", "CNAME"]),
+}
+
+
+@pytest.mark.parametrize("case", list(CHAINS))
+async def test_an_alias_that_leads_into_the_zone_is_answered_by_it(case: str) -> None:
+    name, rcode, kinds = CHAINS[case]
+    others = {"alias": f"web.{IN_ZONE}", "out": "elsewhere.org.", "back": "example.org."}
+    ours, outer = zone(), zone()
+    web = service("web", "10.96.0.10")
+    for each, aliases in ((ours, others), (outer, {"far": "example.org."})):
+        made = (web, *(external(alias, to.rstrip(".")) for alias, to in aliases.items()))
+        each.apply(event.Listed(DnsKind.SERVICE, made))
+        each.apply(event.Listed(DnsKind.SLICE, ()))
+    forged = records(f"example.org. 600 IN CNAME {name}.{IN_ZONE}", f"{name}.{IN_ZONE} 600 IN A 192.0.2.6")
+    async with upstream(forged) as there:
+        resolver = Resolver(ours, forwarder(there.server))
+        for _ in range(2):  # asked for, and kept
+            found = await resolve(resolver, question())
+            assert dns.rcode.to_text(found.rcode()) == rcode
+            assert [dns.rdatatype.to_text(each.rdtype) for each in found.answer] == kinds
+            assert not found.flags & dns.flags.AA
+            if kinds[-1] == "A":
+                assert [each.to_text() for each in found.answer[-1]] == ["10.96.0.10"]
+        assert len(there.asked) == 1
+        asked = await resolve(resolver, question(kind="CNAME"))
+        assert asked.answer[0][0].to_text().lower() == f"{name}.{IN_ZONE}".lower()
+        back = await resolve(Resolver(outer, forwarder(there.server)), question(f"far.{IN_ZONE}"))
+        ends = [each.to_text() for found in back.answer for each in found if found.rdtype == dns.rdatatype.A]
+        assert ends == (["10.96.0.10"] if name.lower() == "web" else [])
 
 
 def test_without_a_server_upstream_other_names_are_refused() -> None:

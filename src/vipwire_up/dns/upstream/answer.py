@@ -6,7 +6,7 @@ IN), and encodes them anew. So an answer is well-formed, and unsolicited records
 
 import io
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -60,7 +60,8 @@ class Answer:
     """An upstream answer. `sections` are its records; `lifetime` is in seconds from `stored`, 0 for no caching.
 
     `is_useful` is false if another server may answer better: this one fails, refuses, or is lame. `is_cut`: records
-    are missing. `refuses_edns`: ask without EDNS (RFC 6891 7).
+    are missing. `refuses_edns`: ask without EDNS (RFC 6891 7). `aliases` are the names, in lower case, to which
+    CNAMEs lead, one after the other.
     """
 
     rcode: int
@@ -72,6 +73,7 @@ class Answer:
     is_useful: bool = False
     is_cut: bool = False
     refuses_edns: bool = False
+    aliases: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
@@ -142,7 +144,8 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
         rcode, is_cut = message.rcode, is_truncated(data)
         if rcode > 15 or (rcode not in (NOERROR, NXDOMAIN) and message.answer):
             rcode = SERVFAIL
-        kept = _select_records(message, query)
+        chain = _chain(message.answer, dns.name.from_wire(query.name, 0)[0], query.type)
+        kept = _select_records(message, query, chain)
         if rcode not in (NOERROR, NXDOMAIN):
             kept.answer, kept.authority, kept.additional = [], [], []
         wire = kept.to_wire(max_size=65535)
@@ -158,20 +161,19 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
             is_useful=rcode in (NOERROR, NXDOMAIN) and not is_lame and not is_cut,
             is_cut=is_cut,
             refuses_edns=(rcode in (FORMERR, NOTIMP) and not message.knows_edns) or message.rcode == BADVERS,
+            aliases=tuple(each.to_digestable() for each in chain[1:]),
         )
     except Exception as error:
         # dnspython also raises ValueError, IndexError and struct.error for malformed bytes.
         raise DecodeError(f"a malformed answer from upstream: {error or type(error).__name__}") from error
 
 
-def _select_records(message: Received, query: Query) -> dns.message.QueryMessage:
+def _select_records(message: Received, query: Query, chain: Sequence[dns.name.Name]) -> dns.message.QueryMessage:
     """Build a message of the records that belong to a question."""
-    name, _ = dns.name.from_wire(query.name, 0)
     kind = dns.rdatatype.RdataType.make(query.type)
     kept = dns.message.QueryMessage(id=0)
     kept.flags = dns.flags.QR
-    kept.find_rrset(kept.question, name, dns.rdataclass.RdataClass.make(query.klass), kind, create=True)
-    chain = _chain(message.answer, name, kind)
+    kept.find_rrset(kept.question, chain[0], dns.rdataclass.RdataClass.make(query.klass), kind, create=True)
     wanted = (each for each in message.answer if kind in (_ANY, each.rdtype) or each.rdtype in _LEADING)
     kept.answer = [each for each in wanted if each.name in chain or _leads(each, chain)]
     kept.authority = [each for each in message.authority if _is_of_a_zone(each, chain)]
@@ -180,26 +182,26 @@ def _select_records(message: Received, query: Query) -> dns.message.QueryMessage
     return kept
 
 
-def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) -> set[dns.name.Name]:
-    """Return the question's name and all names that its CNAMEs lead to."""
+def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) -> list[dns.name.Name]:
+    """Return the question's name and all names that its CNAMEs lead to, one after the other."""
     aliases = {each.name: each[0].target for each in rrsets if each.rdtype == dns.rdatatype.CNAME}
-    found = {name}
+    found = [name]
     while kind != dns.rdatatype.CNAME and name in aliases and aliases[name] not in found:
         name = aliases[name]
-        found.add(name)
+        found.append(name)
         if len(found) > LONGEST_CHAIN:
             raise DecodeError(f"more than {LONGEST_CHAIN} CNAMEs")
     return found
 
 
-def _leads(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
+def _leads(rrset: dns.rrset.RRset, chain: Sequence[dns.name.Name]) -> bool:
     """Report whether a record is a DNAME above a name of the chain, or its signature."""
     return rrset.rdtype in (dns.rdatatype.DNAME, dns.rdatatype.RRSIG) and any(
         each.is_subdomain(rrset.name) for each in chain
     )
 
 
-def _is_of_a_zone(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
+def _is_of_a_zone(rrset: dns.rrset.RRset, chain: Sequence[dns.name.Name]) -> bool:
     """Report whether a record belongs to a zone above a name of the chain, or proves that a name does not exist."""
     if rrset.rdtype in _PROOFS:
         return True
