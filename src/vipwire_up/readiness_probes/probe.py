@@ -1,15 +1,17 @@
 """One readiness probe: a connection, a request, or a command. Returns "" for success, else the problem.
 
 As a kubelet does (pkg/probe): TCP succeeds when a connection opens, HTTP at a status of 200 to 399, without verifying
-certificates; a command at exit code 0, on this machine. An exception counts as a failure.
+certificates, after ten redirects of the Pod to itself at most; a command at exit code 0, on this machine. A redirect
+to another host counts as success, an exception as a failure.
 """
 
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Mapping
 from functools import cache
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from vipwire.http_client.client import Client, Server, reason_of
 from vipwire.model.net import add_brackets
@@ -19,6 +21,8 @@ from vipwire_up.readiness_probes.commands import RunAs, run_command
 
 _LONGEST: Final = 200
 _MOST: Final = 86_400
+_MOST_REQUESTS: Final = 10
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 
 async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = None) -> str:
@@ -61,14 +65,27 @@ async def _connect(host: str, port: int) -> str:
 
 async def _get(action: Object, host: str, port: int) -> str:
     scheme = str(action.get("scheme") or "HTTP").lower()
-    server = Server(f"{scheme}://{add_brackets(host)}:{port}", _without_verification() if scheme == "https" else None)
     fields = {str(each["name"]).title(): str(each["value"]) for each in action.get("httpHeaders") or ()}
     target = quote(f"/{str(action.get('path') or '/').removeprefix('/')}", safe="/?&=%:;,@!$'()*+~[]")
+    url = urlsplit(f"{scheme}://{add_brackets(host)}:{port}{target}")
+    headers = {"User-Agent": "kube-probe/vipwire", "Accept": "*/*", "Connection": "close", **fields}
+    for _ in range(_MOST_REQUESTS):
+        status, location = await _request(url, headers)
+        to = urlsplit(urljoin(url.geturl(), location))
+        if status not in _REDIRECTS or not location or to.hostname != url.hostname:
+            return "" if 200 <= status < 400 else f"HTTP probe failed with statuscode: {status}"
+        url = to
+    return f"stopped after {_MOST_REQUESTS} redirects"
+
+
+async def _request(url: SplitResult, headers: Mapping[str, str]) -> tuple[int, str]:
+    """Send a request; return the status and the Location."""
+    server = Server(f"{url.scheme}://{url.netloc}", _without_verification() if url.scheme == "https" else None)
     client = Client()
     try:
-        headers = {"User-Agent": "kube-probe/vipwire", "Accept": "*/*", "Connection": "close", **fields}
+        target = urlunsplit(("", "", url.path or "/", url.query, ""))
         async with client.request(server, "GET", target, headers, timeout=_MOST) as response:
-            return "" if 200 <= response.status < 400 else f"HTTP probe failed with statuscode: {response.status}"
+            return response.status, response.headers.get("location", "")
     finally:
         await client.close()
 

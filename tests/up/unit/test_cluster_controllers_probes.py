@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,6 +103,12 @@ async def answering(status: int) -> AsyncIterator[int]:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(status=status if request.path == "/healthz" else 404)
 
+    async with served(answer) as port:
+        yield port
+
+
+@contextlib.asynccontextmanager
+async def served(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[int]:
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
     runner = web.AppRunner(app)
@@ -132,6 +138,34 @@ async def test_what_a_probe_asks(probe: dict[str, Any], status: int, problem: st
     async with answering(status) as port:
         value = pod(port=port) | {"status": {"podIP": "127.0.0.1"}}
         said = await ask({"timeoutSeconds": 20} | probe, value, "web")
+    assert (problem in said) if problem else (said == "")
+
+
+@pytest.mark.parametrize(
+    ("location", "problem"),
+    [
+        ("/good", ""),
+        ("good?a=b", ""),
+        ("//127.0.0.1:{port}/good", ""),
+        ("/bad", "statuscode: 500"),
+        ("http://127.0.0.1:{port}/again/bad", "statuscode: 500"),
+        ("http://127.0.0.1:1/", "onnection refused"),
+        ("http://elsewhere.test/bad", ""),
+        ("/again/", "stopped after 10 redirects"),
+        ("ftp://127.0.0.1/", "ftp"),
+        ("", ""),
+    ],
+)
+async def test_a_probe_follows_redirects_of_the_pod_to_itself(location: str, problem: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        name = request.path.rpartition("/")[2]
+        if name in ("good", "bad"):
+            return web.Response(status=200 if name == "good" else 500)
+        return web.Response(status=302, headers={"Location": location.format(port=request.url.port)})
+
+    async with served(answer) as port:
+        value = pod(port=port) | {"status": {"podIP": "127.0.0.1"}}
+        said = await ask({"timeoutSeconds": 20, "httpGet": {"port": port}}, value, "web")
     assert (problem in said) if problem else (said == "")
 
 
