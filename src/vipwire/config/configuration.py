@@ -99,9 +99,8 @@ class Config(Section, frozen=True):
         "hostname-override", "Name of the Node that this proxy serves; the host name by default.", "",
         group=Group.SOURCE, beside_file=True)
     config_sync_period: float = setting(
-        "config-sync-period", ("Interval at which vipwire compares all objects with the kernel. Must be greater "
-            "than 0."),
-        900.0, group=Group.SOURCE, check=ABOVE_0, applied=_NEVER)
+        "config-sync-period", "Interval at which vipwire compares all objects with the kernel. Must be greater "
+        "than 0.", 900.0, group=Group.SOURCE, check=ABOVE_0, applied=_NEVER)
     client_connection: ClientConnection = setting(default=ClientConnection(), group=Group.SOURCE)
     config_file: str = setting(
         "config", "KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1). With it, most other flags are "
@@ -110,10 +109,9 @@ class Config(Section, frozen=True):
         "write-config-to", "Write the configuration that results from all flags and the file to this file, and exit.",
         "", group=Group.FILE, in_file=False, path_of_file=True, own=True)
     feature_gates: Gates = setting(
-        "feature-gates",
-        f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}. "
-        "Other gates cause a warning and have no effect.", (),
-        group=Group.FILE, check=gate_errors, read_as=ValueKind.GATES, applied=_LIVE)
+        "feature-gates", f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}. "
+        "Other gates cause a warning and have no effect.", (), group=Group.FILE, check=gate_errors,
+        read_as=ValueKind.GATES, applied=_LIVE)
     mode: str = setting(
         "proxy-mode", f"One of {', '.join(mode_names())}; empty means {DEFAULT}.", "", group=Group.MODE,
         check=OneOf(mode_names, f"must be {{}} or blank (blank means {DEFAULT})", blank=True))
@@ -135,8 +133,8 @@ class Config(Section, frozen=True):
         group=Group.USERSPACE, check=ABOVE_0, written=False, mode="userspace")
     userspace_bind: str = setting(
         "userspace-bind", "vip: listen at the VIPs. none: listen at the proxy's own ports. Both write no iptables "
-        "rules. Empty writes "
-        "rules.", "", group=Group.USERSPACE, check=_userspace_bind, written=False, mode="userspace")
+        "rules. Empty writes rules.", "", group=Group.USERSPACE, check=_userspace_bind, written=False,
+        mode="userspace")
     ebpf: EBPF = setting(default=EBPF(), group=Group.EBPF, written=False)
     bind_address: str = setting(
         "bind-address", "The Node's primary IP address, if it is not the one in the Node object. vipwire binds "
@@ -167,9 +165,8 @@ class Config(Section, frozen=True):
         f"127.0.0.1:{METRICS_PORT}", group=Group.SERVERS, check=host_port, applied=_LIVE)
     view_bind_address: str = setting(
         "view-bind-address", "IP and port of the page of `vipwire view`, such as 127.0.0.1:10247; empty serves none. "
-        "At an address other than loopback, browsers need the token in the file view-token of "
-        "--state-dir.", "", group=Group.SERVERS,
-        check=host_port, in_file=False, own=True)
+        "At an address other than loopback, browsers need the token in the file view-token of --state-dir.", "",
+        group=Group.SERVERS, check=host_port, in_file=False, own=True)
     bind_address_hard_fail: bool = setting(
         "bind-address-hard-fail", "Exit if one of these ports cannot be bound, instead of trying again every 5 s.",
         group=Group.SERVERS, applied=_LIVE)
@@ -181,24 +178,22 @@ class Config(Section, frozen=True):
         "show-hidden-metrics-for-version", "Accepted as <major>.<minor>; vipwire hides no metrics.", "",
         group=Group.SERVERS, check=is_version, applied=_NEVER)
     cleanup: bool = setting(
-        "cleanup", "Remove all rules of vipwire, and exit; the same as `vipwire cleanup`.",
-        group=Group.PROCESS, in_file=False, own=True)
+        "cleanup", "Remove all rules of vipwire, and exit; the same as `vipwire cleanup`.", group=Group.PROCESS,
+        in_file=False, own=True)
     cleanup_all: bool = setting(
         "cleanup-all", "With --cleanup, or as `vipwire cleanup --all`: also remove rules with kube-proxy's names "
-        "while a kube-proxy runs. By default, vipwire leaves these to "
-        "kube-proxy.", group=Group.PROCESS, in_file=False,
-        own=True)
+        "while a kube-proxy runs. By default, vipwire leaves these to kube-proxy.", group=Group.PROCESS,
+        in_file=False, own=True)
     state_dir: str = setting(
-        "state-dir", "Folder that commands share with the proxy: the list of drained endpoints, the proxy's "
-        "record.", "/run/vipwire", group=Group.PROCESS, in_file=False, own=True)
+        "state-dir", "Folder that commands share with the proxy: the list of drained endpoints, the proxy's record.",
+        "/run/vipwire", group=Group.PROCESS, in_file=False, own=True)
     init_only: bool = setting(
         "init-only", "Set kernel settings, which needs full privileges, and exit. The proxy itself then needs "
         "CAP_NET_ADMIN only.", group=Group.PROCESS, in_file=False, own=True)
     takeover: bool = setting(
         "takeover", "Replace the vipwire proxy or up that runs in this network namespace: the old process ends "
-        "first, the rules stay, and no connection breaks. Without --takeover, a second process does not "
-        "start.", group=Group.PROCESS,
-        in_file=False, own=True)
+        "first, the rules stay, and no connection breaks. Without --takeover, a second process does not start.",
+        group=Group.PROCESS, in_file=False, own=True)
     oom_score_adj: int = setting(
         "oom-score-adj", "The oom-score-adj of this process, -1000 to 1000.", -999, group=Group.PROCESS,
         check=within(-1000, 1000), pointer=True, applied=_LIVE)

@@ -36,9 +36,8 @@ class LogOutput(Section, frozen=True):
     split_stream: bool = setting(
         "log-*-split-stream", "With *: errors to stderr, everything else to stdout.", applied=_LIVE, beside_file=True)
     info_buffer_size: str = setting(
-        "log-*-info-buffer-size", ("Accepted; vipwire buffers no log "
-            "lines."), "0", read_as=ValueKind.QUANTITY, applied=_NEVER,
-        beside_file=True)
+        "log-*-info-buffer-size", "Accepted; vipwire buffers no log lines.", "0", read_as=ValueKind.QUANTITY,
+        applied=_NEVER, beside_file=True)
 
 
 class LogOptions(Section, frozen=True):
@@ -71,17 +70,15 @@ class Masquerading(Section, frozen=True):
 
     sync_period: float = setting(
         "iptables-sync-period", "How often vipwire compares the kernel with the plan, in every mode other than ipvs; "
-        "in nftables mode the longest pause between repairs. Must be greater than 0.",
-        30.0, check=ABOVE_0, applied=_LIVE)
-    min_sync_period: float = setting(
-        "iptables-min-sync-period", "Shortest time between two syncs, in every mode other than ipvs. "
-        "0 applies every change at once, which is the default of nftables mode.", 0.0, check=AT_LEAST_0,
+        "in nftables mode the longest pause between repairs. Must be greater than 0.", 30.0, check=ABOVE_0,
         applied=_LIVE)
+    min_sync_period: float = setting(
+        "iptables-min-sync-period", "Shortest time between two syncs, in every mode other than ipvs. 0 applies every "
+        "change at once, which is the default of nftables mode.", 0.0, check=AT_LEAST_0, applied=_LIVE)
     masquerade_bit: int = setting(
         "iptables-masquerade-bit", "Bit of the packet mark (0 to 31) that marks packets for source NAT.", 14,
         check=within(0, 31), pointer=True, applied=_LIVE)
-    masquerade_all: bool = setting(
-        "masquerade-all", "Apply source NAT to all traffic to ClusterIPs.", applied=_LIVE)
+    masquerade_all: bool = setting("masquerade-all", "Apply source NAT to all traffic to ClusterIPs.", applied=_LIVE)
 
 
 class IPTables(Masquerading, frozen=True):
@@ -133,8 +130,8 @@ class NFTables(Masquerading, frozen=True):
 
     offload_packet_threshold: int = setting(
         "offload-packet-threshold", "Packets after which the kernel offloads a forwarded TCP connection to a "
-        "flowtable, which bypasses all rules. 20 is a good value; 0 offloads nothing. In "
-        "nftables and ebpf mode.", 0, check=AT_LEAST_0, written=False)
+        "flowtable, which bypasses all rules. 20 is a good value; 0 offloads nothing. In nftables and ebpf mode.", 0,
+        check=AT_LEAST_0, written=False)
 
 
 class Winkernel(Section, frozen=True):
@@ -164,8 +161,8 @@ class Conntrack(Section, frozen=True):
         "conntrack-max-per-core", "Connections to track per CPU; 0 keeps the kernel's limit and ignores "
         "--conntrack-min.", 32768, check=AT_LEAST_0, pointer=True, applied=_LIVE)
     min: int = setting(
-        "conntrack-min", "Lower limit of the number of connections to track.", 131072,
-        check=AT_LEAST_0, pointer=True, applied=_LIVE)
+        "conntrack-min", "Lower limit of the number of connections to track.", 131072, check=AT_LEAST_0, pointer=True,
+        applied=_LIVE)
     tcp_established_timeout: float = setting(
         "conntrack-tcp-timeout-established", "Timeout of idle established TCP connections; 0 keeps the kernel's "
         "value.", 86400.0, check=AT_LEAST_0, pointer=True, applied=_LIVE)
@@ -186,8 +183,8 @@ class EBPF(Section, frozen=True):
     """The `ebpf` section: vipwire's own, which kube-proxy does not know."""
 
     cgroup: str = setting(
-        "ebpf-cgroup", "Folder of a cgroup2 with the processes whose sockets vipwire translates at connect(); "
-        "empty means the machine's root: all processes.", "", mode="ebpf")
+        "ebpf-cgroup", "Folder of a cgroup2 with the processes whose sockets vipwire translates at connect(); empty "
+        "means the machine's root: all processes.", "", mode="ebpf")
     clients: str = setting(
         "ebpf-clients", "Sockets to translate: all (of the node and its Pods), or node. With a service mesh whose "
         "sidecars need the Service's address, use node. Tests also give paths of network namespaces, separated by "
