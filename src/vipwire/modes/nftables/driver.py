@@ -54,36 +54,24 @@ class TableRemains(Remains):
 
     def before_rules(self) -> RemovalResult:
         """Delete the tables: no open connection needs their rules."""
-        return RemovalResult(removed=tuple(_remove_tables(self._family, ours=self._ours)))
+        found = _tables_left(self._family, ours=self._ours)
+        with NetlinkSocket(NETLINK_NETFILTER) as sock:
+            for name in found:
+                delete_table(sock, self._family, name)
+        return RemovalResult(removed=tuple(f"table {table_name(self._family, name)}" for name in found))
 
 
-def _tables_left(family: Family) -> list[str]:
-    """Name the tables of vipwire and kube-proxy. Raise OSError if the kernel does not list them."""
+def _tables_left(family: Family, *, ours: bool) -> list[str]:
+    """Name kube-proxy's table, and with `ours` vipwire's. Raise OSError if the kernel does not list them."""
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
-        return _names(sock, family, ours=True)
-
-
-def _remove_tables(family: Family, *, ours: bool) -> list[str]:
-    """Delete kube-proxy's table, and with `ours` vipwire's; return their names.
-
-    Raise CommitError if the kernel refuses.
-    """
-    with NetlinkSocket(NETLINK_NETFILTER) as sock:
-        found = _names(sock, family, ours=ours)
-        for name in found:
-            delete_table(sock, family, name)
-    return [f"table {table_name(family, name)}" for name in found]
-
-
-def _names(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:
-    try:
-        found = [decode.decode_table(payload) for payload in sock.dump(MessageType.GETTABLE, encode.list_tables())]
-    except NetlinkError as error:
-        if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has no such table
-            return []
-        raise
-    names = {table.name for table in found if table.family == NFPROTO[family]}
-    kube_proxys = _KUBE_PROXYS in names and _has_chain(sock, family, _KUBE_PROXYS, _KUBE_PROXYS_CHAIN)
+        try:
+            found = [decode.decode_table(each) for each in sock.dump(MessageType.GETTABLE, encode.list_tables())]
+        except NetlinkError as error:
+            if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has no such table
+                return []
+            raise
+        names = {table.name for table in found if table.family == NFPROTO[family]}
+        kube_proxys = _KUBE_PROXYS in names and _has_chain(sock, family, _KUBE_PROXYS, _KUBE_PROXYS_CHAIN)
     return [TABLE] * (ours and TABLE in names) + [_KUBE_PROXYS] * kube_proxys
 
 
@@ -107,6 +95,6 @@ DRIVER: Final = Driver(
     cleaners=clean_by(_build),
     owner=lambda _: None,
     remains=_remains,
-    translates=lambda family: bool(_tables_left(family)),
+    translates=lambda family: bool(_tables_left(family, ours=True)),
     before_first_commit=lambda backend, _others: backend,
 )
