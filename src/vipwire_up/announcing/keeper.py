@@ -19,11 +19,11 @@ from typing import Final, TypeAlias
 
 from vipwire.errors import VipwireError
 from vipwire.kube.errors import ApiError, UnreachableError
-from vipwire.linux.host.route_watch import CarrierWatch
 from vipwire.logging import log
 from vipwire.watched_objects.event import Deleted, EventOf, Listed
 from vipwire_up.announcing.announce import Announcer
 from vipwire_up.announcing.announced import Announced
+from vipwire_up.announcing.carrier import CarrierWatch
 from vipwire_up.announcing.choose import View
 from vipwire_up.announcing.claims import PARTS, SECONDS, Claims
 from vipwire_up.announcing.kinds import AnnounceKind, Balanced, Held, Machine, Object, Placed

@@ -4,7 +4,6 @@ A notification only triggers a new read, so that a lost notification costs nothi
 """
 
 import errno
-import socket
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
@@ -15,7 +14,6 @@ from vipwire.linux.netlink.links import (
     Interface,
     decode_link,
     encode_list_links,
-    is_running,
 )
 from vipwire.linux.netlink.message import Message
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
@@ -77,33 +75,6 @@ class RouteWatch:
             if error.errno != errno.ENODEV:
                 raise
             return None
-
-
-class CarrierWatch(RouteWatch):
-    """The state of an interface, by its name. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
-
-    `number` is its ifindex, 0 if it does not exist.
-    """
-
-    def __init__(self, interface: str) -> None:
-        super().__init__(GROUP_LINK)
-        self._interface = interface
-        self.number, self.up = self._look()
-
-    def refresh(self) -> bool:
-        """Read the kernel's notifications, without waiting; report whether `up` or `number` changed."""
-        self._read_notifications()
-        before = self.number, self.up
-        self.number, self.up = self._look()
-        return before != (self.number, self.up)
-
-    def _look(self) -> tuple[int, bool]:
-        try:
-            number = socket.if_nametoindex(self._interface)
-        except OSError:  # no interface has this name
-            return 0, False
-        link = self._link(number)
-        return (0, False) if link is None else (number, is_running(link))
 
 
 class LinkWatch(RouteWatch):
