@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import write_private
+from vipwire.file_io.private_files import write_private
 from vipwire.linux.host.addresses import read_addresses
 from vipwire.logging import log
 from vipwire.model.net import format_address

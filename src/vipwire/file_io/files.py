@@ -140,15 +140,6 @@ def hold_lock(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def make_folder(path: Path, flag: str) -> None:
-    """Create the folder of a flag unless it exists. Raise ConfigError, also as `check_owner` does."""
-    try:
-        make_folders(path, 0o700)
-    except OSError as error:
-        raise ConfigError(f"{flag} {path}: {error.strerror}") from error
-    check_owner(path, flag)
-
-
 def check_owner(path: Path, flag: str) -> None:
     """Raise ConfigError if a user other than root or ours can replace a file or folder, or a folder's files.
 
@@ -254,21 +245,6 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
         raise
     if durable:
         sync(path.parent)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file that only its owner can read, durably. Raise OSError."""
-    replace_file(path, content, mode=0o600, durable=True)
-
-
-def update_private(path: Path, content: bytes) -> None:
-    """Write a private file unless it has this content, so that a full disk does no harm. Raise OSError."""
-    try:
-        if path.read_bytes() == content:
-            return
-    except FileNotFoundError:
-        pass
-    write_private(path, content)
 
 
 def create_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:

@@ -15,7 +15,8 @@ import yaml
 
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import make_folder, replace_file
+from vipwire.file_io.files import replace_file
+from vipwire.file_io.private_files import make_folder
 from vipwire.kube.finding import is_label
 from vipwire.logging import log
 from vipwire.model.names import ObjectName

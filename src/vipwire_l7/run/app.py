@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
 from vipwire.errors import ConfigError, raise_ungrouped
-from vipwire.file_io.files import make_folder
+from vipwire.file_io.private_files import make_folder
 from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import FOLDER, WRITERS, Access, load_access

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import write_private
+from vipwire.file_io.private_files import write_private
 from vipwire.logging import log
 
 _YEARS_OF_AUTHORITY: Final = dt.timedelta(days=3650)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import update_private, write_private
+from vipwire.file_io.private_files import update_private, write_private
 from vipwire.http_server.exchange import Exchange
 from vipwire.kube.errors import ApiError
 from vipwire.logging import log

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.file_io.files import write_private
+from vipwire.file_io.private_files import write_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.logging import log

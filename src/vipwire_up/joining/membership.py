@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from vipwire.config.yaml_values import load_yaml
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import make_folder, update_private, write_private
+from vipwire.file_io.private_files import make_folder, update_private, write_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
 from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls

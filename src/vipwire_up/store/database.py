@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from vipwire.file_io.files import make_folder, sync
+from vipwire.file_io.files import sync
+from vipwire.file_io.private_files import make_folder
 from vipwire_up.store.record import Key, Record, RecordChange, StoreError, StoreFullError
 
 FILE_NAME: Final = "store.db"

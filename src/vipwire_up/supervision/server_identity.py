@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from vipwire.file_io.files import write_private
+from vipwire.file_io.private_files import write_private
 from vipwire.logging import log
 from vipwire_up.nodes.name_claim import identity_here
 

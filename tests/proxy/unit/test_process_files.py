@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.file_io.files import create_file, replace_file, update_private, write_private
+from vipwire.file_io.files import create_file, replace_file
+from vipwire.file_io.private_files import update_private, write_private
 
 
 def test_a_replaced_file_has_the_new_content_and_mode(tmp_path: Path) -> None:
