@@ -124,12 +124,19 @@ tree: wheel
 	@$(BIN)/python -m scripts.tree --wheel dist/vipwire-*.whl
 	@cd dist && sha256sum vipwire-*-linux-*.tar.gz install.sh >SHA256SUMS
 
-# What `make release` made: packages and tree on fresh systems (docs/install.md, "Tried"), then the images and the chart.
+# What `make release` made: packages and tree on fresh systems (docs/install.md, "Tried"), images, chart, and the walk of
+# docs/three-servers.md.
 # BEFORE=FOLDER upgrades from the release in this folder, and goes back to it. UBUNTU_KEYS=FILE has the keys of Ubuntu's archive.
 release-test: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m scripts.release_test $(if $(BEFORE),--before $(BEFORE)) $(if $(UBUNTU_KEYS),--ubuntu-keys $(UBUNTU_KEYS))
 	@$(SUDO) $(BIN)/python -m scripts.images --images dist
 	@$(PYTEST:$(BIN)/%=env VIPWIRE_TEST_CHART=$$(echo dist/vipwire-*.tgz) $(BIN)/%) -q tests/project/test_deploy_helm_release.py
+	@$(SUDO) $(BIN)/python -m scripts.release_test --suite bookworm --way three-servers
+
+# The same for arm64, by qemu's user mode: without systemd, and without rules in the kernel.
+.PHONY: release-test-arm64
+release-test-arm64: .venv/ready-for-test
+	@$(SUDO) $(BIN)/python -m scripts.emulated
 
 # The images as files, for amd64 and arm64 (docs/deploy.md): no engine, no registry, no emulator.
 image:

@@ -6,11 +6,13 @@ mmdebstrap makes the root of each release of Debian (and of Ubuntu, for the tree
 Python. A machine boots there (scripts/machines.py), without a network but the Ethernet of the test, on which a web
 server and a client are. While the client asks a Service and an Ingress, the package is upgraded: no request may fail.
 With --before each machine begins with the last release, and goes back to it. At the end the list of the system's
-files is the one from before, except for the data that are kept.
+files is the one from before, except for the data that are kept. With `--way three-servers`, three machines with the
+package take the walk of docs/three-servers.md (scripts/three_servers.py).
 """
 
 import argparse
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -27,8 +29,9 @@ from scripts.machines import Ethernet, Host, Machine, until
 UBUNTU: Final = "noble"
 UBUNTU_KEYS: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 """Debian has no package of it."""
-_INCLUDED: Final = "systemd,systemd-sysv,dbus,iproute2,curl,ca-certificates,procps,nftables,haproxy"
-WAYS: Final = {"deb": (*SUITES,), "pip": ("bookworm",), "tree": (*SUITES, UBUNTU)}
+_INCLUDED: Final = "systemd,systemd-sysv,dbus,iproute2,curl,ca-certificates,procps,nftables"
+SERVERS: Final = "three-servers"
+WAYS: Final = {"deb": (*SUITES,), "pip": ("bookworm",), "tree": (*SUITES, UBUNTU), SERVERS: ("bookworm",)}
 _CACHED: Final = "apt-get install --download-only --yes python3 libstdc++6 python3-venv"
 _FILES: Final = (
     "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/log "
@@ -174,7 +177,7 @@ class System:
 
 def file_of(suite: str, way: str) -> str:
     """Return the pattern of the release's file that a system installs."""
-    if way == "deb":
+    if way in ("deb", SERVERS):
         return f"vipwire_*+deb{SUITES[suite].number}_{own_architecture()}.deb"
     if way == "pip":
         return "vipwire-*.whl"
@@ -250,11 +253,12 @@ def try_tree(system: System, *, before: bool) -> None:
     system.check_removed()
 
 
-def make_root(suite: str, to: Path, keys: Path) -> None:
-    """Make the root of a release, with what apt needs to install Python without a network."""
-    options = ["--quiet", "--variant=minbase", f"--include={_INCLUDED}"]
+def make_root(suite: str, way: str, to: Path, keys: Path) -> None:
+    """Make the root of a release, with what apt needs to install Python, for SERVERS also etcd, without a network."""
+    more = ("openssl", " etcd-server etcd-client haproxy") if way == SERVERS else ("haproxy", "")
+    options = ["--quiet", "--variant=minbase", f"--include={_INCLUDED},{more[0]}"]
     if suite in SUITES:
-        options += ["--skip=cleanup/apt/cache,cleanup/apt/lists", f'--customize-hook=chroot "$1" {_CACHED}']
+        options += ["--skip=cleanup/apt/cache,cleanup/apt/lists", f'--customize-hook=chroot "$1" {_CACHED}{more[1]}']
     source = f"deb [signed-by={keys}] http://archive.ubuntu.com/ubuntu {UBUNTU} main"
     run("mmdebstrap", *options, suite, to, *([source] if suite == UBUNTU else ()))
 
@@ -294,6 +298,16 @@ def try_system(suite: str, way: str, root: Path, dist: Path, before: Path | None
             raise
 
 
+def try_servers(root: Path, dist: Path) -> None:
+    """Walk docs/three-servers.md, which finds the package in /root."""
+    shutil.copy(ROOT / ".venv/bin/kubectl", root / "usr/bin/kubectl")
+    for package in dist.glob(file_of("bookworm", "deb")):
+        shutil.copy(package, root / "root")
+    say("--- docs/three-servers.md, deb")
+    if subprocess.run([sys.executable, "-m", "scripts.three_servers", f"--root={root}"], check=False).returncode:
+        raise SystemExit("the walk of docs/three-servers.md failed")
+
+
 def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -313,7 +327,7 @@ def main() -> None:
     if not given.suite and not given.ubuntu_keys.exists():
         say(f"Ubuntu is left out: {given.ubuntu_keys} is missing")
     suites = given.suite or [*SUITES, *([UBUNTU] if given.ubuntu_keys.exists() else ())]
-    ways = given.way or [*WAYS]
+    ways = given.way or [each for each in WAYS if each != SERVERS]
     trials = [(suite, way) for suite in suites for way in ways if suite in WAYS[way]]
     for pattern in {file_of(*trial) for trial in trials}:
         for folder in (given.dist, *([given.before] if given.before else ())):
@@ -321,11 +335,14 @@ def main() -> None:
                 raise SystemExit(f"{folder} has {len(found)} files {pattern}, and needs one: make release")
     with tempfile.TemporaryDirectory(prefix="vipwire-roots-") as name:
         for suite, way in trials:
-            root = (given.roots or Path(name)) / suite
+            root = (given.roots or Path(name)) / (SERVERS if way == SERVERS else suite)
             if not root.exists():
-                say(f"making the root of {suite}")
-                make_root(suite, root, given.ubuntu_keys)
-            try_system(suite, way, root, given.dist, given.before)
+                say(f"making the root of {suite}{', with etcd' if way == SERVERS else ''}")
+                make_root(suite, way, root, given.ubuntu_keys)
+            if way == SERVERS:
+                try_servers(root, given.dist)
+            else:
+                try_system(suite, way, root, given.dist, given.before)
     say(f"as it should be: {', '.join(f'{way} on {suite}' for suite, way in trials)}")
 
 
