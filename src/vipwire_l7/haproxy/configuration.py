@@ -89,10 +89,6 @@ class Shape:
         """The maps that any frontend looks up. HAProxy has loaded no others."""
         return frozenset(maps_of(self.stages)).union(*(each.asked for each in self.lookups.values()))
 
-    def frontend_parts(self, mark: str, layout: Layout) -> Iterator[tuple[str, str]]:
-        """Write a frontend in parts, each with the name of its choice, or an empty text."""
-        return frontend_parts(self.frontends[mark], self.lookups[mark], self.choices[mark].values(), layout)
-
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
@@ -136,8 +132,8 @@ class Configuration:
         yield "", frontend_text(self.layout, shape.stages, own, shape.bounded, shape.deciding)
         if self.mirrors:
             yield "", mirror_frontend(self.layout, (each.policy for each in self.pools.values()), NOWHERE)
-        for other in shape.frontends:
-            yield from shape.frontend_parts(other, self.layout)
+        for other, frontend in shape.frontends.items():
+            yield from frontend_parts(frontend, shape.lookups[other], shape.choices[other].values(), self.layout)
         for name, text in shape.backends.items():
             yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
         for name in self.spares:

@@ -21,14 +21,14 @@ _READ_ELSEWHERE: Final = ("weights", "algorithm", "slow-start")
 """Annotations of Services."""
 
 READERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "affinity": readers.word("cookie"),
+    "affinity": readers.Word("cookie"),
     "session-cookie-name": readers.token,
     "session-cookie-path": readers.cookie_path,
     "session-cookie-max-age": readers.number,
-    "session-cookie-samesite": readers.word("None", "Lax", "Strict"),
+    "session-cookie-samesite": readers.Word("None", "Lax", "Strict"),
     "session-cookie-secure": readers.flag,
     "session-cookie-change-on-failure": readers.flag,
-    "balance": readers.word("roundrobin", "leastconn", "source", "uri", "header"),
+    "balance": readers.Word("roundrobin", "leastconn", "source", "uri", "header"),
     "balance-header": readers.header,
     "timeout-connect": readers.duration,
     "timeout-server": readers.duration,
@@ -66,7 +66,7 @@ READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "remove-response-headers": readers.read_removable_headers,
     "body-size": readers.size,
     "auth-secret": readers.secret,
-    "auth-secret-type": readers.word("auth-file", "auth-map"),
+    "auth-secret-type": readers.Word("auth-file", "auth-map"),
     "auth-realm": readers.value,
     "cors": readers.flag,
     "cors-allow-origin": readers.origins,
@@ -81,8 +81,8 @@ READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "canary-by-header": readers.header,
     "canary-by-header-value": readers.value,
     "canary-by-cookie": readers.token,
-    "backend-protocol": readers.word("http", "https", "h2", "h2s"),
-    "proxy-protocol": readers.word("no", "v1", "v2"),
+    "backend-protocol": readers.Word("http", "https", "h2", "h2s"),
+    "proxy-protocol": readers.Word("no", "v1", "v2"),
 }
 GUARDS: Final = frozenset(
     {"allow-source-range", "deny-source-range", "auth-secret", "auth-secret-type"}

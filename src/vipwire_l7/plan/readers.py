@@ -4,6 +4,7 @@ Only these readers make the values of a `Policy`: the configuration gets no othe
 """
 
 import re
+from functools import partial
 
 from vipwire.model.net import Prefix
 from vipwire.model.text import whole_number
@@ -57,16 +58,8 @@ def number(text: str, least: int = 0, most: int = 1_000_000_000) -> int:
     raise ValueError(f"allowed: a number from {least} to {most}")
 
 
-def positive(text: str) -> int:
-    return number(text, 1)
-
-
-def percent(text: str) -> int:
-    return number(text, 0, 100)
-
-
-def retries(text: str) -> int:
-    return number(text, 0, 100)
+positive = partial(number, least=1)
+percent = retries = partial(number, most=100)
 
 
 def duration(text: str) -> int:
@@ -202,15 +195,10 @@ def namespaces(text: str) -> tuple[str, ...]:
     return found
 
 
-def word(*allowed: str) -> "Word":
-    """Build a reader of one of some words."""
-    return Word(allowed)
-
-
 class Word:
     """Reads one of some words, in any case of letters."""
 
-    def __init__(self, allowed: tuple[str, ...]) -> None:
+    def __init__(self, *allowed: str) -> None:
         self._allowed = {item.lower(): item for item in allowed}
 
     def __call__(self, text: str) -> str:

@@ -196,10 +196,6 @@ async def list_once(options: Options, served: Served) -> Snapshot:
     return snapshot
 
 
-def _tell_failure(server: str, reason: str) -> None:
-    log.warning(reason, server=server)
-
-
 def _anew(part: Part) -> Work:
     """Adapt a task to the supervisor: it opens no address of the operator's, so its first failure is not fatal."""
     return lambda _begun: part()
@@ -261,9 +257,8 @@ class IngressProcess:
                     for name, part in self._parts(source)
                 ]
                 if options.metrics:
-                    server = HttpServer(
-                        "metrics", self._pages(), options.metrics, BindPolicy(on_failure=_tell_failure)
-                    )
+                    policy = BindPolicy(on_failure=lambda server, reason: log.warning(reason, server=server))
+                    server = HttpServer("metrics", self._pages(), options.metrics, policy)
                     running.append(tasks.create_task(server.run(), name="metrics"))
                 reason = await stop.wait()
                 for task in running:

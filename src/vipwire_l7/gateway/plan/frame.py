@@ -173,7 +173,7 @@ class _Draft:
         """Return the addresses that `vipwire up` assigned to a Gateway; None where it assigns none to any Gateway."""
         if self._setting.pool or not self._world.is_pooled:
             return None
-        service = self._world.assigned(gateway)
+        service = self._world.snapshot.assigned(gateway.name)
         return service.balanced if service is not None else ()
 
     def _place(self, listener: Listener, port: int, binds: Iterable[str]) -> Listener:

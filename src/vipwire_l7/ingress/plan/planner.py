@@ -91,11 +91,6 @@ class IngressPlanner:
         return self._setting.zone
 
     @property
-    def due(self) -> float:
-        """When the plan expires although no object changes."""
-        return self._ends[0][0] if self._ends else math.inf
-
-    @property
     def looked_at(self) -> Collection[ObjectRef]:
         return self._looked_at.looked_at
 

@@ -13,7 +13,7 @@ from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.certificates import Pair, judge_secret, judged_until
 from vipwire_l7.plan.dependencies import Looked, World
 from vipwire_l7.plan.limits import MOST, Most
-from vipwire_l7.watch.objects import BackendService, Declared, IngressKind
+from vipwire_l7.watch.objects import Declared, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 ROUTE_KINDS: Final = (
@@ -133,10 +133,6 @@ class GatewayWorld(World):
         """Return the specs of the ReferenceGrants of a namespace."""
         self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
         return (each.spec for each in self.snapshot.grants(namespace) if has_spec(each, wire.GrantSpec))
-
-    def assigned(self, gateway: Gateway) -> BackendService | None:
-        """Return the Service that gives a Gateway its addresses."""
-        return self.snapshot.assigned(gateway.name)
 
     def all(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
         """Return all objects of a kind whose `spec` has a type, the oldest first."""
