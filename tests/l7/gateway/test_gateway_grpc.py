@@ -30,6 +30,8 @@ spec:
     backendRefs: [{name: two, port: 8080}]
   - matches: [{method: {type: RegularExpression, service: "shop[.]St.*", method: "G[a-z]+"}}]
     backendRefs: [{name: two, port: 8080}]
+  - matches: [{method: {method: Anywhere}}]
+    backendRefs: [{name: two, port: 8080}]
   - matches: [{method: {service: shop.Missing}}]
     backendRefs: [{name: none, port: 8080}]
   - matches: [{method: {service: shop.Copied}}]
@@ -154,6 +156,7 @@ def test_a_servers_error_comes_as_it_was(through: Any) -> None:
         ("/shop.Stock/Get", ("x-a", "b"), "two"),
         ("/shop.Stock/get", ("x-a", "b"), ""),
         ("/shop.OrdersOld/Get", ("x-a", "b"), ""),
+        ("/any.Other/Anywhere", ("x-a", "b"), "two"),
     ],
 )
 def test_methods_and_headers_choose_the_server(
