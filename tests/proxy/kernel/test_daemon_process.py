@@ -10,79 +10,10 @@ import yaml
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.authority import authority
 from tests.fakes.daemon import Daemon, page, prepare, reached, scene, service_of, slice_for, stage, write
+from tests.fakes.kubeadm import with_kubeconfig
 from tests.fakes.own_network import run
 
 pytestmark = pytest.mark.kernel
-KUBEADM = """\
-apiVersion: kubeproxy.config.k8s.io/v1alpha1
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 0
-  contentType: ""
-  kubeconfig: {kubeconfig}
-  qps: 0
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack:
-  maxPerCore: null
-  min: null
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: null
-  tcpEstablishedTimeout: null
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: ""
-  interfaceNamePrefix: ""
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables:
-  localhostNodePorts: null
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: ""
-  strictARP: false
-  syncPeriod: 0s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-kind: KubeProxyConfiguration
-logging:
-  flushFrequency: 0
-  format: json
-  options:
-    json:
-      infoBufferSize: "0"
-    text:
-      infoBufferSize: "0"
-  verbosity: 0
-metricsBindAddress: ""
-mode: ""
-nftables:
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: ""
-  rootHnsEndpointName: ""
-  sourceVip: ""
-"""
 
 
 def filled(**options: object) -> FakeApiServer:
@@ -125,14 +56,14 @@ async def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_r
             {"tokenFile": str(token)},
             **{"certificate-authority": str(authority().certificate)},
         )
-        config.write_text(KUBEADM.format(kubeconfig=tmp_path / "kubeconfig.conf"))
+        config.write_text(with_kubeconfig(tmp_path / "kubeconfig.conf"))
         async with Daemon(f"--config={config}", "--hostname-override=NODE-0") as daemon:
             record = await daemon.heard("synced", ip_family="IPv4")
             assert record["services"] == 2
             assert daemon.said("starting", node="node-0", mode="nftables")
             assert (await page("/healthz", 10256))[0] == 200
             assert await page("/proxyMode", 10249) == (200, "nftables")
-            write(config, KUBEADM.format(kubeconfig="elsewhere"))
+            write(config, with_kubeconfig(Path("elsewhere")))
             await daemon.heard("part of the new configuration needs a restart", fields="clientConnection.kubeconfig")
             assert await page("/proxyMode", 10249) == (200, "nftables")
             assert await daemon.terminate() == 0

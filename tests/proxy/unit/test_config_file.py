@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.fakes.kubeadm import CONFIG_MAP
 
 from vipwire.config.configuration import Config, LocalMode, SyncSettings
 from vipwire.config.file import config_document, dump_config, load_config, read_config
@@ -59,38 +60,6 @@ portRange: ""
 windowsRunAsService: false
 """
 
-# Unset fields stand in kubeadm's ConfigMap as Go's zero values.
-KUBEADM = """
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  {acceptContentTypes: "", burst: 0, contentType: "", kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack:
-  {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null, tcpEstablishedTimeout: null,
-   udpStreamTimeout: 0s, udpTimeout: 0s}
-detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
-ipvs:
-  {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s,
-   tcpTimeout: 0s, udpTimeout: 0s}
-logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
-metricsBindAddress: ""
-mode: ""
-nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
-"""
-
 
 def _errors(text: str) -> list[str]:
     with pytest.raises(ConfigError) as raised:
@@ -118,7 +87,7 @@ def test_a_file_with_the_type_only_is_the_defaults() -> None:
 
 
 def test_gos_zero_values_in_kubeadms_file_mean_the_defaults() -> None:
-    config = _config(KUBEADM)
+    config = read_config(CONFIG_MAP, "kp.yaml").config
     expected = dataclasses.replace(
         Config(),
         cluster_cidr="10.244.0.0/16",
