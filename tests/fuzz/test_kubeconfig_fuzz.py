@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.kubeconfig import kubeconfig
 from tests.fuzz.test_kube_fuzz import json_values, mutated
 
 from vipwire.errors import ConfigError, DecodeError
@@ -79,15 +80,6 @@ odd = st.one_of(
 )
 
 
-def kubeconfig(cluster: Any, user: Any) -> dict[str, Any]:
-    return {
-        "current-context": "a",
-        "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": copy.deepcopy(cluster)}],
-        "users": [{"name": "u", "user": copy.deepcopy(user)}],
-    }
-
-
 def accessed(*texts: str) -> Access | None:
     """Read texts as one kubeconfig, as far as the first request; None if it is refused in words that name a file."""
     try:
@@ -108,7 +100,7 @@ changes = st.tuples(st.lists(st.integers(0, 20), min_size=1, max_size=7), odd)
 
 @given(st.sampled_from(CLUSTERS), st.sampled_from(USERS), st.lists(changes, min_size=1, max_size=3))
 def test_wrong_places_in_a_kubeconfig_are_refused_plainly(cluster: Any, user: Any, wrong: list[Any]) -> None:
-    value: Any = kubeconfig(cluster, user)
+    value: Any = copy.deepcopy(kubeconfig(cluster, user))
     for path, replacement in wrong:
         value = mutated(value, path, replacement) if all_sortable(value) else value
     accessed(yaml.dump(value))

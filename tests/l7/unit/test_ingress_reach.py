@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.proxy.unit.test_inspect_source import kubeconfig
+from tests.fakes.kubeconfig import write_kubeconfig
 
 from vipwire.errors import ConfigError
 from vipwire_l7.haproxy.layout import Layout
@@ -34,19 +34,19 @@ def server_of(options_: Options) -> str:
 def test_flags_come_first_then_kubectls_then_this_machines(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError):
         find_api_server(options(home))
-    kubeconfig(home / "data/ingress.kubeconfig", "http://192.0.2.1")
+    write_kubeconfig(home / "data/ingress.kubeconfig", "http://192.0.2.1")
     assert server_of(options(home)) == "http://192.0.2.1"
-    kubeconfig(home / ".kube/config", "http://192.0.2.2")
+    write_kubeconfig(home / ".kube/config", "http://192.0.2.2")
     assert server_of(options(home)) == "http://192.0.2.2"
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "mine", "http://192.0.2.3")))
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(home / "mine", "http://192.0.2.3")))
     assert server_of(options(home)) == "http://192.0.2.3"
-    flag = kubeconfig(home / "flag", "http://192.0.2.4")
+    flag = write_kubeconfig(home / "flag", "http://192.0.2.4")
     assert server_of(options(home, kubeconfig=flag)) == "http://192.0.2.4"
     assert server_of(options(home, master="http://192.0.2.5")) == "http://192.0.2.5"
     assert find_api_server(options(home, manifests=(home,))) is None
 
 
 def test_the_admins_kubeconfig_of_this_machine_is_not_taken(home: Path) -> None:
-    kubeconfig(home / "data/admin.kubeconfig")
+    write_kubeconfig(home / "data/admin.kubeconfig")
     with pytest.raises(ConfigError):
         find_api_server(options(home))

@@ -2,15 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.authority import authority
 from tests.fakes.daemon import Daemon, page, prepare, reached, scene, service_of, slice_for, stage, write
 from tests.fakes.kubeadm import with_kubeconfig
+from tests.fakes.kubeconfig import write_kubeconfig
 from tests.fakes.own_network import run
 
 pytestmark = pytest.mark.kernel
@@ -34,27 +33,17 @@ def alone(*flags: str) -> tuple[int, Daemon]:
     return asyncio.run(scenario())
 
 
-def kubeconfig(path: Path, server: str, user: Mapping[str, str], **cluster: str) -> Path:
-    content = {
-        "current-context": "default",
-        "contexts": [{"name": "default", "context": {"cluster": "default", "user": "default"}}],
-        "clusters": [{"name": "default", "cluster": {"server": server, **cluster}}],
-        "users": [{"name": "default", "user": dict(user)}],
-    }
-    return write(path, yaml.safe_dump(content))
-
-
 async def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_restart(tmp_path: Path) -> None:
     config, token = tmp_path / "config.conf", tmp_path / "token"
     token.write_text("mounted")
     with stage():
         server = filled(tls=authority().server_context(), token="mounted")  # noqa: S106 - the test's own
         await server.start()
-        kubeconfig(
+        write_kubeconfig(
             tmp_path / "kubeconfig.conf",
             server.url,
             {"tokenFile": str(token)},
-            **{"certificate-authority": str(authority().certificate)},
+            {"certificate-authority": str(authority().certificate)},
         )
         config.write_text(with_kubeconfig(tmp_path / "kubeconfig.conf"))
         async with Daemon(f"--config={config}", "--hostname-override=NODE-0") as daemon:

@@ -5,13 +5,12 @@ import json
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner
 from tests.fakes.apiserver import FakeApiServer, Fault
 from tests.fakes.apistore import ApiStore
+from tests.fakes.kubeconfig import write_kubeconfig
 from tests.fakes.objects import service
 from tests.proxy.unit.inspected import example, make_config
 
@@ -33,34 +32,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def kubeconfig(path: Path, server: str = "http://192.0.2.1:8080") -> Path:
-    content: dict[str, Any] = {
-        "clusters": [{"name": "here", "cluster": {"server": server}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here"}}],
-        "current-context": "here",
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
 def config_of(*flags: str) -> Config:
     return build_config(parse_flags(flags)).config
 
 
 def test_the_variable_counts_before_the_file_at_home(home: Path) -> None:
     assert kubectls({"HOME": str(home)}) is None
-    own = kubeconfig(home / ".kube/config")
+    own = write_kubeconfig(home / ".kube/config")
     assert kubectls({"HOME": str(home), "KUBECONFIG": ""}) == KubeconfigFiles((own,), "as kubectl does")
-    other = kubeconfig(home / "other")
+    other = write_kubeconfig(home / "other")
     assert kubectls({"HOME": str(home), "KUBECONFIG": str(other)}) == KubeconfigFiles((other,), "$KUBECONFIG")
 
 
 def test_files_of_the_variable_that_are_not_there_are_passed_over(home: Path) -> None:
-    one, two = kubeconfig(home / "one"), home / "two"
+    one, two = write_kubeconfig(home / "one"), home / "two"
     environ = {"KUBECONFIG": f"{two}:{one}:"}
     assert kubectls(environ) == KubeconfigFiles((one,), "$KUBECONFIG")
-    kubeconfig(two)
+    write_kubeconfig(two)
     assert kubectls(environ) == KubeconfigFiles((two, one), "$KUBECONFIG")
     with pytest.raises(
         ConfigError,
@@ -79,7 +67,7 @@ async def test_the_objects_are_those_of_the_server_that_the_variable_leads_to(
     store.put("services", service(1))
 
     async with FakeApiServer(store) as server:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "by-variable", server.url)))
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(home / "by-variable", server.url)))
         found = await asyncio.to_thread(lambda: list_once(make_source(config_of())))
         (url, services) = server.url, len(found.services)
     assert services == 1
@@ -89,7 +77,7 @@ async def test_the_objects_are_those_of_the_server_that_the_variable_leads_to(
 def test_what_the_flags_name_counts_alone(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = kubeconfig(home / "given")
+    given = write_kubeconfig(home / "given")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     for flag in (f"--kubeconfig={given}", "--master=http://192.0.2.1:8080", f"--manifests={home}"):
         make_source(config_of(flag))
@@ -99,10 +87,10 @@ def test_what_the_flags_name_counts_alone(
 def test_where_nothing_else_leads_to_a_server_it_is_this_machines(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = kubeconfig(home / "lib/admin.kubeconfig")
+    own = write_kubeconfig(home / "lib/admin.kubeconfig")
     make_source(config_of())
     assert capsys.readouterr().err == f"note: asking http://192.0.2.1:8080, which {own} names (of this machine)\n"
-    kubeconfig(home / ".kube/config", "http://192.0.2.2:8080")
+    write_kubeconfig(home / ".kube/config", "http://192.0.2.2:8080")
     make_source(config_of())
     assert "note: asking http://192.0.2.2:8080, " in capsys.readouterr().err
 
@@ -189,7 +177,7 @@ def test_a_node_that_does_not_exist_is_told(tmp_path: Path) -> None:
 def test_a_data_directory_leads_to_its_api_server_as_for_expose(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    kubeconfig(home / "data/admin.kubeconfig", f"http://127.0.0.1:{port}")
+    write_kubeconfig(home / "data/admin.kubeconfig", f"http://127.0.0.1:{port}")
     for command in (["plan"], ["expose", "web", "--port=80", "--to=10.0.0.1:80"]):
         said = CliRunner().invoke(main, [*command, f"--data-dir={home}/data"])
         assert (said.exit_code, said.stdout) == (1, "")

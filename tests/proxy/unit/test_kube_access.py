@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.fakes.kubeconfig import kubeconfig
 
 from vipwire.errors import ConfigError
 from vipwire.kube.access.access import Access, environment_proxy, load_access
@@ -18,16 +19,10 @@ Json = dict[str, Any]
 NOW = 1_000_000.0
 
 
-def kubeconfig(folder: Path, user: Json | None = None, cluster: Json | None = None, **top: Any) -> Path:
-    content = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", **(cluster or {})}}],
-        "users": [{"name": "u", "user": user or {}}],
-        **top,
-    }
+def write(folder: Path, user: Json | None = None, cluster: Json | None = None, **top: Any) -> Path:
+    content = kubeconfig({"server": "https://api.example:6443", **(cluster or {})}, user or {})
     path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump({**content, **top}))
     return path
 
 
@@ -41,7 +36,7 @@ def credential(access: Access, now: float = NOW) -> Credential:
 
 def test_a_token_file_wins_and_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("one\n")
-    access = load(kubeconfig(tmp_path, {"token": "abc", "tokenFile": "token"}))
+    access = load(write(tmp_path, {"token": "abc", "tokenFile": "token"}))
     assert credential(access).authorization == "Bearer one"
     (tmp_path / "token").write_text("two\n")
     assert credential(access).authorization == "Bearer two"
@@ -73,7 +68,7 @@ def answer(version: str = "client.authentication.k8s.io/v1", **status: Any) -> J
 async def test_an_exec_plugin_is_run_once_and_again_after_401(tmp_path: Path, version: str) -> None:
     env = [{"name": "EXTRA", "value": "!"}]
     user = plugin(tmp_path, answer(version), version, env=env, provideClusterInfo=True)
-    access = load(kubeconfig(tmp_path, user))
+    access = load(write(tmp_path, user))
     first = await access.credential(NOW)
     second = await access.credential(NOW + 1e6)
     access.credentials.discard()
@@ -97,7 +92,7 @@ def test_a_plugin_that_fails_is_named(tmp_path: Path, command: list[str], said: 
     user = {
         "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": command[0], "args": command[1:]},
     }
-    access = load(kubeconfig(tmp_path, user))
+    access = load(write(tmp_path, user))
     with pytest.raises(ConfigError, match=rf"user\.exec\.command: .*{said}"):
         credential(access)
 
@@ -115,7 +110,7 @@ def test_a_plugin_that_fails_is_named(tmp_path: Path, command: list[str], said: 
     ],
 )
 def test_a_broken_kubeconfig_names_file_and_field(tmp_path: Path, change: Json, said: str) -> None:
-    path = kubeconfig(tmp_path, **change)
+    path = write(tmp_path, **change)
     with pytest.raises(ConfigError, match=said) as caught:
         load(path)
     assert str(path) in str(caught.value)
@@ -135,7 +130,7 @@ def test_a_broken_kubeconfig_names_file_and_field(tmp_path: Path, change: Json, 
 )
 def test_a_broken_user_names_the_field(tmp_path: Path, user: Json, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        load(kubeconfig(tmp_path, user))
+        load(write(tmp_path, user))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +144,7 @@ def test_a_broken_user_names_the_field(tmp_path: Path, user: Json, said: str) ->
 )
 def test_a_broken_cluster_names_the_field(tmp_path: Path, cluster: Json, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        load(kubeconfig(tmp_path, cluster=cluster))
+        load(write(tmp_path, cluster=cluster))
 
 
 def test_a_kubeconfig_that_is_no_yaml_tells_the_line(tmp_path: Path) -> None:
@@ -163,14 +158,14 @@ def test_a_kubeconfig_that_is_no_yaml_tells_the_line(tmp_path: Path) -> None:
 
 def test_tls_and_proxy_of_the_cluster_are_kept(tmp_path: Path) -> None:
     cluster = {"tls-server-name": "other", "insecure-skip-tls-verify": True, "proxy-url": "http://proxy:3128"}
-    access = load(kubeconfig(tmp_path, cluster=cluster))
+    access = load(write(tmp_path, cluster=cluster))
     assert access.tls is not None
     assert (access.tls.name, access.tls.verify, access.proxy) == ("other", False, "http://proxy:3128")
     assert not access.tls.context(access.tls.material(None)).check_hostname
 
 
 def test_the_master_replaces_the_server_and_needs_no_kubeconfig(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path, {"token": "abc"})
+    path = write(tmp_path, {"token": "abc"})
     access = load(path, "http://127.0.0.1:8080/")
     assert (access.server, access.tls) == ("http://127.0.0.1:8080", None)
     assert credential(access).authorization == "Bearer abc"
@@ -190,7 +185,7 @@ def test_without_anything_we_must_be_in_a_pod(tmp_path: Path) -> None:
 
 def test_kubeconfig_of_the_environment_is_not_looked_at(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no API server"):
-        load_access(environ={"KUBECONFIG": str(kubeconfig(tmp_path))}, service_account=tmp_path)
+        load_access(environ={"KUBECONFIG": str(write(tmp_path))}, service_account=tmp_path)
 
 
 @pytest.mark.parametrize(

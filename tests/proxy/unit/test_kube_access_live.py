@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.fakes.apiserver import FakeApiServer, Seen
 from tests.fakes.authority import Authority, authority
 from tests.fakes.event_log import EventLog
+from tests.fakes.kubeconfig import write_kubeconfig
 from tests.fakes.proxy import FakeProxy
 
 from vipwire.errors import VipwireError
@@ -42,15 +42,7 @@ def data(text: str) -> str:
 
 
 def kubeconfig(folder: Path, server: str, user: Json | None = None, cluster: Json | None = None) -> Path:
-    content = {
-        "current-context": "x",
-        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-        "clusters": [{"name": "x", "cluster": {"server": server, **(cluster or {})}}],
-        "users": [{"name": "x", "user": user or {}}],
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(content))
-    return path
+    return write_kubeconfig(folder / "kubeconfig", server, user, cluster)
 
 
 def secure(*, clients: bool = False, certificate: str = "server") -> FakeApiServer:
