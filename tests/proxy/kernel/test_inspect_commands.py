@@ -1,7 +1,6 @@
 """The commands on a real kernel: what they say of a table that others have changed, and without rights."""
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -180,36 +179,6 @@ def test_foreign_tables_and_a_second_proxy_are_found(network: int, flags: list[s
     assert vipwire("check", *flags).exit_code == 1
 
 
-def test_without_rights_the_plan_is_shown_and_what_is_missing_is_said(network: int, flags: list[str]) -> None:
-    del network
-    plain = [
-        "setpriv",
-        "--bounding-set=-net_admin",
-        "--inh-caps=-net_admin",
-        sys.executable,
-        "-m",
-        "vipwire.cli.main",
-    ]
-
-    def weak(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environ = dict(os.environ)
-        return subprocess.run([*plain, *arguments, *flags], capture_output=True, text=True, check=False, env=environ)
-
-    status = weak("status")
-    assert status.returncode == 0
-    assert "default/web:http" in status.stdout
-    assert "CAP_NET_ADMIN" in status.stdout
-    explained = weak("explain", "web", "--from=203.0.113.9", "--flow")
-    assert explained.returncode == 0
-    assert "10.244.1.11:8080" in explained.stdout
-    assert "CAP_NET_ADMIN" in explained.stderr
-    assert weak("diff").returncode == 2
-    traced = weak("trace", "--seconds=1")
-    assert (traced.returncode, traced.stdout) == (1, "")
-    assert "CAP_NET_ADMIN" in traced.stderr
-    assert "Traceback" not in status.stderr + explained.stderr + traced.stderr
-
-
 def test_connections_are_followed_and_counted_while_they_come(programmed: list[str]) -> None:
     assert vipwire("trace", "--seconds=0", *programmed).stdout.strip() == "No new connection to a VIP was seen."
     (top,) = [
@@ -233,13 +202,6 @@ def test_bad_input_is_exit_status_2_and_one_line(flags: list[str], arguments: li
     assert result.exit_code == 2
     assert said in result.stderr
     assert "Traceback" not in result.output
-
-
-def test_flags_may_stand_in_the_environment(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VIPWIRE_FLAGS", " ".join(flags))
-    assert "default/web" in vipwire("plan", "web").stdout
-    masqueraded = vipwire("plan", "web", "--nodeport-addresses=primary", "--masquerade-all").stdout
-    assert "vipwire masquerades all traffic to ClusterIPs" in masqueraded
 
 
 def test_names_alone_are_printed_for_other_programs(programmed: list[str]) -> None:

@@ -26,7 +26,7 @@ from vipwire.modes.userspace.kernel import UserspaceBackend, open_commit_counter
 from vipwire.modes.userspace.leftovers import forget_relayed
 from vipwire.modes.userspace.names import Front, Key, Value
 from vipwire.modes.userspace.settings import Choices
-from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool, Variant
+from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -90,18 +90,6 @@ def planned(family: Family, server: int, name: str = "web", node_port: int = 300
     return plan_service(_node(family), subject, [slice_of(name, here, family=family, ports=wired)])
 
 
-def refusing(family: Family) -> ServicePlan:
-    """Plan a Service without endpoints at an address of this node and elsewhere, for some sources only."""
-    subject = Service(
-        named("refusing"),
-        (port(443, "https"),),
-        (ip(f"{VIP[family][:-1]}5"),),
-        load_balancer_ips=(ip(NODE[family]), ip(EXTERNAL[family])),
-        source_ranges=(cidr(RANGE[family]),),
-    )
-    return plan_service(_node(family), subject, [])
-
-
 def _node(family: Family) -> NodePlan:
     return node_plan(
         family,
@@ -152,41 +140,6 @@ def answers(server: socket.socket, address: str, number: int) -> bool:
 def rules(command: str) -> list[str]:
     """List what a program of iptables prints, without the time."""
     return [line for line in run(command).splitlines() if not line.startswith("#")]
-
-
-@pytest.mark.parametrize("variant", list(Variant), ids=lambda variant: variant.value)
-def test_a_new_process_finds_what_the_last_one_left_and_writes_nothing(
-    family: Family, variant: Variant, server: socket.socket
-) -> None:
-    program = "iptables" if family is Family.IPV4 else "ip6tables"
-    run(f"{program}-{variant.value} -t filter -N KUBE-IPTABLES-HINT")
-    plans, choices = (planned(family, server.getsockname()[1]), refusing(family)), Choices(localhost_node_ports=False)
-    report = started(family, *plans, choices=choices).sync()
-    assert report.added > 20
-    listed = rules(f"{program}-{variant.value}-save")
-    again = started(family, *plans, choices=choices)
-    report = again.sync()
-    assert (report.added, report.changed, report.removed) == (0, 0, 0)
-    assert report.observed is not None
-    assert rules(f"{program}-{variant.value}-save") == listed
-    assert not again.verify()
-
-
-def test_connections_outlive_the_proxy_and_the_service(family: Family, server: socket.socket) -> None:
-    plan = planned(family, server.getsockname()[1])
-    reconciler = started(family, plan)
-    reconciler.sync()
-    with socket.create_connection((VIP[family], 80), timeout=60) as sock:
-        accepted, _ = server.accept()
-        with accepted:
-            accepted.settimeout(60)
-            _OPEN.pop().close()
-            after = started(family, plan)
-            after.sync()
-            after.desire(plan.name, None)
-            after.sync()
-            sock.sendall(b"still there?")
-            assert accepted.recv(100) == b"still there?"
 
 
 def test_a_relay_that_dies_is_missed_and_another_takes_its_place(family: Family, server: socket.socket) -> None:
