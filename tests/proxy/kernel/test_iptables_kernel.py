@@ -240,7 +240,7 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
     reconciler, _ = started(tool, 5)
     reconciler.sync()
     unknown = "-m nfacct --nfacct-name nothing_of_the_kind"
-    monkeypatch.setattr("vipwire.modes.iptables.rules.port.remember", lambda _family, _chain: unknown)
+    monkeypatch.setattr("vipwire.modes.iptables.rules.render.remember", lambda _family, _chain: unknown)
     node = node_plan(tool.family)
     for subject, slices in services(tool.family, 8)[5:]:
         reconciler.desire(subject.name, plan_service(node, subject, slices))
