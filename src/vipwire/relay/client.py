@@ -113,12 +113,10 @@ class Call:
 
     def hello(self) -> Welcome | None:
         """Return the relay's answer to `Hello`; tell a relay of another version to retire, and return None."""
-        try:
+        with suppress(DecodeError):
             welcome = self.ask(Hello(), Welcome)
-        except DecodeError:
-            welcome = None
-        if welcome is not None and welcome.version == VERSION:
-            return welcome
+            if welcome.version == VERSION:
+                return welcome
         self.retire()
         return None
 
@@ -281,13 +279,11 @@ class Remote:
                 self.ports.pop(key, None)
 
     def alive(self) -> bool:
-        if self._call is None:
-            return False
-        try:
-            self._ask(Hello(), Welcome)
-        except OSError:
-            return False
-        return True
+        if self._call is not None:
+            with suppress(OSError):
+                self._ask(Hello(), Welcome)
+                return True
+        return False
 
     def notes(self) -> list[tuple[str, int]]:
         """Return the relay's notes for the operator: (text, number of times)."""

@@ -33,10 +33,6 @@ _Outcome = tuple[Verdict | None, list[Effect]]
 """The verdict of a rule, None to continue, and its effects."""
 
 
-class UnclearRuleError(ValueError):
-    """The effect of a rule is unknown."""
-
-
 class Traversal:
     """One packet on its way. `ended` is the rule whose verdict ended the last built-in chain."""
 
@@ -82,7 +78,7 @@ class Traversal:
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
-                raise UnclearRuleError(name)
+                raise ValueError(name)
             for listed in rules:
                 if listed.state is ObjectState.MISSING:
                     self._note_missing(name, listed)
@@ -114,7 +110,7 @@ class Traversal:
         """Judge the packet by a rule, and apply its target. Raise an error for an unknown target."""
         self._tried += 1
         if self._tried > _MOST_RULES:
-            raise UnclearRuleError(listed.text)
+            raise ValueError(listed.text)
         rule = parse_rule(listed.text)
         judgement = judge(rule.conditions, self.header, self._surroundings)
         if judgement.holds is False:
@@ -122,7 +118,7 @@ class Traversal:
             self.steps += [step for step in missing if step not in self.steps]
             return None, [], []
         if judgement.holds is None or rule.unknown:
-            raise UnclearRuleError(rule.unknown or listed.text)
+            raise ValueError(rule.unknown or listed.text)
         verdict, effects = self._act(table, rule)
         if verdict in _ENDS and self.ended is None:
             self.ended = listed
@@ -143,7 +139,7 @@ class Traversal:
         """Evaluate the chain of a jump; omit a chain without steps."""
         rules = self._surroundings.rules(table, rule.target, self.header)
         if rules is None or rule.options:
-            raise UnclearRuleError(rule.target)
+            raise ValueError(rule.target)
         before = len(self.steps)
         verdict = self._chain(table, rule.target, rules)
         effect = Effect(Verdict.GOTO if rule.goto else Verdict.JUMP, rule.target)

@@ -15,7 +15,7 @@ from vipwire.modes.xtables.binary.words import (
     Codec,
     Extension,
     UnknownRuleError,
-    find_words,
+    look_up,
     text_of,
 )
 
@@ -182,18 +182,11 @@ def _whole(family: Family) -> str:
 
 
 _LOCAL: Final = 1 << 2  # RTN_LOCAL
-_ADDRTYPE: Final = {"--src-type LOCAL": (_LOCAL, 0, 0), "--dst-type LOCAL": (0, _LOCAL, 0)}
-_ADDRTYPES: Final = {struct.pack("=HHI", *found): words for words, found in _ADDRTYPE.items()}
-
-
-def _addrtype(_: Family, words: str) -> bytes:
-    if words not in _ADDRTYPE:
-        raise UnknownRuleError(f"not a type of addresses that is ours: {words!r}")
-    return struct.pack("=HHI", *_ADDRTYPE[words])
-
-
-def _addrtype_words(_: Family, data: bytes) -> str:
-    return find_words(_ADDRTYPES, data)
+_ADDRTYPE: Final = {
+    "--src-type LOCAL": struct.pack("=HHI", _LOCAL, 0, 0),
+    "--dst-type LOCAL": struct.pack("=HHI", 0, _LOCAL, 0),
+}
+_ADDRTYPES: Final = {data: words for words, data in _ADDRTYPE.items()}
 
 
 _BYTECODE: Final = re.compile(r'--bytecode "(\d+),([0-9, ]+)"')
@@ -238,7 +231,7 @@ MATCHES: Final[Mapping[str, Codec]] = {
     "conntrack": Codec(3, 168, _conntrack, _conntrack_words),
     "statistic": Codec(0, 24, _statistic, _statistic_words),
     "recent": Codec(1, 232, _recent, _recent_words),
-    "addrtype": Codec(1, 8, _addrtype, _addrtype_words),
+    "addrtype": Codec(1, 8, lambda _, words: look_up(_ADDRTYPE, words), lambda _, data: look_up(_ADDRTYPES, data)),
     "bpf": Codec(1, 528, _bpf, _bpf_words),
     "nfacct": Codec(1, 40, _nfacct, lambda _, data: f"--nfacct-name {text_of(data[:32])}"),
 }

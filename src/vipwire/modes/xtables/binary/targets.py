@@ -15,7 +15,7 @@ from vipwire.modes.xtables.binary.words import (
     Extension,
     UnknownRuleError,
     address_of,
-    find_words,
+    look_up,
 )
 
 _REJECT: Final = {
@@ -25,13 +25,11 @@ _REJECT: Final = {
 
 
 def _reject(family: Family, words: str) -> bytes:
-    if words not in _REJECT[family]:
-        raise UnknownRuleError(f"not a refusal of ours: {words!r}")
-    return struct.pack("=I", _REJECT[family][words])
+    return struct.pack("=I4x", look_up(_REJECT[family], words))
 
 
 def _reject_words(family: Family, data: bytes) -> str:
-    return find_words({struct.pack("=I4x", number): words for words, number in _REJECT[family].items()}, data)
+    return look_up({_reject(family, words): words for words in _REJECT[family]}, data)
 
 
 _XMARK: Final = re.compile(r"--set-xmark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
@@ -54,15 +52,13 @@ _MASQUERADES: Final = {"": 0, "--random-fully": _RANDOM_FULLY}
 
 
 def _masquerade(family: Family, words: str) -> bytes:
-    if words not in _MASQUERADES:
-        raise UnknownRuleError(f"not a masquerade of ours: {words!r}")
-    flags = _MASQUERADES[words]
+    flags = look_up(_MASQUERADES, words)
     return struct.pack("=II12x", 1, flags) if family is Family.IPV4 else struct.pack("=I36x", flags)
 
 
 def _masquerade_words(family: Family, data: bytes) -> str:
     size = 20 if family is Family.IPV4 else 40
-    return find_words({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
+    return look_up({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
 
 
 _NAT_RANGE: Final = struct.Struct("=I16s16s2s2s8x")

@@ -10,10 +10,13 @@ newest revisions, which iptables uses, are known.
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from vipwire.errors import VipwireError
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class UnknownRuleError(VipwireError):
@@ -135,11 +138,11 @@ class Codec(NamedTuple):
     write: Callable[[Family, bytes], str]
 
 
-def find_words(words: Mapping[bytes, str], data: bytes) -> str:
-    """Return the words of data; raise UnknownRuleError if unknown."""
-    if data not in words:
-        raise UnknownRuleError(f"nothing of ours: {data.hex()}")
-    return words[data]
+def look_up(table: Mapping[K, V], key: K) -> V:
+    """Return the data of words, or the words of data. Raise UnknownRuleError if vipwire does not write them."""
+    if key not in table:
+        raise UnknownRuleError(f"nothing of ours: {key!r}")
+    return table[key]
 
 
 def text_of(data: bytes) -> str:
