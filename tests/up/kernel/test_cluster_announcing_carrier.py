@@ -148,7 +148,7 @@ async def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_r
 
 
 async def test_a_machine_that_cannot_renew_its_lease_says_so_and_whether_it_is_silent() -> None:
-    with neighbour():
+    with neighbour() as there:
         leases = Leases()
         async with announcing(leases) as (claims, keeper):
             await leases.until_held(ADDRESS, "n1")
@@ -158,6 +158,8 @@ async def test_a_machine_that_cannot_renew_its_lease_says_so_and_whether_it_is_s
             until = claims.until
             await leases.until(lambda: claims.until > until)  # by reading
             assert keeper.trouble == ""
+            run(f"{there} ip neigh flush all")
+            await until_it_knows(there, V4, hardware(), asks=True)
             leases.failure = UnreachableError("no majority")
             await leases.until(lambda: keeper.trouble == "silent: no majority")
             assert keeper.note == ""
