@@ -26,7 +26,7 @@ A proxy answers on two HTTP ports, with kube-proxy's port numbers, paths, codes 
 | 10256 | `/healthz` | 200; 503 when a change has waited for twice the sync period, or the Node is being deleted |
 | 10256 | `/livez` | 200; 503 when a change has waited for twice the sync period |
 | 10256 | `/readyz` | 200 once everything that existed at the start is in the kernel; kube-proxy has no such page |
-| 10249 | `/metrics`, `/metrics/slis` | the metrics below; those of the health check itself |
+| 10249 | `/metrics`, `/metrics/slis` | the metrics below; metrics of the health check itself |
 | 10249 | `/proxyMode` | the mode that runs |
 | 10249 | `/configz` | the configuration that runs, as JSON |
 | 10249 | `/flagz`, `/statusz` | every flag's value; version and uptime; by feature gates of these names |
@@ -47,7 +47,7 @@ metric. `make docs` writes these tables from the code.
 """
 _PER_SERVICE = """\
 
-`--counters=services`, the default, gives the metrics of Services. `--counters=endpoints` gives those of endpoints.
+`--counters=services`, the default, gives the metrics of Services, `--counters=endpoints` also of endpoints.
 At most `--counters-limit` Service ports, endpoints and refusals get series of their own. A mode that does not know a
 number leaves it out.
 

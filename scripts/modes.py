@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 # Modes
 
 A mode is the way in which Services get into the kernel. Every mode carries out the same plan, so
-[the promises](../semantics.md) of a Service hold in every mode, except those of the second table. `make docs` writes
+[the promises](../semantics.md) of a Service hold in every mode, except the rows of the second table. `make docs` writes
 this page.
 
 ## Which one
