@@ -14,8 +14,8 @@ _INTRODUCTION = """\
 # Modes
 
 A mode is the way in which Services get into the kernel. Every mode carries out the same plan, so
-[the promises](../semantics.md) of a Service hold in every mode, except the rows of the second table. `make docs` writes
-this page.
+[the promises](../semantics.md) of a Service hold in every mode, except the rows of the second table. `make docs`
+writes this page.
 
 ## Which one
 
