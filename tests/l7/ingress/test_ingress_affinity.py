@@ -1,8 +1,5 @@
 """Cookie affinity is to a Pod: it outlives scaling, reloads, and restarts of HAProxy and of vipwire."""
 
-import asyncio
-import os
-import signal
 from pathlib import Path
 
 from tests.l7.ingress.site import Site, endpoint, endpoint_slice, in_site, ingress, rule
@@ -41,18 +38,6 @@ async def test_affinity_survives_scaling_up_and_down_and_reloads(here: Site, tmp
     assert PODS[0] not in after.values()
     assert {jar: await bound(here, jar) for jar in homes} == after
     assert any("more servers" in reason for reason in here.reloads)
-
-
-@in_site()
-async def test_affinity_survives_a_restart_of_haproxy(here: Site, tmp_path: Path) -> None:
-    homes = await start(here, tmp_path, *PODS[:3])
-    before = len(here.reloads)
-    os.kill(here.haproxy.pid, signal.SIGKILL)
-    async with asyncio.timeout(30):
-        while len(here.reloads) == before:  # noqa: ASYNC110  # of another process nobody is told
-            await asyncio.sleep(0.05)
-    assert len(here.reloads) == before + 1
-    assert {jar: await bound(here, jar) for jar in homes} == homes
 
 
 @in_site()

@@ -1,12 +1,9 @@
 """Changes under load: no request fails while Pods are replaced one by one and HAProxy is reloaded twenty times."""
 
 import asyncio
-import sys
-import tracemalloc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import FrameType
 
 import aiohttp
 from tests.l7.ingress.site import Json, Site, endpoint, endpoint_slice, in_site, ingress, rule, service, site
@@ -223,55 +220,3 @@ async def test_a_service_that_grows_needs_no_reload(here: Site) -> None:
     await here.settled()
     assert await here.pods_of("http://a.example.com/", times=8) == set(many[:2])
     assert here.reloads == ["start"]
-
-
-async def move(here: Site, address: str) -> None:
-    """Give one Service another endpoint, and wait until HAProxy has it."""
-    here.put(endpoint_slice("web-1", here.pod_port, [endpoint(address)]))
-    await here.settled()
-
-
-async def calls_of_a_move(here: Site, address: str) -> int:
-    """Count the calls that a change of one endpoint makes."""
-    count = 0
-
-    def note(_frame: FrameType, _event: str, _argument: object) -> None:
-        nonlocal count
-        count += 1
-
-    sys.setprofile(note)
-    try:
-        await move(here, address)
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-async def bytes_of_a_move(here: Site, address: str) -> int:
-    """Tell how much memory such a change needs for a while: a copy of something for every Ingress would show."""
-    tracemalloc.start()
-    try:
-        await move(here, address)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-async def test_one_endpoints_change_costs_the_same_among_many_ingresses(tmp_path: Path) -> None:
-    costs: dict[int, tuple[int, int]] = {}
-    for count in (2, 1000):
-        folder = tmp_path / str(count)
-        folder.mkdir()
-        async with site(folder) as here:
-            for number in range(1, count + 1):
-                name = f"web-{number}"
-                here.put(service(name), endpoint_slice(name, here.pod_port, [endpoint(OLD[0])]))
-                here.put(ingress(name, rule(f"{name}.example.com", "/", service=name)))
-            await here.settled()
-            await move(here, OLD[1])
-            calls = min([await calls_of_a_move(here, OLD[number]) for number in (2, 1, 2)])
-            costs[count] = calls, min([await bytes_of_a_move(here, OLD[number]) for number in (1, 2, 1)])
-            assert here.reloads == ["start"]
-    (few_calls, few_bytes), (many_calls, many_bytes) = costs.values()
-    assert many_calls < few_calls + 600  # answers may come in one piece or in more; a call for each Ingress is 1,000
-    assert many_bytes < few_bytes + 16_000  # a dict of a thousand has 36 kB

@@ -2,11 +2,13 @@
 
 import re
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.l7.plans import listed
@@ -173,36 +175,53 @@ def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
         assert (len(changed.pools), len(changed.hosts), changed.whole) == (*parts, False), thing
 
 
-def calls_of_a_change(others: int) -> int:
-    """Count the calls of our functions by which one Ingress gets another path among others, up to its commands."""
+FIRST = ingress_of("i0", "s0")
+CHANGES: dict[str, tuple[IngressObject, str]] = {
+    "a path": (
+        replace(FIRST, rules=(*FIRST.rules, replace(FIRST.rules[0], path="/new"))),
+        f"add map {FOLDER}/prefixes.map <<\ni0.org/new/ default:s0:80\n",
+    ),
+    "an endpoint": (slice_of("s0", 1, 3), "set server default:s0:80/s2 addr 10.0.0.3 port 8080"),
+}
+
+
+def cost_of(thing: IngressObject, command: str, others: int, *, in_bytes: bool) -> int:
+    """Count the calls, or bytes, by which an object changes among others, up to its commands and their record."""
     made = (
         (ingress_of(f"i{number}", f"s{number}"), service_of(f"s{number}"), slice_of(f"s{number}", 1, 2))
         for number in range(others)
     )
-    snapshot = listed(thing for things_ in made for thing in things_)
+    snapshot = listed(each for things_ in made for each in things_)
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
-    live, found = desired.made(FOLDER), 0
-    first = ingress_of("i0", "s0")
-    snapshot.apply(Upserted(cast("Any", replace(first, rules=(*first.rules, replace(first.rules[0], path="/new"))))))
+    live, calls = desired.made(FOLDER), 0
+    snapshot.apply(Upserted(cast("Any", thing)))
 
     def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal found
-        found += event == "call" and frame.f_code.co_filename.startswith(OURS)
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(OURS)
 
-    sys.setprofile(count)
+    if in_bytes:
+        tracemalloc.start()
+    else:
+        sys.setprofile(count)
     try:
         change = desired.change(live, desired.update(snapshot.take(), 0.0))
+        take_in(live, change)
+        most = tracemalloc.get_traced_memory()[1]
     finally:
+        tracemalloc.stop()
         sys.setprofile(None)
-    assert change.commands == (f"add map {FOLDER}/prefixes.map <<\ni0.org/new/ default:s0:80\n",)
-    return found
+    assert command in change.commands
+    return most if in_bytes else calls
 
 
-def test_an_ingress_that_changes_costs_the_same_among_many() -> None:
-    few, many = calls_of_a_change(10), calls_of_a_change(110)
-    assert few > 20, "something was done"
-    assert many <= few + 20
+@pytest.mark.parametrize(("thing", "command"), CHANGES.values(), ids=CHANGES)
+def test_a_change_costs_the_same_among_many(thing: IngressObject, command: str) -> None:
+    few, many = (cost_of(thing, command, others, in_bytes=False) for others in (10, 110))
+    assert 20 < few <= many <= few + 20
+    few, many = (cost_of(thing, command, others, in_bytes=True) for others in (10, 1_000))
+    assert many < few + 16_000, "a dict of a thousand has 36 kB"
 
 
 def test_a_host_that_comes_later_leads_to_the_spare_backend_of_its_pool() -> None:
