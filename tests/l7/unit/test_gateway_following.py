@@ -3,9 +3,7 @@
 Nothing plans anew by the clock: an object whose change was overlooked would stay unseen.
 """
 
-import sys
 from dataclasses import replace
-from types import FrameType
 from typing import Any, cast
 
 import msgspec
@@ -14,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.l7.gateway.site import now, secret_of
-from tests.l7.plans import listed
+from tests.l7.plans import count_calls, listed
 
 from vipwire.kube.gateway_addresses import POOL
 from vipwire.model.names import ObjectName
@@ -26,7 +24,7 @@ from vipwire_l7.haproxy.backends import spare_names
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.refused import without
-from vipwire_l7.haproxy.state import WHOLE, Delta, take_in
+from vipwire_l7.haproxy.state import WHOLE, Change, Delta, take_in
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import IngressKind
@@ -345,18 +343,9 @@ def calls_of_a_route(routes: int) -> int:
     live = haproxy.live
     assert live is not None
     snapshot.apply(of_route(1, "{name: s0, port: 80}"))
-    calls = 0
-
-    def note(_frame: FrameType, what: str, _argument: object) -> None:
-        nonlocal calls
-        calls += what == "call"
-
-    sys.setprofile(note)
-    try:
-        change = desired.change(live, desired.update(snapshot.take(), 0.0))
-    finally:
-        sys.setprofile(None)
-    assert [each.partition(" /")[0] for each in change.commands] == ["set map"]
+    changes = list[Change]()
+    calls = count_calls(lambda: changes.append(desired.change(live, desired.update(snapshot.take(), 0.0))))
+    assert [each.partition(" /")[0] for each in changes[0].commands] == ["set map"]
     return calls
 
 

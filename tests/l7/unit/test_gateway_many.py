@@ -1,12 +1,12 @@
 """Who may write objects of the Gateway API in one namespace takes neither HAProxy's memory nor our time for it."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.l7.gateway.test_gateway_policies import policy
 from tests.l7.gateway.test_gateway_statuses import GATEWAY, NOW, SERVICE, drawn, planned, reasons, snapshot_of, status
+from tests.l7.plans import count_steps
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
@@ -164,24 +164,10 @@ SHAPES: dict[str, Callable[[int], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_planning_grows_with_the_number_of_things_alone(shape: str) -> None:
-    """It is counted in steps of Python's machine: what is asked of each of all things for each is twice as much."""
-
     def steps(number: int) -> int:
         snapshot = snapshot_of(*SHAPES[shape](number))
-        count = 0
-
-        def note(frame: Any, event: str, _: object) -> Any:
-            nonlocal count
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            count += event == "opcode"
-            return note
-
-        sys.settrace(note)
-        try:
-            GatewayPlanner(GatewaySetting(addresses=("192.0.2.1",))).update(snapshot, NOW)
-        finally:
-            sys.settrace(None)
-        return count
+        planner = GatewayPlanner(GatewaySetting(addresses=("192.0.2.1",)))
+        return count_steps(lambda: planner.update(snapshot, NOW))
 
     assert steps(200) < 2.2 * steps(100)
 

@@ -1,19 +1,17 @@
 """Following changes one by one: it comes to what planning everything anew does, and costs what has changed."""
 
 import re
-import sys
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.l7.plans import listed
+from tests.l7.plans import count_calls, listed
 
-import vipwire
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.watched_objects.event import Deleted, Upserted
@@ -41,7 +39,6 @@ from vipwire_l7.watch.objects import (
 from vipwire_l7.watch.snapshot import Touched
 
 FOLDER = "/run/x/gen-1"
-OURS = str(Path(vipwire.__file__).parent)
 LAYOUT = Layout("/run/x", "/run/x/sock")
 NAMES = ("a", "b", "c")
 SLOT = re.compile(r"    server s\d+ [0-9]")
@@ -194,26 +191,27 @@ def cost_of(thing: IngressObject, command: str, others: int, *, in_bytes: bool) 
     snapshot = listed(each for things_ in made for each in things_)
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
-    live, calls = desired.made(FOLDER), 0
+    live, commands = desired.made(FOLDER), list[str]()
     snapshot.apply(Upserted(cast("Any", thing)))
 
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal calls
-        calls += event == "call" and frame.f_code.co_filename.startswith(OURS)
-
-    if in_bytes:
-        tracemalloc.start()
-    else:
-        sys.setprofile(count)
-    try:
+    def follow() -> None:
         change = desired.change(live, desired.update(snapshot.take(), 0.0))
         take_in(live, change)
-        most = tracemalloc.get_traced_memory()[1]
+        commands.extend(change.commands)
+
+    found = count_bytes(follow) if in_bytes else count_calls(follow)
+    assert command in commands
+    return found
+
+
+def count_bytes(act: Callable[[], None]) -> int:
+    """Return the most memory that is needed meanwhile."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-        sys.setprofile(None)
-    assert command in change.commands
-    return most if in_bytes else calls
 
 
 @pytest.mark.parametrize(("thing", "command"), CHANGES.values(), ids=CHANGES)

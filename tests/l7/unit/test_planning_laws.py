@@ -1,11 +1,9 @@
 """Planning grows with the number of things alone; two planners share a plan; a plan follows default backends."""
 
-import sys
-from types import FrameType
 from typing import Any
 
 import msgspec
-from tests.l7.plans import listed, plan_all
+from tests.l7.plans import count_steps, listed, plan_all
 
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
@@ -62,7 +60,7 @@ GATEWAY = (
 
 def test_planning_an_ingress_grows_with_the_number_of_its_hosts_alone() -> None:
     def steps(hosts: int) -> int:
-        snapshot, count = listed(kinds=KINDS), 0
+        snapshot = listed(kinds=KINDS)
         http = {
             "paths": [
                 {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 80}}}}
@@ -71,18 +69,7 @@ def test_planning_an_ingress_grows_with_the_number_of_its_hosts_alone() -> None:
         rules = [{"host": f"h{number}.org", "http": http} for number in range(hosts)]
         put(snapshot, named("Ingress", "many", spec={"ingressClassName": "vipwire", "rules": rules}))
 
-        def note(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal count
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            count += event == "opcode"
-            return note
-
-        sys.settrace(note)
-        try:
-            IngressPlanner(Setting()).update(snapshot, 0.0)
-        finally:
-            sys.settrace(None)
-        return count
+        return count_steps(lambda: IngressPlanner(Setting()).update(snapshot, 0.0))
 
     assert steps(200) < 2.2 * steps(100)
 
