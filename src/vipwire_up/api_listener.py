@@ -127,7 +127,6 @@ class _ApiEndpoint:
         self._inner = set[str]()
 
     async def reach(self, own: tuple[str, ...]) -> None:
-        """Point the Service to the Node's current addresses."""
         found = reachable_address((self._place.address,), own, self._services.version)
         if found is not None and found.inner and found.address not in self._inner:
             if self._listen(found.address):
@@ -167,7 +166,6 @@ def _list_addresses(found: ReachableAddress | None) -> tuple[str, ...]:
 
 
 def _listen_within(server: ApiServer, serving: Serving, address: str, port: int, tls: ssl.SSLContext) -> bool:
-    """Listen at one more address of this machine; report success."""
     try:
         server.listen_too(serving, inner_socket(address, port), tls)
     except OSError as error:
@@ -182,7 +180,6 @@ def _listen_within(server: ApiServer, serving: Serving, address: str, port: int,
 
 
 def _names(place: ApiListenerSettings, service: str) -> Iterable[str]:
-    """Yield all names and addresses of the server's certificate."""
     found = (*_NAMES, *_NAMES_BELOW, place.address, socket.gethostname().lower(), *place.names, *place.own, service)
     return (name for name in found if name and name not in _WILDCARDS)
 

@@ -58,7 +58,6 @@ class Wanted:
 
 
 def read_targets(text: str) -> tuple[Target, ...]:
-    """Parse `10.0.0.5:8080,[fd00::5]:8080`; raise ConfigError."""
     return tuple(_target(part.strip()) for part in text.split(","))
 
 

@@ -113,7 +113,6 @@ def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str
 
 
 def _token(flags: dict[str, Any]) -> str:
-    """Return the token of --token or --token-file."""
     path: Path | None = flags["token_file"]
     if path is None:
         return str(flags["token"])

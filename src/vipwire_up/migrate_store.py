@@ -40,7 +40,6 @@ async def migrate(target: str, folder: Path, settings: EtcdSettings) -> int:
 
 
 async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
-    """Move the objects of a data directory to etcd; return their number. Raise StoreError."""
     path = folder / FILE_NAME
     if not path.exists():
         raise StoreError(f"{path}: no such store")
@@ -63,7 +62,6 @@ async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], date
 
 
 async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
-    """Move the objects of etcd into a data directory; return their number. Raise StoreError."""
     path = folder / FILE_NAME
     client = Client(settings, clock)
     try:
@@ -84,7 +82,6 @@ async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], da
 
 
 async def _check_nobody_serves(transfer: Transfer, records: Iterable[Record]) -> None:
-    """Raise StoreError if a server renews its Lease."""
     before = {record.key.name: record.revision for record in _held_leases(records)}
     if not before:
         return

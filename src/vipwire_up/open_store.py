@@ -46,7 +46,6 @@ def needs_etcd() -> Iterator[None]:
 
 
 async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock: Callable[[], datetime]) -> Store:
-    """Open the store. Raise StoreError, ConfigError."""
     if etcd is None:
         return EmbeddedStore(Database(folder, limit=limit), is_readable)
     with needs_etcd():

@@ -160,7 +160,6 @@ class _Cluster:
         self.parts = Parts(self._supervisor)
 
     def _is_named(self) -> bool:
-        """Report whether this process holds the name of its Node."""
         return self._name.holds() and (self._server is None or self._server.holds())
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
@@ -233,7 +232,6 @@ class _Cluster:
             yield Part("DNS", partial(self._serve_names, setting.dns), opens=True)
 
     async def _lead(self, registry: FencedRegistry) -> None:
-        """Run the controllers of the elected server."""
         parts = (*self._controllers(registry), *self._shared_controllers(registry))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -244,7 +242,6 @@ class _Cluster:
                 self._supervisor.forget(part.name)
 
     def _controllers(self, registry: Registry) -> Iterator[Part]:
-        """Yield the parts that run once per cluster."""
         setting, guard = self._setting, self._supervisor.guard
         yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
         yield Part("Node readiness", simply(partial(self._readiness.run, registry)))

@@ -32,7 +32,6 @@ _ALONE: Final = frozenset({"cleanup", "cleanup-all", "cleanup-iptables", "init-o
 
 
 def read_setting(flags: Mapping[str, Any]) -> Setting:
-    """Parse the flags; raise ConfigError."""
     node = flags["node_name"] or socket.gethostname().lower()
     dns = _dns(flags)  # raises for invalid flags even without DNS
     ranges = Ranges(read_cidrs(flags["service_cluster_ip_range"]), read_ports(flags["service_node_port_range"]))
@@ -107,12 +106,10 @@ def read_prober(flags: Mapping[str, Any], node: str) -> Prober:
 
 
 def read_bgp(flags: Mapping[str, Any]) -> BgpSettings | None:
-    """Parse the flags of BGP; None if BGP is off."""
     return read_bgp_settings(flags["bgp_as"], flags["bgp_peers"], flags["bgp_kinds"], flags["bgp_router_id"])
 
 
 def read_cidrs(text: str) -> tuple[str, ...]:
-    """Parse CIDRs, one or one of each family."""
     flag = "--service-cluster-ip-range"
     found = [_network(part, flag) for part in text.split(",")]
     if len({network.version for network in found}) < len(found):
@@ -128,7 +125,6 @@ def _network(text: str, flag: str) -> Network:
 
 
 def read_ports(text: str) -> Range:
-    """Parse a range of ports, `first-last`."""
     first, last = (port_number(each) for each in text.partition("-")[::2])
     if first is not None and last is not None and first <= last:
         return port_range(first, last)

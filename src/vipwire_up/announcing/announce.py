@@ -49,7 +49,6 @@ def advertisement(address: bytes, hardware: bytes, *, solicited: bool) -> bytes:
 
 
 def solicitation(address: bytes, hardware: bytes) -> bytes:
-    """Build a neighbour solicitation (RFC 4861 4.3)."""
     return struct.pack("!BBHI", _SOLICITATION, 0, 0, 0) + address + b"\x01\x01" + hardware
 
 
@@ -129,7 +128,6 @@ class Announcer:
         loop.add_reader(self._icmp, self._hear_solicitation)
 
     def speak_for(self, addresses: Iterable[str], not_for: Iterable[str] = ()) -> frozenset[bytes]:
-        """Announce exactly these addresses from now on; return the new ones."""
         new = frozenset(map(_pack, addresses)) - self._addresses
         self._release(self._handed & new)
         self._join(socket.IPV6_JOIN_GROUP, new)
@@ -192,7 +190,6 @@ class Announcer:
                     self._icmp.setsockopt(socket.IPPROTO_IPV6, option, group)
 
     def tell(self, addresses: Iterable[bytes]) -> None:
-        """Announce those of the addresses that this machine still has."""
         if not self._speaks():
             return
         for address in self._addresses.intersection(addresses):

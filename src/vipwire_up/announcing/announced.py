@@ -76,7 +76,6 @@ class Announced:
         write_announced(self._path, self._addresses)
 
     def _conflict(self, address: bytes, hardware: bytes, said: str, more: str) -> None:
-        """Report a conflict, at most every ten minutes."""
         now = time.monotonic()
         last = self._told.get((address, hardware))
         if len(self._told) >= _MOST_TOLD or (last is not None and last > now - _TOLD_AGAIN):

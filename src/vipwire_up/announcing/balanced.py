@@ -32,6 +32,5 @@ def mode_of(service: Object) -> str:
 
 
 def has_its_mode(service: Object) -> bool:
-    """Report whether the status has the ipMode that `mode_of` returns."""
     entries = at(service, "status", "loadBalancer", "ingress") or ()
     return mode_of(service) != "Proxy" or all(entry.get("ipMode") == "Proxy" for entry in entries)

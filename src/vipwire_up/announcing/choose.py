@@ -13,7 +13,6 @@ from vipwire_up.announcing.kinds import Balanced, Machine
 
 
 def choose_machine(address: str, machines: Iterable[str]) -> str:
-    """Choose a machine for an address; "" if there are none."""
     return max(machines, key=lambda name: (_draw(address, name), name), default="")
 
 

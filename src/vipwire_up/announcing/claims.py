@@ -109,11 +109,9 @@ class Claims:
         """The time at which this machine falls silent unless it renews."""
 
     def speaks(self) -> bool:
-        """Report whether this machine may announce its addresses now."""
         return self._clock() < self.until
 
     def note(self, lease: Held) -> None:
-        """Record a Lease's state, as the watch tells it."""
         if lease.name.name.startswith(ADDRESSES):
             if self._is_old(lease):
                 return
@@ -169,7 +167,6 @@ class Claims:
         return min([each for each in ends if each > 0], default=float(self._seconds))
 
     async def renew(self) -> None:
-        """Renew this machine's own Lease. Raise ApiError, UnreachableError."""
         async with self._writing:
             await self._renew_in_turn()
 
@@ -239,7 +236,6 @@ class Claims:
         self._unsure = False
 
     def fall_silent(self) -> None:
-        """Drop all addresses."""
         self.until = float("-inf")
         self._own, self._unsure, self._full = None, False, False
         self._begin_anew()
@@ -306,12 +302,10 @@ class Claims:
         return True
 
     def _is_old(self, lease: Held) -> bool:
-        """Report whether a later resourceVersion of an address's Lease is known."""
         known = self._addresses.get(lease.address)
         return known is not None and _number(lease.version) < _number(known.version)
 
     async def _fence(self, node: str) -> bool:
-        """Fence a machine; report whether it is silent now."""
         now = self._clock()
         nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(self._seconds), "", "", "")
         seen = self._machines.setdefault(node, _Seen(nothing, now, now))

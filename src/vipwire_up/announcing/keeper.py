@@ -206,7 +206,6 @@ class AddressKeeper:
         return self._claims.speaks() and self._named()
 
     async def _renew_once(self) -> float:
-        """Renew the Lease; return the seconds until the next renewal."""
         spoke, error = self._claims.speaks(), ""
         try:
             await self._claims.renew()
@@ -227,7 +226,6 @@ class AddressKeeper:
         return None
 
     def _look_at_carrier(self) -> None:
-        """Stop announcing while the interface has no carrier."""
         carrier = self._carrier
         if carrier is None or not carrier.refresh():
             return

@@ -58,7 +58,6 @@ class Admitted:
 
     @contextlib.contextmanager
     def taken_back_on_error(self) -> Iterator[None]:
-        """Undo the admission if the block raises."""
         try:
             yield
         except BaseException:

@@ -216,7 +216,6 @@ def is_finished(value: Object) -> bool:
 
 
 def check_preconditions(resource: Resource, name: str, value: Object, wanted: Preconditions) -> None:
-    """Raise ApiError 409 unless preconditions hold."""
     meta: dict[str, Any] = value["metadata"]
     if wanted.uid and wanted.uid != meta.get("uid"):
         raise wrong_uid(resource, name, wanted.uid, meta.get("uid", ""))

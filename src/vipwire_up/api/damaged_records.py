@@ -53,7 +53,6 @@ def is_readable(record: Record) -> bool:
 
 @cache
 def _reader(resource: str) -> Callable[[bytes], Any] | None:
-    """Return the decoder of a resource's objects; None for an unknown resource."""
     return msgspec.json.Decoder(_annotation(BY_ID[resource].type)).decode if resource in BY_ID else None
 
 

@@ -97,7 +97,6 @@ class Registry:
         return FencedRegistry(self.store, self.clock, self._hooks, fence)
 
     def read(self, resource: Resource, namespace: str, name: str) -> Record:
-        """Return an object's record; raise ApiError 404."""
         record = self.store.read(key_of(resource, namespace, name))
         if record is None:
             raise not_found(resource.id, name)

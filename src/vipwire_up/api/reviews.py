@@ -110,7 +110,6 @@ def check_asker(review: Review, user: User) -> None:
 
 
 def answer(review: Review, user: User, body: Any, named: NamedSecrets) -> Object:
-    """Answer a review. Raise ApiError 400 for an invalid body."""
     said = {"apiVersion": f"{review.group}/v1", "kind": review.kind}
     if not isinstance(body, dict) or any(body.get(name, text) != text for name, text in said.items()):
         raise bad_request(f"the body of the request is not of kind {review.kind} of {review.group}/v1")

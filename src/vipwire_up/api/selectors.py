@@ -81,7 +81,6 @@ class LabelConditions:
         self._needed = {key for key, found in self._by_key.items() if not all(each.matches(None) for each in found)}
 
     def match(self, labels: Mapping[str, str]) -> bool:
-        """Report whether an object with these labels meets all conditions."""
         return self._needed <= labels.keys() and all(
             each.matches(text) for key, text in labels.items() for each in self._by_key.get(key, ())
         )
@@ -140,7 +139,6 @@ class Selector:
         return bool(self.labels or self.fields)
 
     def shows(self, key: Key) -> bool:
-        """Report whether the caller may read an object."""
         return self.allowed is None or key in self.allowed
 
     def matches(self, record: Record) -> bool:
@@ -168,7 +166,6 @@ class Selector:
 
 
 def parse_labels(text: str) -> LabelConditions | None:
-    """Parse a label selector; raise ApiError 400."""
     found, position = list[Requirement | Comparison](), 0
     while position < len(text):
         if match := _SET.match(text, position):

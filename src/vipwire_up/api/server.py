@@ -290,7 +290,6 @@ class ApiServer:
 
 
 def _is_page(path: str) -> bool:
-    """Report whether a path is not one of /api/v1/KIND, /apis/GROUP/v1/KIND, or below these."""
     path = path.rstrip("/")
     if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3 or path == CUSTOM_KINDS:
         return True

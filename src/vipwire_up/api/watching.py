@@ -47,7 +47,6 @@ class WatchRequest:
 
 
 def read_watch(resource: Resource, selector: Selector, form: Representation, query: Parameters) -> WatchRequest:
-    """Parse the parameters of a watch; raise ApiError 400."""
     since, seconds = query.revision("resourceVersion"), query.number("timeoutSeconds")
     match, chosen = query.text("resourceVersionMatch"), "sendInitialEvents" in query
     if chosen and match != "NotOlderThan":

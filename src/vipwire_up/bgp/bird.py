@@ -87,7 +87,6 @@ class Bird:
         return "ready" in await self._ask("show", "status") if self._socket.exists() else False
 
     async def end(self) -> None:
-        """End BIRD: the routers withdraw its routes."""
         await self._ask("down")
         self._socket.unlink(missing_ok=True)
         if self._child is not None:

@@ -104,7 +104,6 @@ class BgpSpeaker:
         return self._found[1]
 
     def _places(self) -> frozenset[tuple[str, int]]:
-        """Return the listening sockets, if any Service depends on them."""
         if not any(each.gateway for each in self._services.values()):
             return frozenset()
         try:

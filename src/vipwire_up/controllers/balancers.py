@@ -84,7 +84,6 @@ class Balancers:
         await self._report(value, problem)
 
     def _kept_addresses(self, service: Object) -> list[str]:
-        """Return the addresses that a Service has and may keep."""
         asked = at(service, "spec", "loadBalancerIP")
         families = at(service, "spec", "ipFamilies") or ["IPv4"]
         return [
@@ -94,7 +93,6 @@ class Balancers:
         ]
 
     def _choose_addresses(self, service: Object) -> tuple[list[str], str]:
-        """Choose a Service's addresses; return them and the text of an Event."""
         if not self._pool.networks:
             return [], "" if status_addresses(service) else _NO_RANGE
         kept, asked = self._kept_addresses(service), at(service, "spec", "loadBalancerIP")

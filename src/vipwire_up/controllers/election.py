@@ -85,7 +85,6 @@ class Pacing:
         self._in_time = 0
 
     def record_lateness(self, late: float) -> None:
-        """Record how many seconds late a renewal was."""
         self._in_time = self._in_time + 1 if late < _LATE else 0
 
     @property

@@ -224,7 +224,6 @@ class GarbageCollector:
 
 
 def _owners_of(meta: Object) -> tuple[str, ...]:
-    """Return the UIDs of owners of kinds that the API server has."""
     listed = (o for o in meta.get("ownerReferences") or () if (o["apiVersion"], o["kind"]) in _SERVED)
     return tuple(str(owner["uid"]) for owner in listed)
 

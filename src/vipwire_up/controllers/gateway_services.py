@@ -102,7 +102,6 @@ class GatewayServices:
         await self._report(gateway, problem)
 
     async def _lead(self, gateway: Object, service: Object) -> None:
-        """Write the LoadBalancer addresses as endpoints of the ClusterIP."""
         namespace = service["metadata"]["namespace"]
         for family in ("IPv4", "IPv6"):
             name = f"{service['metadata']['name']}-{family.lower()}"
@@ -156,7 +155,6 @@ async def declare_pool(registry: Registry, networks: Sequence[Network]) -> None:
 
 
 def wanted_service(gateway: Object, there: Object | None = None) -> Object:
-    """Build the Service of a Gateway; `there` is the existing one."""
     meta, spec = gateway["metadata"], gateway["spec"]
     name, more = meta["name"], spec.get("infrastructure") or {}
     announcing = {key: text for key, text in (meta.get("annotations") or {}).items() if key.startswith(_ANNOUNCING)}
@@ -191,7 +189,6 @@ def _ports(listeners: Sequence[Any]) -> Iterator[Object]:
 
 
 def differs(there: Object, wanted: Object) -> bool:
-    """Report whether a Service differs in the fields that vipwire owns."""
     return merge_service(there, wanted) != there
 
 

@@ -131,7 +131,6 @@ def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequen
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:
-    """Create the first ServiceCIDR unless one of its name exists."""
     if registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR)) is not None:
         return
     body = {"metadata": {"name": FIRST_CIDR}, "spec": {"cidrs": list(ranges.services)}}

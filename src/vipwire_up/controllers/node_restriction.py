@@ -38,7 +38,6 @@ class NodeRestriction:
     """The hook."""
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Refuse writes of another machine's objects, and of machines' objects by other users."""
         caller = attempt.caller
         if caller is None or Role.ADMIN.value in caller.groups:
             return None
@@ -50,7 +49,6 @@ class NodeRestriction:
 
 
 def _problem(attempt: AdmissionRequest, caller: User) -> str:
-    """Return why a user may not make a change; "" if allowed."""
     own = caller.name.removeprefix(USER) if caller.name.startswith(USER) else ""
     if attempt.resource is LEASES and attempt.namespace == SYSTEM and attempt.name.startswith(_OURS):
         return _refuse_announcing_lease(attempt, own)

@@ -74,7 +74,6 @@ def api_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
 
 
 def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
-    """Describe Service `kube-dns`, with the name and labels that tools expect."""
     labels = (("k8s-app", "kube-dns"), ("kubernetes.io/cluster-service", "true"), ("kubernetes.io/name", "CoreDNS"))
     ports = (OwnPort("dns", "UDP", 53, port), OwnPort("dns-tcp", "TCP", 53, port))
     return OwnService(DNS_SERVICE, DNS_NUMBER, labels, ports, addresses, node)
@@ -116,7 +115,6 @@ class OwnServices:
             await self._reconcile(service)
 
     async def drop(self, name: Name) -> None:
-        """Delete a Service that an earlier start made."""
         with self._guard.of(key_of(SERVICES, *name)):
             found = self._read(SERVICES, name)
             if found is not None and _is_ours(found) and not self._registry.store.shared:
@@ -128,7 +126,6 @@ class OwnServices:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Rewrite changed Services; report whether a write must be tried again."""
         changes, anew = self._feed.look()
         changed = {_service_name(change.record.key, self._services.values()) for change in changes}
         changed |= {(key.namespace, key.name) for key in self._guard.due()} | self._waiting
@@ -174,7 +171,6 @@ class OwnServices:
 
 
 def slice_of_server(service: OwnService, made: Object) -> Object:
-    """Build one server's EndpointSlice of a shared Service."""
     *_, (_, value) = _endpoints(service, made)
     meta = value["metadata"]
     labels = meta["labels"] | {SERVER: service.node}

@@ -66,7 +66,6 @@ class Server:
         return frozenset()
 
     def holds(self) -> bool:
-        """Report whether no other server can have the Node's name now."""
         return self._claim.holds()
 
     async def run(self) -> None:
@@ -120,7 +119,6 @@ class OwnSlices:
                     await self._feed.wait()
 
     async def step(self, now: float) -> None:
-        """Delete the slices of expired servers, and write Endpoints from the rest."""
         self._feed.follow(self._slices.clear, self._note, self._guard)
         for name in _OWN:
             with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):

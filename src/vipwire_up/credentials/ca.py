@@ -127,7 +127,6 @@ class Authority:
         return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, _YEAR)
 
     def sign(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
-        """Sign a user's certificate for a key that the user keeps; return PEM."""
         made = self._sign(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, self._life)
         return made.public_bytes(_PEM)
 
@@ -273,7 +272,6 @@ def _load_key(pair: CertificatePair) -> ec.EllipticCurvePrivateKey:
 
 
 def _read_certificate(pair: CertificatePair) -> x509.Certificate | None:
-    """Read the certificate of a pair; None if it is missing, broken or does not match the key."""
     try:
         certificate, key = _load_certificate(pair), _load_key(pair)
     except (OSError, ConfigError):

@@ -73,7 +73,6 @@ class Access:
         """Return the user of a token that is not in the file, such as a joining machine's."""
 
     def take(self, tokens: Mapping[str, User]) -> None:
-        """Replace the tokens of this server's file."""
         self.own = {_digest(token): user for token, user in tokens.items()}
 
     def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> bool:
@@ -93,7 +92,6 @@ class Access:
         return self._of_certificate(request.certificate) if request.certificate else ANONYMOUS
 
     def user_of(self, token: str) -> User | None:
-        """Return the user of a token; None if it is unknown or withdrawn."""
         digest = _digest(token)
         if digest in self.withdrawn.tokens:
             return None
@@ -134,7 +132,6 @@ def load_tokens(path: Path) -> dict[str, User]:
 
 
 def parse_tokens(path: Path, content: bytes) -> dict[str, User]:
-    """Parse the file of tokens. Raise ConfigError that names the line."""
     users: dict[str, User] = {}
     try:
         lines = content.decode().splitlines()

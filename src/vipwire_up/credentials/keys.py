@@ -93,7 +93,6 @@ class Keys:
         await self.renew()
 
     async def renew(self) -> None:
-        """Renew due certificates; log a failure and try again later."""
         try:
             await asyncio.to_thread(self._renew)
         except (ConfigError, OSError) as error:
@@ -111,7 +110,6 @@ class Keys:
             write_kubeconfigs(self._folder, authority, self._url)
 
     def authority(self) -> Authority:
-        """Open the signing authority. Raise ConfigError."""
         serials = self.access.revoked.serials | self.access.withdrawn.others.serials
         return Authority(self._folder / "pki", self._clock(), serials, self._life)
 

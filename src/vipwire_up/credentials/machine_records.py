@@ -89,7 +89,6 @@ class MachineRecord:
         return replace(self, given=frozenset(), refused=self.refused | self.given | set(more))
 
     def with_refused(self, has_ended: Callable[[IssuedCertificate], object]) -> "MachineRecord":
-        """Refuse the certificates for which `has_ended` is true."""
         ended = frozenset(filter(has_ended, self.given))
         return replace(self, given=self.given - ended, refused=self.refused | ended)
 
@@ -102,7 +101,6 @@ class MachineRecord:
         return replace(self, given=frozenset(given))
 
     def find(self, serial: int) -> IssuedCertificate | None:
-        """Return a certificate by its serial number; None if unknown."""
         return next((each for each in (*self.refused, *self.given) if each.serial == serial), None)
 
 
@@ -138,7 +136,6 @@ def read_machine(secret: Object) -> MachineRecord | None:
 
 
 def certificate_table(records: Iterable[MachineRecord], present: Present, now: datetime) -> Iterator[str]:
-    """Yield a header and a line for each certificate that has not expired."""
     yield f"{'SERIAL':42}{'EXPIRES':22}{'TOKEN':8}{'USER':34}STATE"
     for record in sorted(records, key=lambda each: each.node):
         found = [(each, present.end_of(record.node, each, now) or "in force") for each in record.given]

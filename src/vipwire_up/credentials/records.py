@@ -26,12 +26,10 @@ from vipwire_up.credentials.revocation import NOBODY, Revoked, parse_revoked
 
 
 def encode_texts(data: Mapping[str, str]) -> dict[str, str]:
-    """Encode texts as a Secret's data."""
     return {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
 
 
 def text_of(secret: Object, name: str) -> str:
-    """Decode one text of a Secret; "" if missing or invalid."""
     try:
         return base64.b64decode(str(at(secret, "data", name) or ""), validate=True).decode()
     except (binascii.Error, ValueError):

@@ -38,7 +38,6 @@ def load_revoked(path: Path) -> Revoked:
 
 
 def parse_revoked(path: Path, content: bytes) -> Revoked:
-    """Parse the file's content. Raise ConfigError that names the line."""
     serials, users = set[int](), set[str]()
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         word, _, value = line.strip().partition(" ")

@@ -163,7 +163,6 @@ _FAMILIES = {"IPv4": 4, "IPv6": 16}
 
 
 def convert_service(source: WireService) -> tuple[DnsService | None, tuple[Problem, ...]]:
-    """Convert a Service; None if its names cannot resolve."""
     meta, spec = source.metadata or _NO_META, source.spec or ServiceSpec()
     found = _findings("Service", meta)
     if not found.named(namespaced=True) or not is_label(found.name.name):

@@ -58,7 +58,6 @@ class Resolver:
         self._pods = names.name_of(("pod",), zone.name) if pods else b""
 
     def quick(self, query: Query) -> Reply | None:
-        """Answer from memory; None if an upstream server must be asked."""
         zone, kind = self.zone, query.type
         if query.klass not in (IN, ANY_CLASS):
             return _REFUSED
@@ -74,7 +73,6 @@ class Resolver:
         return self._outside(query)
 
     def _inside(self, name: bytes, kind: int) -> Reply:
-        """Answer for a name of the zone that has no records."""
         if self._pods and name.endswith(self._pods):
             pod = self._pod(name, kind)
             if pod is not None:
@@ -130,7 +128,6 @@ class Resolver:
         return None if self._asks(query) else Reply.of(NOERROR, chain.records)
 
     def _asks(self, query: Query) -> bool:
-        """Report whether the client wants recursion and an upstream server is configured."""
         return self.forwarder is not None and bool(self.forwarder.servers) and bool(query.flags & RD)
 
     def _chain(self, name: bytes, kind: int, before: tuple[bytes, ...] = ()) -> _Chain:

@@ -88,7 +88,6 @@ async def _listen(server: DnsServer, settings: Settings) -> int:
 
 
 async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
-    """Answer this machine at one more address of it; report success."""
     try:
         with contextlib.ExitStack() as opened:
             pair = open_pair(address, port, opened, from_here=True)
@@ -193,7 +192,6 @@ def start(flags: Mapping[str, Any]) -> None:
 
 
 def settings_of(flags: Mapping[str, Any]) -> Settings:
-    """Build the settings. Raise ConfigError."""
     http, resolv_conf = str(flags["http_address"]), Path(flags["resolv_conf"])
     return Settings(
         domain=check_domain(flags["cluster_domain"]),
@@ -227,7 +225,6 @@ def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ..
 
 
 async def _tell_contact(source: _Source) -> None:
-    """Log when the connection to the source is lost, fails for another reason, or is restored."""
     told: dict[str, str] = {}
     while True:
         states = source.health()

@@ -62,7 +62,6 @@ class DnsServer:
             task.cancel()
 
     async def answer(self, pair: Pair) -> None:
-        """Answer at an address until this server is closed."""
         loop = asyncio.get_running_loop()
         loop.add_reader(pair.datagrams, self._read_exact if pair.exact else self._read_any, pair.datagrams)
         self._closers.append(partial(_forget, loop, pair.datagrams))
@@ -151,7 +150,6 @@ class DnsServer:
             self._limits.end_wait(client)
 
     def _survive(self, error: Exception) -> None:
-        """Count an exception of a question, and log it once."""
         self._statistics.failures += 1
         said = in_short(error)
         if said not in self._told and len(self._told) < _MOST_TOLD:
@@ -252,7 +250,6 @@ def _forget(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:
 
 
 def _source(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-    """Convert the control messages of a datagram into those of its answer."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
             _, _, address = _IN_PKTINFO.unpack(data[: _IN_PKTINFO.size])

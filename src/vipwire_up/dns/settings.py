@@ -46,7 +46,6 @@ class Settings:
 
 
 def check_domain(text: str) -> str:
-    """Return the text of a valid cluster domain; raise ConfigError."""
     try:
         name = parse_name(text)
     except ValueError as error:
@@ -59,7 +58,6 @@ def check_domain(text: str) -> str:
 
 
 def check_address(text: str, flag: str) -> str:
-    """Return the canonical form of an IP address; raise ConfigError."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError as error:

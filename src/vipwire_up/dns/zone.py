@@ -92,7 +92,6 @@ class Zone:
         self.nothing, self.unknown = Reply.of(NOERROR, (), authority), Reply.of(NXDOMAIN, (), authority)
 
     def apply(self, event: DnsEvent) -> tuple[Problem, ...]:
-        """Apply an event; return its new problems."""
         match event:
             case Listed(kind, objects, problems):
                 fresh = self._note_list(kind.value, problems)
@@ -174,7 +173,6 @@ class Zone:
             return {}
 
     def _place(self, owner: ObjectName, records: Records) -> bool:
-        """Replace the records of an owner; report whether they changed."""
         before = self._held.get(owner, ())
         if records.keys() == set(before) and all(self._sets(name, owner) == records[name] for name in before):
             return False
@@ -217,7 +215,6 @@ class Zone:
                 del self._below[above]
 
     def _names_above(self, name: bytes) -> Iterator[bytes]:
-        """Yield the names above a name and inside the zone."""
         for above in names.parents(name):
             if len(above) < len(self.name):
                 return
@@ -227,7 +224,6 @@ class Zone:
         return names.is_below(name, self.name)
 
     def exists(self, name: bytes) -> bool:
-        """Report whether a name has records of any type, or names below it."""
         return name in self._names or name in self._below
 
     def known(self) -> frozenset[bytes]:
@@ -255,7 +251,6 @@ class Zone:
         return Reply.of(NOERROR, tuple(record(OWNER, 12, self.ttl, target) for target in data))
 
     def target(self, name: bytes) -> bytes | None:
-        """Return the target of a name's CNAME, if it has one."""
         held = self._names.get(name)
         return held.sets[CNAME][0] if held is not None and CNAME in held.sets else None
 

@@ -82,7 +82,6 @@ class Enrolment:
         self._objects, self._refusing = LocalObjects(registry, "vipwire-machines"), refusing
 
     def user_of(self, text: str) -> User | None:
-        """Return the user of a bootstrap token; None if it is invalid or expired."""
         found = parse(text)
         if found is None:
             return None
@@ -118,7 +117,6 @@ class Enrolment:
                 raise ApiError(404, "NotFound", "the server could not find the requested resource")
 
     async def answer(self, user: User, path: str, body: bytes) -> dict[str, Any]:
-        """Answer a request that has passed `check`. Raise ApiError."""
         try:
             match path.removeprefix(PATH):
                 case "certificates":
@@ -203,7 +201,6 @@ class Enrolment:
         return Origin("", token.id, token.uid, token.expires, uid) if token else Origin(node_uid=uid)
 
     def _machines_of(self, token: str, node: str) -> int:
-        """Count the other machines with unexpired certificates of a token."""
         now, found = self._clock(), self._registry.store.scan(SECRETS.id)
         secrets = (each for each in found if each.key.namespace == NAMESPACE and each.key.name.startswith(PREFIX))
         records = filter(None, map(read_machine, map(readable, secrets)))
@@ -214,7 +211,6 @@ class Enrolment:
         )
 
     def _uid(self, resource: Resource, namespace: str, name: str) -> str | None:
-        """Return an object's UID; None if missing, "" if damaged."""
         record = self._registry.store.read(key_of(resource, namespace, name))
         return str(readable(record)["metadata"].get("uid") or "") if record is not None else None
 

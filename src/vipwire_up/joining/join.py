@@ -38,7 +38,6 @@ _CERTIFICATE_ENDED: Final = (
 
 
 async def join(folder: Folder, server: str, token: str, pinned: str, node: str) -> Member:
-    """Get credentials for this machine and write them. Raise VipwireError with the remedy."""
     folder.prepare(pinned)
     authority = await find_authority(server, pinned)
     await sign(folder, folder.node, access_by_token(server, token, authority), node, pinned)
@@ -87,7 +86,6 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
 
 
 def read_own(part: Part) -> x509.Certificate | None:
-    """Read one of this machine's certificates; None if it is missing or broken."""
     try:
         return x509.load_pem_x509_certificate(part.certificate.read_bytes())
     except (OSError, ValueError):

@@ -126,7 +126,6 @@ async def delete_token(access: Access, name: str, *, keep_machines: bool = False
 
 
 async def _machines_of(objects: Objects, token: str) -> set[str]:
-    """Return the machines with valid certificates of a token."""
     records = filter(None, map(read_machine, await objects.list(SECRETS, NAMESPACE)))
     return {each.node for each in records if any(given.origin.token == token for given in each.given)}
 

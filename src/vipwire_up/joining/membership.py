@@ -101,7 +101,6 @@ class Folder:
             raise ConfigError(f"{self._member}: cannot be read: {error}") from error
 
     def save(self, member: Member) -> None:
-        """Write this machine's identity. Raise OSError."""
         update_private(self._member, msgspec.json.encode(member))
 
     def request(self, part: Part, node: str) -> x509.CertificateSigningRequest:
@@ -116,7 +115,6 @@ class Folder:
         return builder.sign(_load_key(part.key), hashes.SHA256())
 
     def keep(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
-        """Write a signed certificate and its authority. Raise OSError."""
         update_private(self.authority, encode_certificate(authority).encode())
         update_private(part.certificate, encode_certificate(certificate).encode())
 
@@ -139,7 +137,6 @@ class Folder:
                 )
 
     def port(self) -> int:
-        """Return the port in the kubeconfig; 0 if there is none."""
         try:
             found = load_yaml(self.node.kubeconfig.read_bytes())
             return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
@@ -202,12 +199,10 @@ def read_server(text: str) -> str:
 
 
 def check_node(name: str) -> str:
-    """Return a valid Node name. Raise ConfigError."""
     if not name or len(name) > _MOST_NAME:
         raise ConfigError(f"--node-name {name!r}: must have 1 to {_MOST_NAME} characters")
     return name
 
 
 def merge_servers(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
-    """Return the found servers, then the known ones, each once."""
     return tuple(dict.fromkeys((*found, *known)))

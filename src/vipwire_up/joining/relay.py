@@ -101,7 +101,6 @@ def _first_connected(
 
 
 async def _dial(server: str) -> _Dialled:
-    """Connect to a server; return the error if it does not answer."""
     parts = urlsplit(server)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):

@@ -55,7 +55,6 @@ class Token:
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Split a token into its id and secret; None if it does not have a token's form."""
     found = _FORM.fullmatch(text)
     return (found[1], found[2]) if found else None
 
@@ -108,7 +107,6 @@ def groups_of(token: Token) -> tuple[str, ...]:
 
 
 def token_table(found: Iterable[Token], now: datetime) -> Iterator[str]:
-    """Yield a header and a line for each token, without the secrets."""
     yield f"{'ID':8}{'EXPIRES':22}{'FOR':10}DESCRIPTION"
     for token in sorted(found, key=lambda each: each.id):
         expires = "expired" if token.ended(now) else format_time(token.expires) if token.expires else "never"

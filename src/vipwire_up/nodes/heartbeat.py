@@ -76,7 +76,6 @@ class Heartbeat:
         return self._claim.holds()
 
     async def beat(self) -> None:
-        """Renew once. Raise ApiError, UnreachableError, NameStillHeldError, NameTakenError."""
         self._addresses, self._annotations = self._look()
         found = await self._objects.read(NODES, "", self._node)
         if found is None:

@@ -71,7 +71,6 @@ class NameClaim:
         self._over = earlier
 
     def holds(self) -> bool:
-        """Report whether no other process can have the name now."""
         return self._clock() < self._until
 
     def wait(self, lease: Lease, *, over: bool = False) -> float:

@@ -56,7 +56,6 @@ def about_machine(machine: Iterable[LocalAddress], *, probes: bool) -> dict[str,
 
 
 def ready_condition(node: Object) -> Object:
-    """Return a Node's condition Ready; {} if it is missing or damaged."""
     conditions = at(node, "status", "conditions")
     found = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
     return next((each for each in found if each.get("type") == "Ready"), {})
@@ -67,7 +66,6 @@ def is_ready(node: Object) -> bool:
 
 
 def is_ours(node: Object) -> bool:
-    """Report whether vipwire serves, or served, this Node."""
     return ready_condition(node).get("reason") in (SERVED, LOST)
 
 

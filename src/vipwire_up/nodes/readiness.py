@@ -74,7 +74,6 @@ class NodeReadiness:
         return True
 
     async def hear(self) -> bool:
-        """Record renewals. Return True: the next step depends on time."""
         now = self._clock()
         if now - self._looked > _ASLEEP:
             for each in self._heard.values():

@@ -59,7 +59,6 @@ def _become(who: list[str], command: list[str], folders: list[str], told: int) -
 
 
 def _exec(command: list[str], folders: list[str]) -> None:
-    """Run a command from the first folder that has it."""
     failed: OSError = FileNotFoundError(errno.ENOENT, "")
     for folder in [""] if "/" in command[0] else folders:
         try:

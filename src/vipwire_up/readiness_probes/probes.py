@@ -204,7 +204,6 @@ class Probes:
         return not self._probing.get(pod.node, False)
 
     def _start_and_stop(self, names: Iterable[ObjectName], tasks: asyncio.TaskGroup) -> None:
-        """Start and stop the probes of Pods."""
         for name in tuple(names):
             fresh = None
             with self._guard.of(_key(name)):
@@ -271,7 +270,6 @@ def _key(name: ObjectName) -> Key:
 
 
 def with_ready(pod: Object, problem: str, now: str) -> Object:
-    """Set a Pod's conditions."""
     status = pod.get("status") or {}
     return pod | {
         "status": status | {"conditions": merge_conditions(status.get("conditions") or [], pod, problem, now)}

@@ -117,7 +117,6 @@ def _keep(path: Path) -> None:
 
 
 def _fold(path: Path) -> bool:
-    """Write a store's log into its file; report success."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")

@@ -111,7 +111,6 @@ class Database:
         return max(1, (self._limit - log) // _PAGE)
 
     def _sizes(self) -> tuple[int, int]:
-        """Return the bytes of the file and of its log."""
         log = self.path.with_name(f"{self.path.name}-wal")
         return self.path.stat().st_size, log.stat().st_size if log.exists() else 0
 

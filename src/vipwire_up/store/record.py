@@ -87,7 +87,6 @@ class _Object(msgspec.Struct):
 
 
 def is_object(record: Record) -> bool:
-    """Report whether a record holds JSON with the metadata of its key."""
     try:
         meta = msgspec.convert(msgspec.json.decode(record.value), _Object).metadata
     except (msgspec.MsgspecError, RecursionError, ValueError):

@@ -50,7 +50,6 @@ class Feed:
                 note(change)
 
     def again(self) -> None:
-        """Make the next look list all objects."""
         self._seen = 0
 
     async def run(self, step: Callable[[], Awaitable[bool | None]], guard: Guard[Key]) -> None:

@@ -31,7 +31,6 @@ class StoreSource(Generic[K, T]):
         return (state,) if self._store.shared else ()
 
     async def run(self, emit: Emit[K, T]) -> None:
-        """Emit all objects, then every change, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for resource in self._resources:
                 tasks.create_task(self._follow(ObjectReader(resource), emit), name=f"store {resource.plural}")

@@ -38,7 +38,6 @@ def groups() -> dict[str, dict[str, list[Resource]]]:
 
 
 def base_paths() -> dict[str, list[Resource]]:
-    """Return the resources of each group and version by their path."""
     return {members[0].base: members for versions in groups().values() for members in versions.values()}
 
 
@@ -66,7 +65,6 @@ def api_groups() -> dict[str, Any]:
 
 
 def resource_list(members: Sequence[Resource]) -> dict[str, Any]:
-    """Build the answer to the path of a group and version."""
     entries = [entry for resource in members for entry in _entries(resource)]
     group_version = members[0].api_version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}

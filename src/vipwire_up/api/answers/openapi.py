@@ -60,7 +60,6 @@ def document_v2() -> dict[str, Any]:
 
 @cache
 def document_v3(base: str) -> bytes:
-    """Build the document of a group and version, by their path."""
     resources = base_paths()[base]
     return encode(
         {

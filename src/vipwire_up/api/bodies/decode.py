@@ -93,7 +93,6 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
 
 @cache
 def _required_fields(kind: Type) -> tuple[tuple[str, Field], ...]:
-    """Return the fields that an object cannot lack."""
     return tuple(each for each in kind.fields.items() if each[1].default is not None or each[1].required)
 
 
@@ -131,7 +130,6 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
 
 
 def _find_repeated(value: list[Any], known: Field, path: str) -> Iterator[Cause]:
-    """Find elements whose key another element has."""
     seen: set[str] = set()
     for index, part in enumerate(value):
         key = {name: part.get(name) for name in known.keys} if known.keys else part

@@ -167,7 +167,6 @@ def _check_listener(listener: Object, path: str) -> Iterator[Cause]:
 
 
 def check_tls_policy(new: Object, _old: Object | None) -> Iterator[Cause]:
-    """Check a BackendTLSPolicy."""
     targets = at(new, "spec", "targetRefs") or ()
     yield from _check_places(targets, ("group", "kind", "name"), ("sectionName",), "spec.targetRefs", "target")
     checked = at(new, "spec", "validation") or {}
@@ -212,7 +211,6 @@ def _check_places(
 def _check_union(
     value: Object, key: str, fields: Mapping[str, str], messages: tuple[str, str], path: str
 ) -> Iterator[Cause]:
-    """Check that a value has the one field that belongs to its type."""
     missing, other = messages
     for kind, field in fields.items():
         is_wanted, is_there = value.get(key) == kind, value.get(field) is not None

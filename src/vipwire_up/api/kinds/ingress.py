@@ -231,7 +231,6 @@ def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def warn_ingress(new: Object, old: Object | None) -> Iterator[str]:
-    """Warn about the deprecated annotation that names a class."""
     if old is None and at(new, "metadata", "annotations", CLASS):
         yield f"annotation \"{CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"
 

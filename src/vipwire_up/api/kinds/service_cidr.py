@@ -68,7 +68,6 @@ def _check_ranges(cidrs: list[str]) -> Iterator[Cause]:
 
 
 def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
-    """Validate an IPAddress: `parentRef` is required and immutable."""
     parent, path = at(new, "spec", "parentRef"), "spec.parentRef"
     if old is not None:
         if parent != at(old, "spec", "parentRef"):

@@ -215,7 +215,6 @@ def _wrong_addresses(addresses: list[str]) -> Iterator[Cause]:
 
 
 def moves(spec: Object, old: Object) -> bool:
-    """Report whether the update changes a Service's first address, which is immutable."""
     before, now = old.get("clusterIPs") or [], spec.get("clusterIPs") or []
     differs = bool(before and now) and before[0] != now[0]
     return differs and "ExternalName" not in (spec.get("type"), old.get("type"))

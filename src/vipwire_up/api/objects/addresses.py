@@ -50,7 +50,6 @@ def _is_mapped(text: str) -> bool:
 
 
 def is_network(text: str) -> bool:
-    """Report whether a text is an address with a prefix length."""
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:

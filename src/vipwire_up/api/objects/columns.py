@@ -27,13 +27,11 @@ _STEPS: Final = (
 
 
 def age(text: Any, now: datetime) -> str:
-    """Return the age of a timestamp, in one or two units."""
     moment = time_or_none(text)
     return duration((now - moment).total_seconds()) if moment else UNKNOWN
 
 
 def duration(length: float) -> str:
-    """Format seconds as Kubernetes' duration.HumanDuration does."""
     seconds = max(int(length), 0)
     for limit, unit, name, smaller, smaller_name in _STEPS:
         if seconds < limit:
@@ -55,8 +53,6 @@ def labels_text(labels: Mapping[str, str] | None) -> str:
 
 
 def path_cell(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetime], Any]:
-    """Return a cell that shows one field."""
-
     def cell(value: Object, _now: datetime) -> Any:
         found = at(value, *path)
         return absent if found in (None, "") else found

@@ -30,7 +30,6 @@ def required(field: str, detail: str = "") -> Cause:
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
-    """Build the error of an invalid value; `detail` says the rule."""
     return Cause(field, "FieldValueInvalid", f"Invalid value: {_json(value)}{_colon(detail)}")
 
 
@@ -45,7 +44,6 @@ def duplicate(field: str, value: Any) -> Cause:
 
 
 def missing(field: str, value: Any) -> Cause:
-    """Build the error of a reference to a missing object."""
     return Cause(field, "FieldValueNotFound", f"Not found: {_json(value)}")
 
 
@@ -62,7 +60,6 @@ def too_many(field: str, count: int, most: int) -> Cause:
 
 
 def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
-    """Build the 422 of an invalid object."""
     listed = tuple(dict.fromkeys(causes))
     texts = [cause.text for cause in listed]
     what = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -82,7 +79,6 @@ def not_found(resource: str, name: str) -> ApiError:
 
 
 def already_exists(resource: str, name: str) -> ApiError:
-    """Build the 409 of a name that is in use."""
     return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _about(resource, name))
 
 
@@ -103,13 +99,11 @@ def expired(message: str) -> ApiError:
 
 
 def refused(resource: str, name: str, why: str) -> ApiError:
-    """Build the 403 of a forbidden request."""
     about = f'{resource} "{name}"' if name else resource
     return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _about(resource, name))
 
 
 def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
-    """Build the 403 of a creation in a namespace that is being deleted."""
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
     error = refused(resource, name, why)
     cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
@@ -126,14 +120,12 @@ _NO_SPACE: Final = "NoSpace"
 
 
 def no_space(message: str) -> ApiError:
-    """Build the 500 for a change that was refused because the store is full."""
     error = internal(message)
     error.details["causes"][0]["reason"] = _NO_SPACE
     return error
 
 
 def is_no_space(error: ApiError) -> bool:
-    """Report whether a server refused a change because its store is full."""
     causes = error.details.get("causes")
     return isinstance(causes, list) and any(
         isinstance(each, dict) and each.get("reason") == _NO_SPACE for each in causes
@@ -141,27 +133,22 @@ def is_no_space(error: ApiError) -> bool:
 
 
 def damaged(resource: str, name: str) -> ApiError:
-    """Build the error of a stored object that cannot be decoded, with the remedy."""
     return internal(f'the stored {resource} "{name}" is damaged: delete the object, and create it again')
 
 
 def no_such_page(why: str = "") -> ApiError:
-    """Build the 404 of an unknown path."""
     return ApiError(404, "NotFound", f"the server could not find the requested resource{_colon(why)}")
 
 
 def not_allowed() -> ApiError:
-    """Build the 405 of a method that a path does not have."""
     return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def too_large(most: int) -> ApiError:
-    """Build the 413 of a body of more than `most` bytes."""
     return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {most}")
 
 
 def too_slow() -> ApiError:
-    """Build the 504 of a request that timed out."""
     details = {"retryAfterSeconds": 1}
     return ApiError(504, "Timeout", "Timeout: request did not complete within the allotted timeout", details)
 
@@ -175,7 +162,6 @@ def server_timeout(resource: str, verb: str, why: str) -> ApiError:
 
 
 def unknown_outcome(why: str) -> ApiError:
-    """Build the 504 of a change with an unknown outcome."""
     details = {"causes": [{"message": why}], "retryAfterSeconds": 1}
     message = (
         "Timeout: the server may have made the change, or may still make it: check before you repeat "

@@ -63,7 +63,6 @@ def wildcard(value: str) -> str:
 
 
 def host(value: str) -> str:
-    """Host names, with or without a wildcard first label."""
     return wildcard(value) if "*" in value else subdomain(value)
 
 
@@ -78,7 +77,6 @@ def port_name(value: str) -> str:
 
 
 def check_path_segment(value: str) -> str:
-    """Names that only have to be valid path segments."""
     bad = value in (".", "..") or "/" in value or "%" in value
     return "may not be '.' or '..', or contain '/' or '%'" if bad else ""
 

@@ -39,7 +39,6 @@ def encode(value: Any) -> bytes:
 
 
 def parse(body: bytes) -> Any:
-    """Decode JSON; raise ApiError 400."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -90,12 +89,10 @@ def new_uid() -> str:
 
 
 def random_name(beginning: str) -> str:
-    """Append a random suffix to a generateName."""
     return beginning[: 63 - 5] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
 def content(value: Object) -> Object:
-    """Return all fields except metadata and status."""
     return {key: part for key, part in value.items() if key not in ("metadata", "status", "apiVersion", "kind")}
 
 

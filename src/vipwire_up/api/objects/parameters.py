@@ -32,14 +32,12 @@ class Parameters:
         return name in self._values
 
     def text(self, name: str) -> str:
-        """Return a value; "" if absent."""
         return self._values.get(name, ("",))[0]
 
     def flag(self, name: str) -> bool:
         return name in self._values and self.text(name).lower() not in ("false", "0")
 
     def number(self, name: str) -> int | None:
-        """Return a number of either sign; None if absent."""
         if name not in self._values:
             return None
         text = self.text(name)
@@ -58,7 +56,6 @@ class Parameters:
         return found
 
     def duration(self, name: str) -> float | None:
-        """Return a duration in seconds; None if absent."""
         if name not in self._values:
             return None
         try:
@@ -67,7 +64,6 @@ class Parameters:
             raise _unreadable_error(name, self.text(name), str(error)) from None
 
     def choice(self, name: str, allowed: Iterable[str], options: str) -> str:
-        """Return one of the allowed values; "" if absent or empty. `options` is the kind that has the field."""
         return _check_value(name, self.text(name), ("", *allowed), options)
 
     def dry_run(self, options: str) -> bool:

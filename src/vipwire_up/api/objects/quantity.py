@@ -33,7 +33,6 @@ _HIGHEST: Final = 400
 
 @lru_cache(1 << 12)
 def read_quantity(text: str) -> Fraction | None:
-    """Parse an amount; None if it is not one."""
     match = PATTERN.fullmatch(text) if len(text) <= _LONGEST and text.isascii() else None
     if match is None:
         return None
@@ -91,7 +90,6 @@ _OF_KUBERNETES: Final = "kubernetes.io/"
 
 
 def check_amounts(amounts: Mapping[str, str], path: str) -> Iterator[Cause]:
-    """Find negative amounts, and fractions of resources that have none."""
     for name, text in amounts.items():
         yield from _check_amount(name, text, f"{path}[{name}]")
 

@@ -81,7 +81,6 @@ class Resource:
 
     @property
     def storage(self) -> "Resource":
-        """The kind whose objects the store holds."""
         return self.stored_as or self
 
     @property
@@ -96,12 +95,10 @@ class Resource:
 
     @property
     def singular(self) -> str:
-        """The kind's singular name on a command line."""
         return self.kind.lower()
 
     @property
     def base(self) -> str:
-        """The path of its group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     @property

@@ -53,7 +53,6 @@ Ownership = dict[FieldManager, Owned]
 
 
 def read_ownership(entries: Any) -> Ownership:
-    """Parse managedFields."""
     found: Ownership = {}
     for entry in entries or ():
         writer = FieldManager(

@@ -78,7 +78,6 @@ def element_key(value: Any, known: Field) -> dict[str, Any]:
 
 
 def to_fields(paths: Iterable[Path]) -> dict[str, Any]:
-    """Encode paths as fieldsV1."""
     found: dict[str, Any] = {}
     for path in sorted(set(paths)):  # a path comes right before those that begin with it
         node = found
@@ -95,7 +94,6 @@ def to_fields(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
-    """Decode fieldsV1."""
     if not isinstance(tree, dict) or not tree:
         if path:
             yield path
@@ -108,7 +106,6 @@ def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def prefixes(paths: Iterable[Path]) -> set[Path]:
-    """Return all beginnings of paths, and the paths."""
     return {path[:length] for path in paths for length in range(1, len(path) + 1)}
 
 
@@ -139,5 +136,4 @@ def spell(path: Path) -> str:
 
 
 def compact(value: Any) -> str:
-    """Encode a value as in elements of paths."""
     return encode(value).decode()

@@ -37,7 +37,6 @@ async def bind_all(host: str, port: int) -> list[socket.socket]:
 
 
 def choose_opening(tls: ssl.SSLContext | None) -> Opening:
-    """Return the function that begins a connection, with TLS if there is a context."""
     return open_plain if tls is None else TlsOpening(tls)
 
 

@@ -118,7 +118,6 @@ class Rule:
 
 
 def rules(user: User) -> Iterator[Rule]:
-    """Yield all rules of a user, for SelfSubjectRulesReview."""
     roles = _roles(user.groups)
     if Role.ADMIN in roles:
         yield Rule(("*",), "*", "*")
@@ -131,7 +130,6 @@ def rules(user: User) -> Iterator[Rule]:
 
 
 def refusal(user: User, route: Route, reason: str = "") -> ApiError:
-    """Build Kubernetes' 403 for a request about an object."""
     resource = route.resource
     what = f"{resource.plural}/{route.subresource}" if route.subresource else resource.plural
     where = f' in the namespace "{route.namespace}"' if route.namespace else " at the cluster scope"

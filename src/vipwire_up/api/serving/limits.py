@@ -85,7 +85,6 @@ class InFlight:
 
     @contextlib.contextmanager
     def request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
-        """Count a request in flight. Raise ApiError 429."""
         who = (sort, user.name, host if sort is Sort.WATCH else "")
         most, most_of_one = self._most(sort)
         if not _exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):

@@ -26,7 +26,6 @@ class Route:
 
 
 def find_route(method: str, path: str, query: Parameters) -> Route:
-    """Parse a path below /api or /apis; raise ApiError 404."""
     parts = path.strip("/").split("/")
     size = 2 if parts[0] == "api" else 3
     base, rest = "/" + "/".join(parts[:size]), parts[size:]

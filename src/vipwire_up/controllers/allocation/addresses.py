@@ -32,7 +32,6 @@ class Addresses:
         self._networks: tuple[Network, ...] = ()
 
     def networks(self) -> tuple[Network, ...]:
-        """Return the ranges of all ServiceCIDRs, the oldest first."""
         records = self._store.scan(SERVICE_CIDRS.id)
         seen = tuple(record.revision for record in records)
         if seen != self._seen:
@@ -40,7 +39,6 @@ class Addresses:
         return self._networks
 
     def families(self) -> tuple[str, ...]:
-        """Return the families of the ranges, the default first."""
         return tuple(dict.fromkeys(f"IPv{network.version}" for network in self.networks()))
 
     def give(self, owner: Object, now: str) -> tuple[Step, ...]:
@@ -74,7 +72,6 @@ class Addresses:
                     return
 
     def take_back(self, owner: Object, addresses: Iterable[str]) -> tuple[Write, ...]:
-        """Return the writes that free addresses which a Service holds."""
         held = (address for address in addresses if self._holder(address) == _reference(owner))
         found = (self._store.head(_key(address)) for address in held)
         return tuple(

@@ -42,7 +42,6 @@ class NodePorts:
                 self._owners.setdefault(port, (record.key.namespace, record.key.name))
 
     def catch_up(self) -> None:
-        """Read the changes of other servers."""
         if not self._store.shared:
             return
         try:
@@ -155,7 +154,6 @@ def allocates(spec: Object) -> bool:
 
 
 def ports_of(service: Object) -> set[int]:
-    """Return a Service's node ports, with the health check node port."""
     spec = service.get("spec")
     if not isinstance(spec, dict):
         return set()

@@ -31,14 +31,12 @@ class Holders:
         return changed
 
     def of(self, address: str) -> list[Name]:
-        """Return the Services that have an address, by name."""
         return sorted(self._of.get(address, ()))
 
     def __contains__(self, address: str) -> bool:
         return address in self._of
 
     def clear(self) -> tuple[str, ...]:
-        """Forget everything; return all addresses that were held."""
         known = tuple(self._of)
         self._of.clear()
         self._held.clear()
@@ -75,7 +73,6 @@ class Pool:
         return address in self._holders
 
     def free(self, family: str) -> str | None:
-        """Return a free address of a family, IPv4 or IPv6."""
         for network in self.networks:
             if f"IPv{network.version}" == family:
                 # A range is a list of addresses here, not a subnet: its first and last are usable.

@@ -36,14 +36,12 @@ class PortNotes:
         return holder_of(record) if record else None
 
     def note(self, owner: Owner, ports: Ports) -> Iterator[Write]:
-        """Yield the writes of notes that are missing for a Service's ports."""
         if self._store.shared:
             for port in sorted(ports):
                 if self.holder(port) != owner:
                     yield _note(port, owner)
 
     def release(self, owner: Owner, ports: Ports) -> Iterator[Write]:
-        """Yield the writes that delete the notes of ports that a Service frees."""
         for port in sorted(ports) if self._store.shared else ():
             record = self._store.head(_key(port))
             if record is not None and holder_of(record) == owner:

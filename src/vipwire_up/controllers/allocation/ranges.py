@@ -52,7 +52,6 @@ def address_range(network: Network) -> Range:
 
 
 def networks_of(cidr: Mapping[str, Any]) -> Iterator[Network]:
-    """Yield a ServiceCIDR's valid ranges."""
     spec = cidr.get("spec")
     listed = spec.get("cidrs") if isinstance(spec, dict) else None
     for text in listed if isinstance(listed, list) else ():

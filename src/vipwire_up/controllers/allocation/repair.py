@@ -53,7 +53,6 @@ class AddressRepair:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Check each address of the changes; report whether one must be tried again."""
         changes, anew = self._feed.look()
         if anew:
             self._users.clear()
@@ -69,7 +68,6 @@ class AddressRepair:
         return self._guard.holds
 
     def _note(self, change: RecordChange) -> Iterator[str]:
-        """Record a change; return the addresses to check."""
         key = change.record.key
         if key.resource == IP_ADDRESSES.id:
             yield key.name

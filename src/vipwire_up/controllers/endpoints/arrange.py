@@ -64,7 +64,6 @@ def slice_of(value: Object) -> Slice:
 
 
 def check_slice(value: Object) -> None:
-    """Raise the error of a slice that cannot be arranged."""
     for endpoint in slice_of(value).endpoints:
         _identity(endpoint)
 

@@ -65,7 +65,6 @@ class EndpointController:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Read changes and write slices. Report whether a write failed."""
         self._feed.follow(self._forget, self._note, self._guard)
         again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
         dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
@@ -92,7 +91,6 @@ class EndpointController:
             self._dirty[name] = None
 
     async def _report(self, name: Name) -> None:
-        """Report why a Service that asks for zone hints gets none."""
         problem, before = self._undivided.pop(name, ""), self._told.pop(name, "")
         if problem:
             self._told[name] = problem
@@ -169,7 +167,6 @@ class EndpointController:
         yield from self._reconcile_slices(name[0], owner, existing, grouped)
 
     def _slices_of(self, name: Name) -> Iterator[Object]:
-        """Yield a Service's slices, without those that cannot be decoded."""
         for each in sorted(self._slices.get(name, ())):
             with self._guard.of(key_of(ENDPOINT_SLICES, *each)):
                 if (value := self._read(ENDPOINT_SLICES, each)) is not None:
@@ -177,7 +174,6 @@ class EndpointController:
                     yield value
 
     def _from_pods(self, name: Name, service: Object) -> Grouped:
-        """Return a Service's endpoints, without Pods that cannot be decoded."""
         pods = {pod: value for pod in self._selection.pods_of(name) if (value := self._read(PODS, pod)) is not None}
         with contextlib.suppress(Exception):  # the lookup below finds it
             return from_pods(service, pods.values(), self._zones, self._lost)
@@ -234,7 +230,6 @@ class EndpointController:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """Return the entries of labels or a selector that are text."""
     return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
 
 

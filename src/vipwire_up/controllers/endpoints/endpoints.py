@@ -41,7 +41,6 @@ Grouped: TypeAlias = dict[Group, list[Object]]
 
 
 def ports_key(ports: Iterable[Mapping[str, Any]]) -> str:
-    """Encode ports so that equal ports give equal texts."""
     fields = ("name", "protocol", "port", "appProtocol")
     plain = [{name: port[name] for name in fields if port.get(name) is not None} for port in ports]
     return json.dumps(sorted(plain, key=lambda port: (str(port.get("name", "")), str(port.get("port")))))

@@ -49,7 +49,6 @@ class Selection:
                     yield name
 
     def pods_of(self, service: Name) -> list[Name]:
-        """Return the Pods that a Service selects, sorted by name."""
         selector = self._selectors.get(service)
         if not selector:
             return []

@@ -73,7 +73,6 @@ def shares(nodes: Iterable[NodeFacts]) -> Shares:
 
 
 def is_auto(service: Object) -> bool:
-    """Report whether a Service asks for zone hints by annotation."""
     annotations = at(service, "metadata", "annotations") or {}
     return any(annotations.get(name) in ("Auto", "auto") for name in _MODES)
 

@@ -48,7 +48,6 @@ class Query(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """The largest UDP answer that the client accepts, in bytes."""
         return CLASSIC if self.edns is None else min(max(self.edns.size, CLASSIC), OURS)
 
 
@@ -245,5 +244,4 @@ def _opt(rcode: int, *, do: bool) -> bytes:
 
 
 def record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
-    """Encode a record; TTL in seconds."""
     return owner + struct.pack("!HHIH", kind, IN, ttl, len(data)) + data

@@ -67,7 +67,6 @@ def write_dashed(address: Address) -> str:
 
 
 def parse_dashed(label: bytes) -> Address | None:
-    """Parse such a label; None if invalid."""
     text = label.decode("ascii", errors="replace")
     for between in (".", ":"):
         try:

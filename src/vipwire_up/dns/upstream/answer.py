@@ -81,7 +81,6 @@ class Answer:
         return 500 + 2 * len(self.wire) + 100 * sum(map(len, self.sections))
 
     def reply(self, now: float) -> Reply:
-        """Build a reply with the remaining TTLs."""
         age = max(0, int(now - self.stored))
         parts = [
             tuple(_subtract_age(record, place, age) for record, place in zip(records, places, strict=True))
@@ -99,7 +98,6 @@ class Answer:
 
 
 def _alone(rrsets: Iterable[dns.rrset.RRset], age: int) -> tuple[bytes, ...]:
-    """Encode each record by itself."""
     found = []
     for rrset in rrsets:
         for single in rrset:
@@ -117,7 +115,6 @@ def failure(now: float) -> Answer:
 
 
 def is_truncated(data: bytes) -> bool:
-    """Report whether TC is set in an answer over UDP."""
     return bool(HEADER.unpack_from(data)[1] & TC)
 
 
@@ -169,7 +166,6 @@ def read_answer(data: bytes, query: Query, now: float) -> Answer:
 
 
 def _select_records(message: Received, query: Query, chain: Sequence[dns.name.Name]) -> dns.message.QueryMessage:
-    """Build a message of the records that belong to a question."""
     kind = dns.rdatatype.RdataType.make(query.type)
     kept = dns.message.QueryMessage(id=0)
     kept.flags = dns.flags.QR
@@ -292,7 +288,6 @@ class Cache:
         return len(self._held)
 
     def find(self, key: QuestionKey, now: float) -> Answer | None:
-        """Return an answer that has not expired."""
         answer = self._held.get(key)
         if answer is None:
             return None

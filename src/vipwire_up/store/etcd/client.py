@@ -99,7 +99,6 @@ class Client:
 
     @property
     def trouble(self) -> str:
-        """Why calls are not answered, and which members belong to another cluster; "" for nothing."""
         return self._failure or "; ".join(self._strangers.values())
 
     @property
@@ -109,7 +108,6 @@ class Client:
 
     @property
     def server(self) -> EtcdServer:
-        """The member that calls go to."""
         return self._settings.servers[self._at % len(self._settings.servers)]
 
     def elsewhere(self, server: EtcdServer) -> None:
@@ -284,7 +282,6 @@ class Client:
         return verdict
 
     async def _gave_up(self, text: str, *, uncertain: bool) -> StoreError:
-        """Build the error of a call without an answer."""
         server, settings = self.server, self._settings
         why = await asyncio.to_thread(tls_trouble, server, settings, self._clock())
         self._failure = f"etcd at {settings}: {why or text}"
@@ -301,7 +298,6 @@ class Client:
             raise CertificateError(f"etcd at {settings}: {found[0]}")
 
     async def watch(self, first: bytes, end: bytes, since: int) -> AsyncGenerator[Any, None]:
-        """Yield the answers of a watch from a revision. Raise StoreError when it breaks."""
         server = self.watched = self.server
         created = MESSAGES["WatchCreateRequest"](key=first, range_end=end, start_revision=since)
         try:

@@ -29,7 +29,6 @@ class Layout:
     prefix: str
 
     def place(self, key: Key) -> bytes:
-        """Return the etcd key of an object."""
         return f"{self.prefix}/objects/{key.resource}/{key.namespace}/{key.name}".encode()
 
     def key(self, place: bytes) -> Key | None:

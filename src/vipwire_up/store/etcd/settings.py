@@ -22,7 +22,6 @@ class EtcdServer:
 
     @property
     def target(self) -> str:
-        """The address in gRPC's form."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -106,11 +106,9 @@ class EtcdStore(Visible):
                 return
 
     async def claim(self, owner: bytes) -> bytes:
-        """Write the owner of the prefix unless there is one; return the owner."""
         return await self._transactions.claim(owner)
 
     async def owner(self) -> bytes:
-        """Return the owner of the prefix, b"" for none."""
         return await self._transactions.read_owner()
 
     def keep_to(self, owner: bytes) -> None:

@@ -76,7 +76,6 @@ class Transactions:
         return (changed.mod_revision if changed else 0), answer.header.revision
 
     async def state(self, revision: int) -> State:
-        """Read all objects at a revision. Raise CompactedError."""
         first, last = self._layout.objects, self._layout.objects[:-1] + b"0"
         found = list[tuple[Key, int, bytes]]()
         while True:
@@ -265,7 +264,6 @@ class Transactions:
         return (await self._client.call("KV/Put", MESSAGES["PutRequest"](key=key, value=value))).message
 
     async def claim(self, owner: bytes) -> bytes:
-        """Write the owner of the prefix unless there is one; return the owner."""
         key = self._layout.cluster
         note = MESSAGES["PutRequest"](key=key, value=owner)
         compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=0)
@@ -275,7 +273,6 @@ class Transactions:
         return owner if answer.succeeded else bytes(answer.responses[0].response_range.kvs[0].value)
 
     async def read_owner(self) -> bytes:
-        """Return the owner of the prefix, b"" for none."""
         found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
         return bytes(found[0].value) if found else b""
 
@@ -329,7 +326,6 @@ class Gathering:
         self._senders = 0
 
     async def commit(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
-        """Make a transaction; return its revision. Raise as `Transactions.commit`."""
         waiting = _Waiting(tuple(steps), tuple(values), asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._senders < _SENDERS:
