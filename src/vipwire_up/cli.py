@@ -127,7 +127,7 @@ def up(**flags: Any) -> None:
     --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
     rules stay, so that traffic goes on.
     """
-    from vipwire_up.up_command import start  # noqa: PLC0415
+    from vipwire_up.up_settings import start  # noqa: PLC0415
 
     start(flags)
 

@@ -21,12 +21,12 @@ from vipwire.logging import log
 from vipwire.model.net import format_address
 from vipwire_up.api.damaged_records import is_readable
 from vipwire_up.credentials.ca import Authority
+from vipwire_up.nodes.name_claim import SERVER_FILE
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
 from vipwire_up.store.store import Store
-from vipwire_up.supervision.server_identity import FILE
 
 _NOTE: Final = "etcd-cluster"
 """In the data directory: the prefix of the objects and the ID of the etcd cluster, as of the last start."""
@@ -70,7 +70,7 @@ async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, n
     if owner and not (folder / "pki/ca.crt").exists():
         why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}/pki"
         raise StoreError(f"etcd has a cluster at prefix {prefix}, which this machine has not joined: {why}")
-    traces = [name for name in (_NOTE, FILE) if (folder / name).exists()]
+    traces = [name for name in (_NOTE, SERVER_FILE) if (folder / name).exists()]
     if traces and not owner:
         was = f"the objects of this cluster were at {noted}" if noted else "this is a server of a cluster"
         why = "restore etcd's backup, or name the right --etcd-servers and --etcd-prefix"

@@ -57,7 +57,7 @@ from vipwire_up.failure_events import Complaints
 from vipwire_up.joining.tokens import delete_ended_tokens
 from vipwire_up.nodes.heartbeat import SECONDS as NODE_SECONDS
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
-from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError
+from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError, server_identity
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
 from vipwire_up.open_store import open_store
@@ -67,7 +67,6 @@ from vipwire_up.store.record import StoreError
 from vipwire_up.store_watch.source import StoreSource
 from vipwire_up.supervision.own_addresses import OwnAddresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
-from vipwire_up.supervision.server_identity import server_identity
 
 _ENDING_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 1.0  # for requests in flight at the end

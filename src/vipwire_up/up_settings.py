@@ -1,4 +1,4 @@
-"""From the flags of `vipwire up` to a Setting; errors are ConfigErrors that name the flag."""
+"""Starts `vipwire up` from the values of its flags; errors are ConfigErrors that name the flag."""
 
 import ipaddress
 import socket
@@ -7,15 +7,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
 from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, environment_flags, parse_flags
 from vipwire.config.kinds import parse_duration
+from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
 from vipwire.linux.host.addresses import global_addresses, read_addresses
 from vipwire.logging import log
 from vipwire.model.net import format_address, parse_address
 from vipwire.model.text import port_number
+from vipwire.process_lifecycle import event_loop
+from vipwire.terminal.output import MISUSED, plain_errors
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
+from vipwire_up.claim_data_dir import claim_up
 from vipwire_up.controllers.allocation.ranges import Network, Range, port_range
 from vipwire_up.controllers.hooks import Ranges
 from vipwire_up.dns.settings import RESOLV_CONF, check_address, check_domain, parse_server
@@ -23,12 +29,29 @@ from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.readiness_probes.commands import RunAs
 from vipwire_up.readiness_probes.probes import Prober
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
-from vipwire_up.up import Setting
+from vipwire_up.up import Setting, run
 
 _LEAST_LIFE, _MOST_LIFE = timedelta(hours=1), timedelta(days=365)
 _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
 _ALONE: Final = frozenset({"cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover", "write-config-to"})
 """What `vipwire proxy` does in place of running, or at its start alone."""
+
+
+def start(flags: dict[str, Any]) -> None:
+    log.configure(Logging())
+    with plain_errors(MISUSED):
+        setting = read_setting(flags)
+    if setting.proxy is not None:
+        log.configure(setting.proxy.logging)
+
+    def ready(url: str, kubeconfig: Path) -> None:
+        click.echo(f"API server at {url}")
+        for line in setting.summary():
+            click.echo(line)
+        click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
+
+    with plain_errors(), claim_up(setting, takeover=flags["takeover"]):
+        event_loop.run(run(setting, ready))
 
 
 def read_setting(flags: Mapping[str, Any]) -> Setting:

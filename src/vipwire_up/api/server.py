@@ -38,8 +38,7 @@ from vipwire_up.api.selectors import select
 from vipwire_up.api.serving import authorization
 from vipwire_up.api.serving.accept import BACKLOG, bind_all, choose_opening
 from vipwire_up.api.serving.answer import WATCHED, content_fields, status
-from vipwire_up.api.serving.bodies import read_body
-from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
+from vipwire_up.api.serving.limits import Bounds, InFlight, Sort, read_body
 from vipwire_up.api.serving.metrics import ApiMetrics
 from vipwire_up.api.serving.route import READING, Route, find_route
 from vipwire_up.api.watching import BOOKMARK_SECONDS, follow, read_watch

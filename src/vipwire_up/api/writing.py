@@ -25,9 +25,8 @@ from vipwire_up.api.listing import list_page
 from vipwire_up.api.objects.errors import bad_request, not_allowed, not_valid, unsupported
 from vipwire_up.api.objects.object import check_identity, parse
 from vipwire_up.api.objects.parameters import Parameters, is_dry_run
-from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.api.objects.resource import Object, Resource, served, stored
 from vipwire_up.api.objects.schema import Type
-from vipwire_up.api.objects.versions import served, stored
 from vipwire_up.api.patches.json_patch import json_patch, merge_patch
 from vipwire_up.api.patches.strategic import strategic_patch
 from vipwire_up.api.registry import Registry, Result

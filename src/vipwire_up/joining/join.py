@@ -20,8 +20,8 @@ from vipwire.logging import log
 from vipwire_up.credentials.ca import is_due
 from vipwire_up.joining.membership import Folder, Member, Part, access_by_token, unverified_access
 from vipwire_up.joining.pinned import authority_of, certificate_of, encode_certificate, key_of
+from vipwire_up.nodes.name_claim import server_identity
 from vipwire_up.nodes.objects import RemoteObjects
-from vipwire_up.supervision.server_identity import server_identity
 
 MANAGER: Final = "vipwire-join"
 _PATH: Final = "/vipwire.io/v1/"

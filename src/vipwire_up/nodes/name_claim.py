@@ -9,20 +9,27 @@ is alive, and NameTakenError ends the newcomer; if not, the newcomer takes the n
 process can renew or take a name: a holder reads its Lease instead.
 """
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from vipwire.errors import VipwireError
 from vipwire.file_io.files import boot_id, netns_inode
+from vipwire.file_io.private_files import write_private
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import Lease, duration_of, holder_of, new_lease, with_holder
+from vipwire.logging import log
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.errors import is_no_space
 from vipwire_up.nodes.objects import Objects
+
+SERVER_FILE: Final = "server-id"
+_FORM: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class NameTakenError(VipwireError):
@@ -45,6 +52,26 @@ def identity_here(node: str, own: bytes) -> str:
     """
     place = b" ".join((own, boot_id().encode(), str(netns_inode()).encode()))
     return f"{node}_{uuid.uuid5(uuid.NAMESPACE_OID, place.hex())}"
+
+
+def server_identity(folder: Path, node: str) -> str:
+    """Return the identity of the API server of a data directory, which one process holds; create one if missing.
+
+    A server that replaces a killed one in its place has the same identity: it need not wait until the Lease of its
+    former process expires, and the others do not take it for gone.
+    """
+    path = folder / SERVER_FILE
+    try:
+        found = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        found = ""
+    if not _FORM.fullmatch(found):
+        found = str(uuid.uuid4())
+        try:
+            write_private(path, f"{found}\n".encode())
+        except OSError as error:  # the server also works with an identity that its next start does not know
+            log.warning("cannot write the name of this server", file=path, error=error)
+    return identity_here(node, found.encode())
 
 
 class NameClaim:

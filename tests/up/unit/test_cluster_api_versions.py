@@ -8,8 +8,7 @@ from tests.up.unit.cluster_here import Here, in_cluster
 
 from vipwire_up.api.kinds.catalogue import BY_ID, SERVED
 from vipwire_up.api.kinds.event import NEW_EVENTS
-from vipwire_up.api.objects.resource import Resource
-from vipwire_up.api.objects.versions import served, stored
+from vipwire_up.api.objects.resource import Resource, served, stored
 from vipwire_up.controllers.garbage_collector import GarbageCollector
 
 CORE: Final = "/api/v1/namespaces/default/events"

@@ -33,9 +33,8 @@ from vipwire_up.controllers.own_services import OwnServices, api_service
 from vipwire_up.joining.join import join
 from vipwire_up.joining.manage import create_token, dismiss
 from vipwire_up.joining.membership import Folder
-from vipwire_up.nodes.name_claim import NameTakenError
+from vipwire_up.nodes.name_claim import NameTakenError, server_identity
 from vipwire_up.nodes.objects import RemoteObjects
-from vipwire_up.supervision.server_identity import server_identity
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,7 @@ from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.columns import AGE, NAME, UNKNOWN
 from vipwire_up.api.objects.object import encode, shown
 from vipwire_up.api.objects.parameters import Parameters
-from vipwire_up.api.objects.resource import Column, Object, Resource
-from vipwire_up.api.objects.versions import served
+from vipwire_up.api.objects.resource import Column, Object, Resource, served
 from vipwire_up.store.record import Record
 
 _META_GROUP: Final = "meta.k8s.io"

@@ -106,4 +106,18 @@ class Resource:
         return tuple(verb for verb in SERVED_VERBS if verb != "deletecollection" or self.deletes_many)
 
 
+def served(resource: Resource, value: Object) -> Object:
+    """Return a stored object in the version of a resource, which may rename fields of the whole object."""
+    if resource.stored_as is None:
+        return value
+    names = {stored_name: name for name, stored_name in resource.renamed.items()}
+    return {names.get(name, name): part for name, part in value.items()} | {"apiVersion": resource.api_version}
+
+
+def stored(resource: Resource, value: Object) -> Object:
+    """Return an object of a resource's version as the store holds it."""
+    kept = {resource.renamed.get(name, name): part for name, part in value.items()}
+    return kept | {"apiVersion": resource.storage.api_version}
+
+
 SERVED_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
