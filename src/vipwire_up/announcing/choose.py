@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 
 from vipwire.model.names import ObjectName
-from vipwire_up.announcing.kinds import Balanced, Machine
+from vipwire_up.announcing.kinds import Balanced, Followed, Machine
 
 
 def choose_machine(address: str, machines: Iterable[str]) -> str:
@@ -35,23 +35,15 @@ def list_eligible(
     ]
 
 
-class View:
+class View(Followed[Balanced]):
     """The Services, endpoints and Nodes that decide which machine announces an address."""
-
-    def __init__(self) -> None:
-        self.services: dict[ObjectName, Balanced] = {}
-        self.machines: dict[str, Machine] = {}
-        self.slices: dict[ObjectName, tuple[ObjectName, frozenset[str]]] = {}
 
     def wanted(self, alive: Mapping[str, str]) -> dict[str, str]:
         """Return the machine that should have each address, "" for none.
 
         Services that share an address share the machine, which must be eligible for all of them.
         """
-        placed: dict[ObjectName, set[str]] = {}
-        for service, nodes in self.slices.values():
-            placed.setdefault(service, set()).update(nodes)
-        able: dict[str, set[str]] = {}
+        placed, able = self.placed(), dict[str, set[str]]()
         for name, each in self.services.items():
             found = set(list_eligible(each, self.machines, alive, placed.get(name, ())))
             for address in each.addresses:

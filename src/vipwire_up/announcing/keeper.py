@@ -14,19 +14,19 @@ another machine may have its Node's name.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from vipwire.errors import VipwireError
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.logging import log
-from vipwire.watched_objects.event import Deleted, EventOf, Listed
+from vipwire.watched_objects.event import Deleted, EventOf, Listed, Upserted
 from vipwire_up.announcing.announce import Announcer
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.carrier import CarrierWatch
 from vipwire_up.announcing.choose import View
 from vipwire_up.announcing.claims import PARTS, SECONDS, Claims
-from vipwire_up.announcing.kinds import AnnounceKind, Balanced, Held, Machine, Object, Placed
+from vipwire_up.announcing.kinds import SYSTEM, AnnounceKind, Held, Object
 
 AGAIN: Final = (0.3, 1.0, 2.0, 4.0)
 """Seconds after which new addresses are announced again: a switch may lose the first frames while it learns."""
@@ -38,7 +38,7 @@ _FAREWELL: Final = 5.0
 LINGER: Final = 1.0
 """Seconds for which this machine answers for an address that it gave away, unless it hears the next owner before."""
 Emit: TypeAlias = Callable[[EventOf[AnnounceKind, Object]], None]
-Follow: TypeAlias = Callable[[Emit], Awaitable[None]]
+Follow: TypeAlias = Callable[[Emit], Coroutine[Any, Any, None]]
 """Emits all objects, then every change, until cancelled."""
 
 
@@ -61,7 +61,7 @@ class AddressKeeper:
         self._serves = serves
         self._carrier: CarrierWatch | None = None
         self._link_news = asyncio.Event()
-        self._view, self._listed = View(), set[AnnounceKind]()
+        self._view = View()
         self._announcer: Announcer | None = None
         self._speaking: set[str] = set()
         self._news = asyncio.Event()
@@ -73,7 +73,7 @@ class AddressKeeper:
     async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
         """Announce until cancelled. `follow` emits objects and changes. Raise ConfigError for the interface."""
         loop = asyncio.get_running_loop()
-        self._listed.clear()
+        self._view.listed.clear()
         self._announcer = announcer = Announcer(self._interface, self._announced.record_other_claim, self._speaks)
         self._carrier = carrier = CarrierWatch(self._interface)
         begun()
@@ -82,7 +82,7 @@ class AddressKeeper:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._announced.tasks = tasks
-                tasks.create_task(self._receive_events(follow), name="announcements: objects")
+                tasks.create_task(follow(self._take), name="announcements: objects")
                 tasks.create_task(self._renew(), name="announcements: Lease")
                 tasks.create_task(self._reconcile_on_news(), name="announcements: addresses")
         finally:
@@ -130,54 +130,22 @@ class AddressKeeper:
         for address in mine:
             log.info("handed over an address", address=address, to=wanted.get(address, ""))
 
-    async def _receive_events(self, follow: Follow) -> None:
-        await follow(self._take)
-
     def _take(self, event: EventOf[AnnounceKind, Object]) -> None:
-        if isinstance(event, Listed):
-            self._listed.add(event.kind)
-            self._clear(event.kind)
-            for each in event.objects:
-                self._note(each)
-        elif isinstance(event, Deleted):
-            self._forget(event)
-        else:
-            self._note(event.object)
-        self._news.set()
-
-    def _clear(self, kind: AnnounceKind) -> None:
-        view = self._view
-        match kind:
-            case AnnounceKind.SERVICE:
-                view.services.clear()
-            case AnnounceKind.SLICE:
-                view.slices.clear()
-            case AnnounceKind.NODE:
-                view.machines.clear()
-            case AnnounceKind.LEASE:
+        match event:
+            case Upserted(object=Held() as lease):
+                self._claims.note(lease)
+            case Listed(kind=AnnounceKind.LEASE, objects=leases):
+                self._view.listed.add(AnnounceKind.LEASE)
                 self._claims.clear()
-
-    def _note(self, value: Object) -> None:
-        match value:
-            case Balanced():
-                self._view.services[value.name] = value
-            case Placed():
-                self._view.slices[value.name] = value.service, value.nodes
-            case Machine():
-                self._view.machines[value.name] = value
-            case Held():
-                self._claims.note(value)
-
-    def _forget(self, event: Deleted[AnnounceKind]) -> None:
-        match event.kind:
-            case AnnounceKind.SERVICE:
-                self._view.services.pop(event.name, None)
-            case AnnounceKind.SLICE:
-                self._view.slices.pop(event.name, None)
-            case AnnounceKind.NODE:
-                self._view.machines.pop(event.name.name, None)
-            case AnnounceKind.LEASE if event.name.namespace == "kube-system":
-                self._claims.forget(event.name.name)
+                for each in leases:
+                    if isinstance(each, Held):
+                        self._claims.note(each)
+            case Deleted(kind=AnnounceKind.LEASE, name=name):
+                if name.namespace == SYSTEM:
+                    self._claims.forget(name.name)
+            case _:
+                self._view.take(event)
+        self._news.set()
 
     async def _renew(self) -> None:
         """Renew the Lease until cancelled. Raise VipwireError if the keeper must start again with new sockets."""
@@ -251,7 +219,7 @@ class AddressKeeper:
     async def _reconcile_on_news(self) -> None:
         while True:
             left = False
-            if len(self._listed) == len(AnnounceKind) and not self._leaving:
+            if len(self._view.listed) == len(AnnounceKind) and not self._leaving:
                 try:
                     left = await self._reconcile()
                 except (ApiError, UnreachableError):

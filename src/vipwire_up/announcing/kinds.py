@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -11,6 +11,7 @@ from vipwire.kube.lease import duration_of, holder_of
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire.watched_objects.event import Deleted, EventOf, Listed
 from vipwire_up.announcing.balanced import is_ours, status_addresses
 
 FROM: Final = "announce.vipwire.io/from"
@@ -90,6 +91,42 @@ Object: TypeAlias = Balanced | Placed | Machine | Held
 T = TypeVar("T")
 Found: TypeAlias = tuple[T | None, tuple[Problem, ...]]
 """The object, None if it does not matter here, and the problems found in it."""
+
+
+class Followed(Generic[T]):
+    """The Services, each as a T, the endpoints and the Nodes that a source reports."""
+
+    def __init__(self) -> None:
+        self.services: dict[ObjectName, T] = {}
+        self.slices: dict[ObjectName, Placed] = {}
+        self.machines: dict[str, Machine] = {}
+        self.listed = set[AnnounceKind]()
+
+    def take(self, event: EventOf[AnnounceKind, Any]) -> None:
+        if isinstance(event, Listed):
+            self.listed.add(event.kind)
+            self._known(event.kind).clear()
+            for each in event.objects:
+                self._put(each)
+        elif isinstance(event, Deleted):
+            self._known(event.kind).pop(event.name.name if event.kind is AnnounceKind.NODE else event.name, None)
+        else:
+            self._put(event.object)
+
+    def placed(self) -> dict[ObjectName, set[str]]:
+        """Return the Nodes with ready endpoints of each Service."""
+        found: dict[ObjectName, set[str]] = {}
+        for each in self.slices.values():
+            found.setdefault(each.service, set()).update(each.nodes)
+        return found
+
+    def _put(self, value: Any) -> None:
+        kinds = {Placed: AnnounceKind.SLICE, Machine: AnnounceKind.NODE}
+        self._known(kinds.get(type(value), AnnounceKind.SERVICE))[value.name] = value
+
+    def _known(self, kind: AnnounceKind) -> dict[Any, Any]:
+        known: dict[Any, dict[Any, Any]] = {AnnounceKind.SLICE: self.slices, AnnounceKind.NODE: self.machines}
+        return known.get(kind, self.services)
 
 
 class Meta(wire.Meta, gc=False, rename="camel"):

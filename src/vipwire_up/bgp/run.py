@@ -2,23 +2,22 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeAlias
 
 from vipwire.errors import VipwireError
 from vipwire.kube.resource import Resource
 from vipwire.linux.host.waiting import waiting_places
 from vipwire.logging import log
-from vipwire.model.names import ObjectName
-from vipwire.watched_objects.event import Deleted, EventOf, Listed
-from vipwire_up.announcing.kinds import NODES, SLICES, AnnounceKind, Machine, Placed
+from vipwire.watched_objects.event import EventOf
+from vipwire_up.announcing.kinds import NODES, SLICES, AnnounceKind, Followed, Machine, Placed
 from vipwire_up.bgp.bird import Bird, render
 from vipwire_up.bgp.routes import SERVICES, Routed, routes
 from vipwire_up.bgp.settings import BgpSettings
 
 Object: TypeAlias = Routed | Placed | Machine
 Event: TypeAlias = EventOf[AnnounceKind, Object]
-Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]
+Follow: TypeAlias = Callable[[Callable[[Event], None]], Coroutine[Any, Any, None]]
 RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (SERVICES, SLICES, NODES)
 _LOOK_SECONDS: Final = 5.0
 """Seconds between checks that BIRD runs and which Gateways listen here."""
@@ -42,10 +41,7 @@ class BgpSpeaker:
         if not own and not settings.router_id:
             raise VipwireError(NO_ROUTER_ID)
         self._settings, self._node, self._own, self._make, self._waiting = settings, node, own, bird, waiting
-        self._services: dict[ObjectName, Routed] = {}
-        self._slices: dict[ObjectName, Placed] = {}
-        self._machines: dict[str, Machine] = {}
-        self._listed = set[AnnounceKind]()
+        self._known = Followed[Routed]()
         self._news = asyncio.Event()
         self._applied: tuple[str, ...] | None = None
         self._found: tuple[frozenset[tuple[str, int]], tuple[str, ...]] | None = None
@@ -56,20 +52,17 @@ class BgpSpeaker:
         bird = self._make()
         begun()
         self._applied = None
-        self._listed.clear()
+        self._known.listed.clear()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._receive_events(follow))
+                tasks.create_task(follow(self._take))
                 tasks.create_task(self._apply_news(bird))
         finally:
             await bird.end()
 
-    async def _receive_events(self, follow: Follow) -> None:
-        await follow(self._take)
-
     async def _apply_news(self, bird: Bird) -> None:
         while True:
-            if len(self._listed) == len(RESOURCES):
+            if len(self._known.listed) == len(RESOURCES):
                 await self._apply(bird)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
@@ -95,16 +88,13 @@ class BgpSpeaker:
         """Return the routes; computed again only after a change of an object or of a listening socket."""
         places = self._places()
         if self._found is None or self._found[0] != places:
-            placed: dict[ObjectName, set[str]] = {}
-            for each in self._slices.values():
-                placed.setdefault(each.service, set()).update(each.nodes)
-            kinds = self._settings.kinds
-            found = routes(self._node, self._services.values(), placed, self._machines, kinds, places)
+            known, kinds = self._known, self._settings.kinds
+            found = routes(self._node, known.services.values(), known.placed(), known.machines, kinds, places)
             self._found = places, found
         return self._found[1]
 
     def _places(self) -> frozenset[tuple[str, int]]:
-        if not any(each.gateway for each in self._services.values()):
+        if not any(each.gateway for each in self._known.services.values()):
             return frozenset()
         try:
             return self._waiting()
@@ -113,31 +103,8 @@ class BgpSpeaker:
             return frozenset()
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Listed):
-            self._listed.add(event.kind)
-            self._known_objects(event.kind).clear()
-            for each in event.objects:
-                self._note(each)
-        elif isinstance(event, Deleted):
-            self._known_objects(event.kind).pop(
-                event.name.name if event.kind is AnnounceKind.NODE else event.name, None
-            )
-        else:
-            self._note(event.object)
+        self._known.take(event)
         for problem in event.problems:
             log.warning("invalid object", problem=problem)
         self._found = None
         self._news.set()
-
-    def _known_objects(self, kind: AnnounceKind) -> Any:
-        known: dict[AnnounceKind, Any] = {AnnounceKind.SERVICE: self._services, AnnounceKind.SLICE: self._slices}
-        return known.get(kind, self._machines)
-
-    def _note(self, value: Object) -> None:
-        match value:
-            case Routed():
-                self._services[value.name] = value
-            case Placed():
-                self._slices[value.name] = value
-            case Machine():
-                self._machines[value.name] = value

@@ -23,6 +23,7 @@ from vipwire_up.announcing.kinds import (
     Balanced,
     Held,
     Machine,
+    Placed,
 )
 from vipwire_up.api.objects.errors import no_space
 from vipwire_up.api.objects.object import encode
@@ -78,7 +79,7 @@ def test_who_may_announce(
     view = View()
     view.machines = {each.name: each for each in machines}
     view.services[NAME] = service
-    view.slices[NAME] = NAME, frozenset(nodes)
+    view.slices[NAME] = Placed(NAME, NAME, frozenset(nodes))
     assert view.wanted({"n1": "eth0", "n2": "eth1"})["a"] in able
 
 
@@ -87,7 +88,10 @@ def test_services_that_share_an_address_share_the_machine() -> None:
     view.machines = {each: machine(each) for each in NODES}
     other = ObjectName("default", "other")
     view.services = {NAME: balanced(local=True), other: balanced(name=other, addresses="ab", local=True)}
-    view.slices = {NAME: (NAME, frozenset(("n1", "n2"))), other: (other, frozenset(("n2", "n3")))}
+    view.slices = {
+        NAME: Placed(NAME, NAME, frozenset(("n1", "n2"))),
+        other: Placed(other, other, frozenset(("n2", "n3"))),
+    }
     assert view.wanted(dict.fromkeys(NODES, "eth0"))["a"] == "n2"
     assert view.holders("a") == [other, NAME]
 
