@@ -4,9 +4,10 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -14,6 +15,7 @@ from vipwire.config.flags import build_config
 from vipwire.config.kinds import parse_duration
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError, VipwireError
+from vipwire.kube.access.access import Access
 from vipwire.linux.host.kernel import require_net_admin
 from vipwire.logging import log
 from vipwire.process_lifecycle import event_loop
@@ -28,6 +30,7 @@ from vipwire_up.joining.membership import Folder, Member, check_node, merge_serv
 from vipwire_up.joining.run import Setting, now, run
 from vipwire_up.up_settings import read_bgp, read_node_ips, read_prober, read_proxy
 
+T = TypeVar("T")
 _LONGEST_TOKEN: Final = 4096
 _OF_SERVERS: Final = frozenset({"data_dir", "url", "token", "token_file", "ca_hash", "server"})
 """The parameters of `vipwire join --server`."""
@@ -168,10 +171,15 @@ def _remove_rules() -> None:
         run_cleanup(build_config({"cleanup": True}).config)
 
 
-def dismiss(kubeconfig: Path | None, node: str) -> None:
+def _ask(kubeconfig: Path | None, request: Callable[[Access], Coroutine[Any, Any, T]]) -> T:
+    """Send an admin's request to the API server of a kubeconfig; end the command if it is refused."""
     with plain_errors():
-        asyncio.run(manage.dismiss(expose.find_access(kubeconfig, note), node))
-        say(f"Node {node} is removed: the API servers refuse its certificates")
+        return asyncio.run(request(expose.find_access(kubeconfig, note)))
+
+
+def dismiss(kubeconfig: Path | None, node: str) -> None:
+    _ask(kubeconfig, partial(manage.dismiss, node=node))
+    say(f"Node {node} is removed: the API servers refuse its certificates")
 
 
 def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server: bool) -> None:
@@ -182,25 +190,20 @@ def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server:
             raise ConfigError(f"--ttl: {error}") from error
         if seconds < 0:
             raise ConfigError(f"--ttl {ttl}: must be in the future")
-    with plain_errors():
-        access = expose.find_access(kubeconfig, note)
-        say(asyncio.run(manage.create_token(access, seconds, servers=server, description=description)))
+    create = partial(manage.create_token, seconds=seconds, servers=server, description=description)
+    say(_ask(kubeconfig, create))
 
 
 def list_tokens(kubeconfig: Path | None) -> None:
-    with plain_errors():
-        for line in asyncio.run(manage.list_tokens(expose.find_access(kubeconfig, note))):
-            say(line)
+    for line in _ask(kubeconfig, manage.list_tokens):
+        say(line)
 
 
 def list_certificates(kubeconfig: Path | None) -> None:
-    with plain_errors():
-        for line in asyncio.run(manage.list_certificates(expose.find_access(kubeconfig, note))):
-            say(line)
+    for line in _ask(kubeconfig, manage.list_certificates):
+        say(line)
 
 
 def delete_token(kubeconfig: Path | None, name: str, *, keep_machines: bool) -> None:
-    with plain_errors():
-        access = expose.find_access(kubeconfig, note)
-        for line in asyncio.run(manage.delete_token(access, name, keep_machines=keep_machines)):
-            say(line)
+    for line in _ask(kubeconfig, partial(manage.delete_token, name=name, keep_machines=keep_machines)):
+        say(line)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from vipwire.errors import ConfigError
 from vipwire.file_io.private_files import write_private
@@ -20,7 +19,7 @@ from vipwire.linux.host.addresses import read_addresses
 from vipwire.logging import log
 from vipwire.model.net import format_address
 from vipwire_up.api.damaged_records import is_readable
-from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.ca import Authority, encode_public_key
 from vipwire_up.nodes.name_claim import SERVER_FILE
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
@@ -117,4 +116,4 @@ def fingerprint(folder: Path, now: datetime) -> bytes:
     """Return the hash of the key of a folder's authority, created if missing. Renewal keeps the key."""
     path = Authority(folder, now).pair.certificate
     key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
-    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest().encode()
+    return hashlib.sha256(encode_public_key(key)).hexdigest().encode()

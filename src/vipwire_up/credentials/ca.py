@@ -67,8 +67,8 @@ class Authority:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.pair.key.exists():
                 self._check_new()
-                _write_key(self.pair)
-            self._key = _load_key(self.pair)
+                write_key(self.pair.key)
+            self._key = load_key(self.pair.key)
             self._certificate = self._own_certificate()
 
     @property
@@ -182,8 +182,8 @@ class Authority:
             return pair
         try:
             if found is None or found.serial_number in self._revoked:
-                _write_key(pair)
-            made = self._sign(_load_key(pair).public_key(), subject, alternative, usage, life)
+                write_key(pair.key)
+            made = self._sign(load_key(pair.key).public_key(), subject, alternative, usage, life)
             write_private(pair.certificate, made.public_bytes(_PEM))
         except OSError as error:
             usable = found is not None and found.serial_number not in self._revoked
@@ -261,31 +261,37 @@ def _load_certificate(pair: CertificatePair) -> x509.Certificate:
         raise ConfigError(f"{pair.certificate}: not a certificate: {error}") from error
 
 
-def _load_key(pair: CertificatePair) -> ec.EllipticCurvePrivateKey:
+def load_key(path: Path, remedy: str = "") -> ec.EllipticCurvePrivateKey:
+    """Read a private key. Raise ConfigError, with the remedy, if the file holds no key of an elliptic curve."""
     try:
-        key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{pair.key}: not a key: {error}") from error
+        raise ConfigError(f"{path}: not a key{remedy}: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{pair.key}: not an elliptic curve's key")
+        raise ConfigError(f"{path}: not an elliptic curve's key{remedy}")
     return key
+
+
+def encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def write_key(path: Path) -> None:
+    """Write a new private key."""
+    write_private(path, encode_key(ec.generate_private_key(ec.SECP256R1())))
+
+
+def encode_public_key(key: CertificatePublicKeyTypes) -> bytes:
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _read_certificate(pair: CertificatePair) -> x509.Certificate | None:
     try:
-        certificate, key = _load_certificate(pair), _load_key(pair)
+        certificate, key = _load_certificate(pair), load_key(pair.key)
     except (OSError, ConfigError):
         return None
     return certificate if _is_of(certificate, key) else None
 
 
 def _is_of(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
-    public = serialization.PublicFormat.SubjectPublicKeyInfo
-    ours = key.public_key().public_bytes(_PEM, public)
-    return certificate.public_key().public_bytes(_PEM, public) == ours
-
-
-def _write_key(pair: CertificatePair) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    plain = serialization.NoEncryption()
-    write_private(pair.key, key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain))
+    return encode_public_key(certificate.public_key()) == encode_public_key(key.public_key())

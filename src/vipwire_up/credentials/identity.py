@@ -152,29 +152,31 @@ def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
 
     If a kubeconfig cannot be written, such as on a full disk, vipwire logs that and continues.
     """
-    trusted = authority.text.encode()
+    cluster = {"server": url, "certificate-authority-data": _base64(authority.text.encode())}
     for identity in IDENTITIES:
         path = folder / f"{identity.file}.kubeconfig"
         try:
             pair = authority.client(identity.file, identity.user, (identity.role.value,))
-            found = _kubeconfig(url, identity.user, trusted, pair.certificate.read_bytes(), pair.key.read_bytes())
-            update_private(path, yaml.safe_dump(found, sort_keys=False).encode())
+            certificate, key = _base64(pair.certificate.read_bytes()), _base64(pair.key.read_bytes())
+            credentials = {"client-certificate-data": certificate, "client-key-data": key}
+            update_private(path, build_kubeconfig(cluster, identity.user, credentials))
         except (ConfigError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             log.error("cannot write a kubeconfig; keeping the old one", file=path, reason=reason)
     return folder / "admin.kubeconfig"
 
 
-def _kubeconfig(url: str, user: str, trusted: bytes, certificate: bytes, key: bytes) -> dict[str, Any]:
-    credentials = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
-    return {
+def build_kubeconfig(cluster: Mapping[str, str], name: str, credentials: Mapping[str, str]) -> bytes:
+    """Build a kubeconfig of one cluster, with its URL and authority, and one user of that name."""
+    found = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "vipwire", "cluster": {"server": url, "certificate-authority-data": _base64(trusted)}}],
-        "users": [{"name": user, "user": credentials}],
-        "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": user}}],
+        "clusters": [{"name": "vipwire", "cluster": dict(cluster)}],
+        "users": [{"name": name, "user": dict(credentials)}],
+        "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": name}}],
         "current-context": "vipwire",
     }
+    return yaml.safe_dump(found, sort_keys=False).encode()
 
 
 def _base64(content: bytes) -> str:

@@ -17,7 +17,7 @@ from vipwire.file_io.private_files import write_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.logging import log
-from vipwire_up.credentials.ca import is_due
+from vipwire_up.credentials.ca import encode_key, is_due
 from vipwire_up.joining.membership import Folder, Member, Part, access_by_token, unverified_access
 from vipwire_up.joining.pinned import authority_of, certificate_of, encode_certificate, key_of
 from vipwire_up.nodes.name_claim import server_identity
@@ -76,9 +76,7 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
     found = await find_authority(server, pinned)
     answer = await _ask(access_by_token(server, token, found), "GET", "servers")
     authority = authority_of(answer.get("certificate"), pinned, server)
-    key = key_of(answer.get("key"), authority, server).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    key = encode_key(key_of(answer.get("key"), authority, server))
     with _explain_errors():
         write_private(folder.authority_key, key)
         write_private(folder.authority, encode_certificate(authority).encode())

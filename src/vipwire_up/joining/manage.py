@@ -1,8 +1,9 @@
 """Manages tokens and machines: requests to the API, as an admin or as the machine."""
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -47,22 +48,30 @@ def now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251  # a command's
 
 
+@contextlib.asynccontextmanager
+async def _objects_of(access: Access) -> AsyncIterator[RemoteObjects]:
+    """Open the objects of an API server. Raise VipwireError with its message for a refusal."""
+    async with RemoteObjects(access, MANAGER) as objects:
+        try:
+            yield objects
+        except ApiError as error:
+            raise VipwireError(error.message) from error
+
+
 async def create_token(access: Access, seconds: float, *, servers: bool, description: str) -> str:
     """Create a token that lasts `seconds`, 0 for ever; return the command that joins with it."""
     expires = now() + timedelta(seconds=seconds) if seconds else None
     groups = (SERVERS,) if servers else ()
     token = Token(*generate(secrets.randbelow), expires, groups, description=description)
-    async with RemoteObjects(access, MANAGER) as objects:
+    async with _objects_of(access) as objects:
+        await objects.create(SECRETS, NAMESPACE, secret_of(token))
+        found = await objects.ask("GET", "/vipwire.io/v1/authority")
         try:
-            await objects.create(SECRETS, NAMESPACE, secret_of(token))
-            authority = read_certificate((await objects.ask("GET", "/vipwire.io/v1/authority")).get("certificate"))
-            server = await _reachable_server(objects) or access.server
-        except ApiError as error:
-            raise VipwireError(error.message) from error
+            pinned = hash_of(read_certificate(found.get("certificate")))
         except (TypeError, ValueError) as error:
             raise VipwireError(f"{access.server}: does not send its authority: {error}") from error
-    role = " --server" if servers else ""
-    return f"vipwire join {server} --token {token} --ca-hash {hash_of(authority)}{role}"
+        server = await _reachable_server(objects) or access.server
+    return f"vipwire join {server} --token {token} --ca-hash {pinned}{' --server' if servers else ''}"
 
 
 async def _reachable_server(objects: Objects) -> str:
@@ -76,21 +85,15 @@ async def _reachable_server(objects: Objects) -> str:
 
 
 async def list_tokens(access: Access) -> Iterator[str]:
-    async with RemoteObjects(access, MANAGER) as objects:
-        try:
-            found = await objects.list(SECRETS, NAMESPACE)
-        except ApiError as error:
-            raise VipwireError(error.message) from error
+    async with _objects_of(access) as objects:
+        found = await objects.list(SECRETS, NAMESPACE)
     tokens = (read_secret(each) for each in found if each.get("type") == KIND)
     return token_table((each for each in tokens if each is not None), now())
 
 
 async def list_certificates(access: Access) -> Iterator[str]:
-    async with RemoteObjects(access, MANAGER) as objects:
-        try:
-            found, nodes = await objects.list(SECRETS, NAMESPACE), await objects.list(NODES)
-        except ApiError as error:
-            raise VipwireError(error.message) from error
+    async with _objects_of(access) as objects:
+        found, nodes = await objects.list(SECRETS, NAMESPACE), await objects.list(NODES)
     uids = {str(at(each, "metadata", "name")): str(at(each, "metadata", "uid") or "") for each in nodes}
     return certificate_table(filter(None, map(read_machine, found)), Present(token_uids(found), uids), now())
 
@@ -101,20 +104,17 @@ async def delete_token(access: Access, name: str, *, keep_machines: bool = False
     An expired token may be gone: its certificates end all the same. Raise VipwireError if it has neither.
     """
     name = name.partition(".")[0]
-    async with RemoteObjects(access, MANAGER) as objects:
-        try:
-            found = await objects.read(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")
-            machines = await _machines_of(objects, name)
-            if keep_machines:
-                for node in machines:
-                    await change_machine(objects, node, lambda each: each.without_token(name), now())
-            await objects.delete(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")  # first: no machine joins with it now
-            while not keep_machines and (left := await _machines_of(objects, name)):
-                machines |= left  # again, for certificates that were renewed meanwhile
-                for node in left:
-                    await refuse_certificates(objects, node, lambda each: each.origin.token == name, now())
-        except ApiError as error:
-            raise VipwireError(error.message) from error
+    async with _objects_of(access) as objects:
+        found = await objects.read(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")
+        machines = await _machines_of(objects, name)
+        if keep_machines:
+            for node in machines:
+                await change_machine(objects, node, lambda each: each.without_token(name), now())
+        await objects.delete(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")  # first: no machine joins with it now
+        while not keep_machines and (left := await _machines_of(objects, name)):
+            machines |= left  # again, for certificates that were renewed meanwhile
+            for node in left:
+                await refuse_certificates(objects, node, lambda each: each.origin.token == name, now())
     if found is None and not machines:
         raise VipwireError(f"there is no token {name}, and no machine has a certificate from it")
     ended = () if keep_machines else sorted(machines)
@@ -132,11 +132,8 @@ async def _machines_of(objects: Objects, token: str) -> set[str]:
 
 async def dismiss(access: Access, node: str) -> None:
     """As an admin, refuse a machine's certificates, and delete its Node and Lease. Raise VipwireError."""
-    async with RemoteObjects(access, MANAGER) as objects:
-        try:
-            await objects.ask("POST", _DEPARTURES, {"node": node})
-        except ApiError as error:
-            raise VipwireError(error.message) from error
+    async with _objects_of(access) as objects:
+        await objects.ask("POST", _DEPARTURES, {"node": node})
 
 
 async def say_goodbye(folder: Folder, member: Member) -> None:

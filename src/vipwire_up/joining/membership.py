@@ -14,26 +14,27 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from vipwire.config.yaml_values import load_yaml
 from vipwire.errors import ConfigError
-from vipwire.file_io.private_files import make_folder, update_private, write_private
+from vipwire.file_io.private_files import make_folder, update_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
 from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls
+from vipwire_up.credentials.ca import load_key, write_key
+from vipwire_up.credentials.identity import build_kubeconfig
 from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER
 from vipwire_up.joining.pinned import encode_certificate, hash_of, hash_of_key, read_certificate
 
 _PORT: Final = 6443
+_REMEDY: Final = ": delete the file, and vipwire creates a new key"
 _MOST_NAME: Final = 52
 """Characters of a Node's name: with `system:node:` before it, a certificate's common name has 64."""
 
@@ -80,7 +81,7 @@ class Folder:
             self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--data-dir {self.path}: {error.strerror}") from error
-        if self.authority_key.exists() and hash_of_key(_load_key(self.authority_key).public_key()) != pinned:
+        if self.authority_key.exists() and hash_of_key(load_key(self.authority_key, _REMEDY).public_key()) != pinned:
             raise ConfigError(f"{self.authority_key}: belongs to another cluster: choose another --data-dir")
 
     def pin(self) -> str:
@@ -106,13 +107,10 @@ class Folder:
     def request(self, part: Part, node: str) -> x509.CertificateSigningRequest:
         """Return a certificate signing request with the machine's key, which is created if missing."""
         if not part.key.exists():
-            made = ec.generate_private_key(ec.SECP256R1())
-            plain = serialization.NoEncryption()
-            form = serialization.PrivateFormat.PKCS8
-            write_private(part.key, made.private_bytes(serialization.Encoding.PEM, form, plain))
+            write_key(part.key)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{part.user}{node}")])
         builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-        return builder.sign(_load_key(part.key), hashes.SHA256())
+        return builder.sign(load_key(part.key, _REMEDY), hashes.SHA256())
 
     def keep(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
         update_private(self.authority, encode_certificate(authority).encode())
@@ -130,11 +128,11 @@ class Folder:
 
     def write_kubeconfigs(self, server: str) -> None:
         """Write a kubeconfig for each existing certificate, with the server's URL. Raise OSError."""
+        cluster = {"server": server, "certificate-authority": str(self.authority)}
         for part in self.parts:
             if part.certificate.is_file():
-                update_private(
-                    part.kubeconfig, yaml.safe_dump(self._kubeconfig(part, server), sort_keys=False).encode()
-                )
+                files = {"client-certificate": str(part.certificate), "client-key": str(part.key)}
+                update_private(part.kubeconfig, build_kubeconfig(cluster, "node", files))
 
     def port(self) -> int:
         try:
@@ -142,19 +140,6 @@ class Folder:
             return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
         except (OSError, LookupError, TypeError, ValueError):
             return 0
-
-    def _kubeconfig(self, part: Part, server: str) -> dict[str, Any]:
-        user = {"client-certificate": str(part.certificate), "client-key": str(part.key)}
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [
-                {"name": "vipwire", "cluster": {"server": server, "certificate-authority": str(self.authority)}}
-            ],
-            "users": [{"name": "node", "user": user}],
-            "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": "node"}}],
-            "current-context": "vipwire",
-        }
 
     def forget(self) -> None:
         """Delete all files: this machine is in no cluster any more."""
@@ -173,16 +158,6 @@ def access_by_token(server: str, token: str, authority: x509.Certificate) -> Acc
 def unverified_access(server: str) -> Access:
     """Return anonymous access without TLS verification: the caller compares the answer with a hash."""
     return Access(server, Fixed(), Tls(None, verify=False))
-
-
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: not a key: delete the file, and vipwire creates a new key: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: not an elliptic curve's key: delete the file, and vipwire creates a new key")
-    return key
 
 
 def read_server(text: str) -> str:
