@@ -124,20 +124,16 @@ def strict_warnings(resource: Resource, texts: Sequence[str], options: Options) 
 
 
 @dataclass(frozen=True, slots=True)
-class Preconditions:
-    """The preconditions of a deletion: UID and resourceVersion, where given."""
-
-    uid: str = ""
-    version: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Deletion:
-    """The options of a deletion. `grace` is in seconds, None for the kind's default; `propagation` is the API's."""
+    """The options of a deletion. `grace` is in seconds, None for the kind's default; `propagation` is the API's.
 
-    preconditions: Preconditions = Preconditions()
+    `uid` and `version`, where given, are its preconditions.
+    """
+
     grace: int | None = None
     propagation: str = ""
+    uid: str = ""
+    version: str = ""
 
 
 PLAIN_DELETION: Final = Deletion()
@@ -215,7 +211,7 @@ def is_finished(value: Object) -> bool:
     return bool(going) and not meta.get("finalizers") and not (value.get("spec") or {}).get("finalizers")
 
 
-def check_preconditions(resource: Resource, name: str, value: Object, wanted: Preconditions) -> None:
+def check_preconditions(resource: Resource, name: str, value: Object, wanted: Deletion) -> None:
     meta: dict[str, Any] = value["metadata"]
     if wanted.uid and wanted.uid != meta.get("uid"):
         raise wrong_uid(resource, name, wanted.uid, meta.get("uid", ""))

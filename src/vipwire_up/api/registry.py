@@ -102,16 +102,18 @@ class Registry:
             raise not_found(resource.id, name)
         return record
 
-    async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
-        return await self._commits.made(
-            None, lambda: self._create(resource, namespace, self._commits.own(body), options)
-        )
+    def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        record = self.store.read(key_of(resource, namespace, name))
+        return decoded(record) if record is not None else None
 
-    async def _create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
-        value = check_identity(resource, body, namespace)
-        if value["metadata"].get("resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
-        return await self._store_new(resource, namespace, value, options)
+    async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
+        async def attempt() -> Result:
+            value = check_identity(resource, self._commits.own(body), namespace)
+            if value["metadata"].get("resourceVersion"):
+                raise bad_request("resourceVersion should not be set on objects to be created")
+            return await self._store_new(resource, namespace, value, options)
+
+        return await self._commits.made(None, attempt)
 
     async def _store_new(
         self, resource: Resource, namespace: str, value: Object, options: Options, owned: ssa.Ownership | None = None
@@ -160,77 +162,61 @@ class Registry:
 
         If another server writes meanwhile, `edit` is called again.
         """
-        key = key_of(resource, namespace, name)
-        return await self._commits.made(
-            key, lambda: self._change(resource, namespace, name, edit, options, subresource=subresource)
-        )
 
-    async def _change(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        edit: Callable[[Object], Any],
-        options: Options,
-        *,
-        subresource: str,
-    ) -> Result:
-        record = self._sound(resource, namespace, name)
-        if record is None:
-            raise not_found(resource.id, name)
-        old = decoded(record)
-        value = check_identity(resource, self._commits.own(edit(copy.deepcopy(old))), namespace)
-        check_name(value, name)
-        check_version(resource, name, value, record)
-        remarks = Remarks()
-        new = decode_sent(resource, value, options, remarks, old, subresource=subresource)
-        keep_metadata(new, old)
-        if resource.has_status or subresource:
-            new = split(new, old, subresource)
-        attempt = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
-        writer = ssa.FieldManager(options.manager, subresource=subresource, version=resource.api_version)
-        return await self._store(attempt, options, remarks, writer, record)
+        async def attempt() -> Result:
+            record = self._sound(resource, namespace, name)
+            if record is None:
+                raise not_found(resource.id, name)
+            old = decoded(record)
+            value = check_identity(resource, self._commits.own(edit(copy.deepcopy(old))), namespace)
+            check_name(value, name)
+            check_version(resource, name, value, record)
+            remarks = Remarks()
+            new = decode_sent(resource, value, options, remarks, old, subresource=subresource)
+            keep_metadata(new, old)
+            if resource.has_status or subresource:
+                new = split(new, old, subresource)
+            update = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+            writer = ssa.FieldManager(options.manager, subresource=subresource, version=resource.api_version)
+            return await self._store(update, options, remarks, writer, record)
+
+        return await self._commits.made(key_of(resource, namespace, name), attempt)
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
     ) -> Result:
         """Apply a manager's configuration; create the object if missing. Raise ApiError 409 for conflicts."""
-        key = key_of(resource, namespace, name)
-        return await self._commits.made(
-            key,
-            lambda: self._apply(resource, namespace, name, self._commits.own(body), options, subresource=subresource),
-        )
 
-    async def _apply(
-        self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str
-    ) -> Result:
-        wanted = check_identity(resource, body, namespace)
-        if "managedFields" in wanted["metadata"] and wanted["metadata"]["managedFields"]:
-            raise bad_request("metadata.managedFields must be nil")
-        if wanted["metadata"].setdefault("name", name) != name:
-            raise bad_request(f"the name of the object does not match the name on the URL ({name})")
-        wanted = select_addressed(without_nulls(wanted), resource, subresource)
-        refuse_unknown(resource, namespace, name, wanted, options)
-        writer = ssa.FieldManager(options.manager, "Apply", subresource, resource.api_version)
-        record = self._sound(resource, namespace, name)
-        old = decoded(record) if record else {}
-        ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
-        if record is not None and not ownership:
-            ownership = ssa.owned_before(old, resource, self._now())
-        force = options.force or ssa.undisputed_fields(old, resource, writer)
-        merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
-        merged = ssa.update_last_applied(merged, wanted, writer)
-        if record is None:
-            check_creatable(resource, name, wanted, NO_SUCH_UID)
-            return await self._store_new(resource, namespace, merged, options, owned)
-        check_version(resource, name, wanted, record)
-        remarks = Remarks()
-        new = decode_sent(resource, merged, options, remarks, old, subresource=subresource)
-        keep_metadata(new, old)
-        new = split(new, old, subresource) if resource.has_status or subresource else new
-        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
-        attempt = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
-        return await self._store(attempt, options, remarks, None, record)
+        async def attempt() -> Result:
+            wanted = check_identity(resource, self._commits.own(body), namespace)
+            if "managedFields" in wanted["metadata"] and wanted["metadata"]["managedFields"]:
+                raise bad_request("metadata.managedFields must be nil")
+            if wanted["metadata"].setdefault("name", name) != name:
+                raise bad_request(f"the name of the object does not match the name on the URL ({name})")
+            wanted = select_addressed(without_nulls(wanted), resource, subresource)
+            refuse_unknown(resource, namespace, name, wanted, options)
+            writer = ssa.FieldManager(options.manager, "Apply", subresource, resource.api_version)
+            record = self._sound(resource, namespace, name)
+            old = decoded(record) if record else {}
+            ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
+            if record is not None and not ownership:
+                ownership = ssa.owned_before(old, resource, self._now())
+            force = options.force or ssa.undisputed_fields(old, resource, writer)
+            merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
+            merged = ssa.update_last_applied(merged, wanted, writer)
+            if record is None:
+                check_creatable(resource, name, wanted, NO_SUCH_UID)
+                return await self._store_new(resource, namespace, merged, options, owned)
+            check_version(resource, name, wanted, record)
+            remarks = Remarks()
+            new = decode_sent(resource, merged, options, remarks, old, subresource=subresource)
+            keep_metadata(new, old)
+            new = split(new, old, subresource) if resource.has_status or subresource else new
+            new["metadata"]["managedFields"] = ssa.write_ownership(owned)
+            update = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+            return await self._store(update, options, remarks, None, record)
+
+        return await self._commits.made(key_of(resource, namespace, name), attempt)
 
     async def delete(
         self,
@@ -242,29 +228,27 @@ class Registry:
         deletion: Deletion = PLAIN_DELETION,
     ) -> Result:
         """Delete an object; one with finalizers or a grace period is only marked, and removed when they are over."""
-        given = options or Options()
-        key = key_of(resource, namespace, name)
-        return await self._commits.made(key, lambda: self._delete(resource, namespace, name, given, deletion))
+        given, key = options or Options(), key_of(resource, namespace, name)
 
-    async def _delete(
-        self, resource: Resource, namespace: str, name: str, options: Options, deletion: Deletion
-    ) -> Result:
-        record = self.store.head(key_of(resource, namespace, name))
-        if record is None:
-            raise not_found(resource.id, name)
-        if resource is NAMESPACES and name in IMMORTAL:
-            raise refused(resource.id, name, "this namespace may not be deleted")
-        old = shown(record)
-        check_preconditions(resource, name, old, deletion.preconditions)
-        if not is_sound(resource, record):
-            return await self._drop(resource, record, old, options)
-        new = copy.deepcopy(old)
-        if not mark_deleted(resource, new, self.clock(), grace=deletion.grace, propagation=deletion.propagation):
-            return await self._remove(resource, record, old, options)
-        if new == old:
-            return Result(record)
-        attempt = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old)
-        return await self._store(attempt, options, Remarks(), None, record)
+        async def attempt() -> Result:
+            record = self.store.head(key)
+            if record is None:
+                raise not_found(resource.id, name)
+            if resource is NAMESPACES and name in IMMORTAL:
+                raise refused(resource.id, name, "this namespace may not be deleted")
+            old = shown(record)
+            check_preconditions(resource, name, old, deletion)
+            if not is_sound(resource, record):
+                return await self._drop(resource, record, old, given)
+            new = copy.deepcopy(old)
+            if not mark_deleted(resource, new, self.clock(), grace=deletion.grace, propagation=deletion.propagation):
+                return await self._remove(resource, record, old, given)
+            if new == old:
+                return Result(record)
+            update = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old)
+            return await self._store(update, given, Remarks(), None, record)
+
+        return await self._commits.made(key, attempt)
 
     async def _store(
         self,

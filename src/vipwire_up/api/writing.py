@@ -1,8 +1,7 @@
 """Requests that change objects: from headers, query and body through the registry to the answer."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from vipwire_up.api.bodies.parsing import Parsed, check_size, read_json, read_pr
 from vipwire_up.api.change import (
     Deletion,
     Options,
-    Preconditions,
     Remarks,
     decode_sent,
     refuse_unknown,
@@ -30,7 +28,7 @@ from vipwire_up.api.objects.schema import Type
 from vipwire_up.api.patches.json_patch import json_patch, merge_patch
 from vipwire_up.api.patches.strategic import strategic_patch
 from vipwire_up.api.registry import Registry, Result
-from vipwire_up.api.selectors import Selector, select
+from vipwire_up.api.selectors import select
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.api.serving.route import Route
 from vipwire_up.store.record import Record
@@ -168,8 +166,8 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
 async def _delete(registry: Registry, request: Request) -> WriteAnswer:
     route, (options, given) = request.route, await _delete_options(request)
     wanted = given.preconditions
-    preconditions = Preconditions(wanted.get("uid", ""), wanted.get("resourceVersion", ""))
-    deletion = Deletion(preconditions, given.grace_period_seconds, given.propagation_policy)
+    asked = wanted.get("uid", ""), wanted.get("resourceVersion", "")
+    deletion = Deletion(given.grace_period_seconds, given.propagation_policy, *asked)
     kind = route.resource.storage
     result = await registry.delete(kind, route.namespace, route.name, options=options, deletion=deletion)
     if result.deleted and not route.resource.shown_when_deleted:
@@ -179,20 +177,17 @@ async def _delete(registry: Registry, request: Request) -> WriteAnswer:
 
 async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
     route, (options, given) = request.route, await _delete_options(request)
-    selector: Selector = select(
-        route.resource,
-        route.namespace,
-        request.query.text("labelSelector"),
-        request.query.text("fieldSelector"),
-    )
+    labels, fields = request.query.text("labelSelector"), request.query.text("fieldSelector")
+    selector, kind = select(route.resource, route.namespace, labels, fields), route.resource.storage
     page = await list_page(registry.store, route.resource, selector, Parameters())
     deletion = Deletion(grace=given.grace_period_seconds, propagation=given.propagation_policy)
 
     async def delete(record: Record) -> None:
-        with _gone_already():
-            await registry.delete(
-                route.resource.storage, record.key.namespace, record.key.name, options=options, deletion=deletion
-            )
+        try:
+            await registry.delete(kind, record.key.namespace, record.key.name, options=options, deletion=deletion)
+        except ApiError as error:
+            if error.code != 404:  # another client deleted the object first
+                raise
 
     for start in range(0, len(page.records), _TOGETHER):  # writes of one group share a commit
         part = page.records[start : start + _TOGETHER]
@@ -200,26 +195,18 @@ async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
         for error in filter(None, results):
             raise error
     details = {"group": route.resource.group, "kind": route.resource.plural}
-    return WriteAnswer(200, status=_success({key: value for key, value in details.items() if value}))
-
-
-@contextlib.contextmanager
-def _gone_already() -> Iterator[None]:
-    try:
-        yield
-    except ApiError as error:
-        if error.code != 404:  # another client deleted the object first
-            raise
+    return WriteAnswer(200, status=_success(details))
 
 
 def _deleted_status(resource: Resource, name: str, result: Result) -> dict[str, Any]:
     uid = parse(result.record.value)["metadata"].get("uid", "")
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
-    return _success({key: value for key, value in details.items() if value})
+    return _success(details)
 
 
 def _success(details: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+    known = {key: value for key, value in details.items() if value}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": known}
 
 
 def _options(request: Request) -> Options:

@@ -71,11 +71,10 @@ class Balancers:
         self._freed |= self._pool.put(name, addresses)
 
     async def _reconcile(self, name: Name) -> None:
-        record = self._registry.store.read(key_of(SERVICES, *name))
-        if record is None:
+        value = self._registry.find(SERVICES, *name)
+        if value is None:
             self._told.pop(name, None)
             return
-        value = decoded(record)
         wanted, problem = self._choose_addresses(value) if is_ours(value) else ([], "")
         self._put(name, wanted)
         kept = wanted == status_addresses(value) and has_its_mode(value)

@@ -72,15 +72,12 @@ class GatewayServices:
             yield record.key.namespace, record.key.name
 
     async def _reconcile(self, name: Name) -> None:
-        record = self._registry.store.read(key_of(GATEWAYS, *name))
-        if record is None:  # garbage collection deletes its Service
+        gateway = self._registry.find(GATEWAYS, *name)
+        if gateway is None:  # garbage collection deletes its Service
             self._told.pop(name, None)
             return
-        gateway = decoded(record)
         service = service_name(name[1], at(gateway, "spec", "gatewayClassName") or "")
-        found = self._registry.store.read(key_of(SERVICES, name[0], service))
-        there = decoded(found) if found else None
-        problem = ""
+        there, problem = self._registry.find(SERVICES, name[0], service), ""
         try:
             if not self._wants(gateway):
                 if there is not None and _belongs(there, gateway):
@@ -105,15 +102,15 @@ class GatewayServices:
         namespace = service["metadata"]["namespace"]
         for family in ("IPv4", "IPv6"):
             name = f"{service['metadata']['name']}-{family.lower()}"
-            found = self._registry.store.read(key_of(ENDPOINT_SLICES, namespace, name))
+            found = self._registry.find(ENDPOINT_SLICES, namespace, name)
             addresses = [each for each in status_addresses(service) if family_of(each) == family]
             told = [{"addresses": [each]} for each in addresses if not ipaddress.ip_address(each).is_loopback]
             ports = [{key: each[key] for key in ("name", "port", "protocol")} for each in service["spec"]["ports"]]
             if not told:
-                if found is not None and decoded(found)["metadata"].get("labels", {}).get(MANAGED_BY) == _MANAGER:
+                if found is not None and found["metadata"].get("labels", {}).get(MANAGED_BY) == _MANAGER:
                     await self._registry.delete(ENDPOINT_SLICES, namespace, name, options=_OPTIONS)
                 continue
-            there = decoded(found) if found is not None else {}
+            there = found or {}
             known = [{"addresses": each["addresses"]} for each in there.get("endpoints") or ()]
             if (known, there.get("ports")) != (told, ports):
                 labels = {SERVICE: service["metadata"]["name"], MANAGED_BY: _MANAGER}
@@ -122,8 +119,8 @@ class GatewayServices:
                 await self._registry.apply(ENDPOINT_SLICES, namespace, name, body, _OPTIONS)
 
     def _wants(self, gateway: Object) -> bool:
-        record = self._registry.store.read(key_of(GATEWAY_CLASSES, "", at(gateway, "spec", "gatewayClassName") or ""))
-        if record is None or at(decoded(record), "spec", "controllerName") != CONTROLLER:
+        named = self._registry.find(GATEWAY_CLASSES, "", at(gateway, "spec", "gatewayClassName") or "")
+        if at(named, "spec", "controllerName") != CONTROLLER:
             return False
         asked = at(gateway, "spec", "addresses") or ()
         if any(each.get("type", "IPAddress") != "IPAddress" for each in asked):
@@ -142,15 +139,14 @@ class GatewayServices:
 
 async def declare_pool(registry: Registry, networks: Sequence[Network]) -> None:
     """Write the ranges, or that there are none, into a ConfigMap for `vipwire gateway`."""
-    key = key_of(CONFIG_MAPS, *POOL)
-    found = registry.store.read(key)
+    found = registry.find(CONFIG_MAPS, *POOL)
     data = {"ranges": ",".join(map(str, networks))}
     if not networks:
         if found is not None:
             await registry.delete(CONFIG_MAPS, *POOL, options=_OPTIONS)
     elif found is None:
         await registry.create(CONFIG_MAPS, POOL.namespace, {"metadata": {"name": POOL.name}, "data": data}, _OPTIONS)
-    elif decoded(found).get("data") != data:
+    elif found.get("data") != data:
         await registry.change(CONFIG_MAPS, *POOL, lambda old: old | {"data": data}, _OPTIONS)
 
 

@@ -116,7 +116,7 @@ class OwnServices:
 
     async def drop(self, name: Name) -> None:
         with self._guard.of(key_of(SERVICES, *name)):
-            found = self._read(SERVICES, name)
+            found = self._registry.find(SERVICES, *name)
             if found is not None and _is_ours(found) and not self._registry.store.shared:
                 for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
                     with contextlib.suppress(ApiError):  # no such Service
@@ -142,7 +142,7 @@ class OwnServices:
 
     async def _reconcile(self, service: OwnService) -> None:
         self._settled[service.name] = self._clock()
-        found = self._read(SERVICES, service.name)
+        found = self._registry.find(SERVICES, *service.name)
         if found is not None and not _is_ours(found) and service.name != API_SERVICE:
             return
         with contextlib.suppress(ApiError):  # the store cannot write now: its next change brings another try
@@ -164,10 +164,6 @@ class OwnServices:
                 wished = body | {"spec": body["spec"] | {"clusterIP": address}}
                 return decoded((await self._registry.apply(SERVICES, *service.name, wished, _OPTIONS)).record)
         return decoded((await self._registry.apply(SERVICES, *service.name, body, _OPTIONS)).record)
-
-    def _read(self, resource: Resource, name: Name) -> Object | None:
-        record = self._registry.store.read(key_of(resource, *name))
-        return decoded(record) if record else None
 
 
 def slice_of_server(service: OwnService, made: Object) -> Object:

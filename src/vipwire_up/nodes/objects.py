@@ -11,7 +11,7 @@ from vipwire.kube.errors import ApiError
 from vipwire.kube.objects import Edit, ObjectClient, path_of
 from vipwire_up.api.change import Options
 from vipwire_up.api.objects.errors import internal
-from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.objects.object import decoded
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import StoreError
@@ -53,8 +53,7 @@ class LocalObjects:
         self._registry, self._options = registry, Options(manager=manager, validation="Ignore")
 
     async def read(self, resource: Resource, namespace: str, name: str) -> Object | None:
-        record = self._registry.store.read(key_of(resource, namespace, name))
-        return decoded(record) if record is not None else None
+        return self._registry.find(resource, namespace, name)
 
     async def read_newest(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read an object once all acknowledged writes are visible here."""

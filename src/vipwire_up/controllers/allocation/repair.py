@@ -21,12 +21,12 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
 from vipwire.process_lifecycle.supervision import Guard
-from vipwire_up.api.change import Deletion, Options, Preconditions
+from vipwire_up.api.change import Deletion, Options
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.object import at, decoded, key_of, readable
-from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
 from vipwire_up.controllers.allocation.pool import Holders
@@ -77,7 +77,7 @@ class AddressRepair:
 
     async def _reconcile(self, address: str) -> None:
         users = self._users.of(address)
-        note = self._read(IP_ADDRESSES, ("", address))
+        note = self._registry.find(IP_ADDRESSES, "", address)
         if note is None:
             if users:
                 await self._restore(address, users[0], "is not allocated; repairing")
@@ -91,7 +91,7 @@ class AddressRepair:
         if not self._is_given(address):
             await self._complain(name, address, "ClusterIPOutOfRange", "is not within any configured Service CIDR")
             return
-        service = self._read(SERVICES, name)
+        service = self._registry.find(SERVICES, *name)
         if service is None:
             return
         text = f"Cluster IP [{family_of(address)}]: {address} {why}"
@@ -106,13 +106,13 @@ class AddressRepair:
         whose = f"Service {'/'.join(holder)}" if holder else "no Service"
         text = f"IPAddress: {address} for {whose} appears to have leaked: cleaning up"
         await warn(self._registry, IP_ADDRESSES, note, "IPAddressNotAllocated", text)
-        this_one = Deletion(Preconditions(uid=note["metadata"]["uid"]))  # another object may have this name by now
+        this_one = Deletion(uid=note["metadata"]["uid"])  # another object may have this name by now
         await self._registry.delete(IP_ADDRESSES, "", address, options=_OPTIONS, deletion=this_one)
         if users:
             await self._restore(address, users[0], "is allocated to another one; repairing")
 
     async def _complain(self, name: Name, address: str, reason: str, why: str) -> None:
-        if (service := self._read(SERVICES, name)) is not None:
+        if (service := self._registry.find(SERVICES, *name)) is not None:
             text = f"Cluster IP [{family_of(address)}]: {address} {why}; please recreate service"
             await warn(self._registry, SERVICES, service, reason, text)
 
@@ -120,10 +120,6 @@ class AddressRepair:
         values = (readable(record) for record in self._registry.store.scan(SERVICE_CIDRS.id))
         parsed = ipaddress.ip_address(address)
         return any(parsed in network for value in values for network in networks_of(value))
-
-    def _read(self, resource: Resource, name: Name) -> Object | None:
-        record = self._registry.store.read(key_of(resource, *name))
-        return decoded(record) if record else None
 
 
 def addresses_of(service: Object) -> Iterator[str]:

@@ -22,7 +22,7 @@ from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.object import at, decoded, key_of
-from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry, Result
 from vipwire_up.controllers.endpoints import legacy, slices
 from vipwire_up.controllers.endpoints.arrange import check_slice
@@ -94,7 +94,7 @@ class EndpointController:
         problem, before = self._undivided.pop(name, ""), self._told.pop(name, "")
         if problem:
             self._told[name] = problem
-        if problem and problem != before and (service := self._read(SERVICES, name)) is not None:
+        if problem and problem != before and (service := self._registry.find(SERVICES, *name)) is not None:
             await warn(self._registry, SERVICES, service, "TopologyAwareHintsDisabled", f"no zone hints: {problem}")
 
     def _note(self, change: RecordChange) -> None:
@@ -146,8 +146,8 @@ class EndpointController:
             self._dirty.update({found: None for found in (before, self._service_of.get(name)) if found})
 
     def _reconcile(self, name: Name) -> Iterator[Awaitable[Result]]:
-        service = self._read(SERVICES, name)
-        endpoints = self._read(ENDPOINTS, name)
+        service = self._registry.find(SERVICES, *name)
+        endpoints = self._registry.find(ENDPOINTS, *name)
         existing = list(self._slices_of(name))
         owner, grouped = None, Grouped()
         if service is not None and at(service, "spec", "type") != "ExternalName":
@@ -169,12 +169,13 @@ class EndpointController:
     def _slices_of(self, name: Name) -> Iterator[Object]:
         for each in sorted(self._slices.get(name, ())):
             with self._guard.of(key_of(ENDPOINT_SLICES, *each)):
-                if (value := self._read(ENDPOINT_SLICES, each)) is not None:
+                if (value := self._registry.find(ENDPOINT_SLICES, *each)) is not None:
                     check_slice(value)
                     yield value
 
     def _from_pods(self, name: Name, service: Object) -> Grouped:
-        pods = {pod: value for pod in self._selection.pods_of(name) if (value := self._read(PODS, pod)) is not None}
+        selected = {pod: self._registry.find(PODS, *pod) for pod in self._selection.pods_of(name)}
+        pods = {pod: value for pod, value in selected.items() if value is not None}
         with contextlib.suppress(Exception):  # the lookup below finds it
             return from_pods(service, pods.values(), self._zones, self._lost)
         sound = []
@@ -223,10 +224,6 @@ class EndpointController:
     def _delete(self, namespace: str, names: tuple[str, ...]) -> Iterator[Awaitable[Result]]:
         for name in names:
             yield self._registry.delete(ENDPOINT_SLICES, namespace, name, options=_OPTIONS)
-
-    def _read(self, resource: Resource, name: Name) -> Object | None:
-        record = self._registry.store.read(key_of(resource, *name))
-        return decoded(record) if record else None
 
 
 def _texts(value: object) -> dict[str, str]:
