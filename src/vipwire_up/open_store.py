@@ -65,7 +65,7 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
 
 
 async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, noted: str) -> None:
-    owner = await store.owner()
+    owner = await store.transactions.read_owner()
     if owner and not (folder / "pki/ca.crt").exists():
         why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}/pki"
         raise StoreError(f"etcd has a cluster at prefix {prefix}, which this machine has not joined: {why}")
@@ -76,8 +76,8 @@ async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, n
         fresh = f"to begin with an empty cluster, remove {' and '.join(traces)} in {folder}"
         raise StoreError(f"etcd is empty at prefix {prefix}, and {was}: {why}; {fresh}")
     ours = fingerprint(folder / "pki", now)
-    claimed_by(await store.claim(ours), prefix, folder / "pki", now)
-    store.keep_to(ours)
+    claimed_by(await store.transactions.claim(ours), prefix, folder / "pki", now)
+    store.transactions.owner = ours  # write and read only while the prefix has this owner
 
 
 def _read_note(note: Path) -> tuple[str, int]:

@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from vipwire.file_io.files import sync
 from vipwire.file_io.private_files import make_folder
@@ -67,7 +67,7 @@ class Database:
     def __init__(self, folder: Path, *, limit: int = 0) -> None:
         self.path = folder / FILE_NAME
         with contextlib.ExitStack() as on_error:
-            self._lock = on_error.enter_context(lock(folder))
+            on_error.enter_context(lock(folder))
             with explain_errors(self.path):
                 _make_or_refuse(self.path)
                 self._connection = _open(self.path)
@@ -77,7 +77,7 @@ class Database:
                 self._connection.execute(f"PRAGMA journal_size_limit = {kept}")
                 self._connection.execute(f"PRAGMA wal_autocheckpoint = {max(1, kept // _PAGE)}")
                 self._allow(self._room())
-            on_error.pop_all()
+            self._opened = on_error.pop_all()
 
     def load(self) -> Contents:
         with explain_errors(self.path):
@@ -142,33 +142,25 @@ class Database:
 
     def close(self) -> None:
         """Close the file, with its log folded in."""
-        self._connection.close()
-        self._lock.__exit__(None, None, None)
+        self._opened.close()
 
 
-class lock:  # noqa: N801  # a context manager, written like a function
-    """Lock a data directory for this process; raise StoreError if another one has it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> Self:
-        """Create the directory, readable by its owner only, and lock it."""
-        path = self._folder / "store.lock"
-        make_folder(self._folder, "--data-dir")
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Lock a data directory for this process; create it, readable by its owner only. Raise StoreError."""
+    path = folder / "store.lock"
+    make_folder(folder, "--data-dir")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, descriptor)
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._descriptor)
-            raise StoreError(f"{self._folder}: in use by another vipwire") from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+            raise StoreError(f"{folder}: in use by another vipwire") from None
+        yield
 
 
 @contextlib.contextmanager

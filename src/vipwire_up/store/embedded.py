@@ -29,7 +29,7 @@ from vipwire_up.store.record import (
     StoreFullError,
     is_object,
 )
-from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible
+from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible, fail, succeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,8 @@ class EmbeddedStore(Visible):
                     await self._commit(disk)
                     await self._compact(disk)
         finally:
-            self._fail(self._take(), StoreError("the store is shutting down"))
+            for each in self._take():
+                fail(each.done, StoreError("the store is shutting down"))
             self._database.close()
 
     def _take(self) -> list[_Submission]:
@@ -163,18 +164,12 @@ class EmbeddedStore(Visible):
                 if self._head.get(change.record.key) is change:
                     del self._head[change.record.key]
             for submission in batch:
-                if not submission.done.done():
-                    submission.done.set_result(tuple(change.record for change in submission.changes))
+                succeed(submission.done, tuple(change.record for change in submission.changes))
             return
-        self._fail([*batch, *self._take()], error)
+        for submission in (*batch, *self._take()):
+            fail(submission.done, error)
         self._head.clear()
         self._head_revision = self.revision
-
-    def _fail(self, batch: list[_Submission], error: BaseException) -> None:
-        for submission in batch:
-            if not submission.done.done():
-                submission.done.set_exception(error)
-                submission.done.exception()  # retrieved: asyncio logs others when the caller was cancelled
 
     async def _compact(self, disk: ThreadPoolExecutor) -> None:
         if floor := self._history.excess():

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, RecordChange, is_object
 
@@ -26,6 +26,7 @@ def sound_after(changes: Iterable[RecordChange], floor: int, is_sound: Callable[
     return floor
 
 
+T = TypeVar("T")
 _REVISION = attrgetter("revision")
 
 
@@ -195,3 +196,15 @@ class Visible:
     def _wake(self, resources: Iterable[str]) -> None:
         for resource in resources:
             self._moved.pop(resource, asyncio.Event()).set()
+
+
+def succeed(future: "asyncio.Future[T]", result: T) -> None:
+    """Set a future's result unless its caller has cancelled it."""
+    if not future.done():
+        future.set_result(result)
+
+
+def fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # the caller may no longer wait

@@ -109,7 +109,7 @@ def commit_twice(etcd: Etcd, step: Callable[[int], Write], meanwhile: Callable[[
         try:
             before = await write(other, put("a", "old"))
             assert await write(Transactions(client, layout), step(before)) > before
-            return {key.name for key, _, _ in (await other.state((await other.newest())[1])).found}
+            return {key.name for key, _, _ in await other.state((await other.newest())[1])}
         finally:
             await client.close()
             await plain.close()
@@ -157,7 +157,7 @@ async def test_what_was_created_by_the_second_try_and_deleted_does_not_come_back
         await write(transactions, remove("a", made))
         late = await plain.call("KV/Txn", client.kept)
         assert not late.message.succeeded
-        assert not (await transactions.state((await transactions.newest())[1])).found
+        assert not await transactions.state((await transactions.newest())[1])
         await write(transactions, put("a"))
     finally:
         await client.close()

@@ -308,7 +308,8 @@ class Client:
                 request_serializer=MESSAGES["WatchRequest"].SerializeToString,
                 response_deserializer=MESSAGES["WatchResponse"].FromString,
             )(metadata=metadata)
-            with contextlib.closing(_Cancelled(call)):
+            with contextlib.ExitStack() as opened:
+                opened.callback(call.cancel)
                 await call.write(MESSAGES["WatchRequest"](create_request=created))
                 while (answer := await call.read()) is not grpc.aio.EOF:
                     self._check(server, answer)
@@ -384,16 +385,6 @@ def _has_written(method: str, request: Any, message: Any) -> bool:
 
 class CertificateError(StoreUnavailableError):
     """TLS with etcd fails because of a certificate."""
-
-
-class _Cancelled:
-    """Cancels a call when it is closed."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def close(self) -> None:
-        self._call.cancel()
 
 
 _METHODS: Final = {

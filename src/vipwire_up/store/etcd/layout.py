@@ -11,7 +11,6 @@ An object's resourceVersion is the revision that etcd gives the write. It is unk
 and set when the object is read.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,11 +21,16 @@ from vipwire_up.store.record import Key, Record, RecordChange
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """The keys below a prefix."""
+    """The keys below a prefix. `everything` is the range of them all: the first, and the one after the last."""
 
-    prefix: str
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.objects = f"{prefix}/objects/".encode()
+        self.everything = f"{prefix}/".encode(), f"{prefix}0".encode()  # 0 comes after the slash
+        self.changed, self.tries, self.cluster, self.compacted, self.restored = (
+            f"{prefix}/{name}".encode() for name in ("changed", "tries", "cluster", "compacted", "restored")
+        )
 
     def place(self, key: Key) -> bytes:
         return f"{self.prefix}/objects/{key.resource}/{key.namespace}/{key.name}".encode()
@@ -36,37 +40,6 @@ class Layout:
         resource, _, rest = place.removeprefix(self.objects).decode(errors="replace").partition("/")
         namespace, slash, name = rest.partition("/")
         return Key(resource, namespace, name) if place.startswith(self.objects) and slash and name else None
-
-    @property
-    def objects(self) -> bytes:
-        return f"{self.prefix}/objects/".encode()
-
-    @property
-    def everything(self) -> tuple[bytes, bytes]:
-        """The range of all keys below the prefix: its first, and the one after its last."""
-        return f"{self.prefix}/".encode(), f"{self.prefix}0".encode()  # 0 comes after the slash
-
-    @property
-    def changed(self) -> bytes:
-        """The key that each transaction writes."""
-        return f"{self.prefix}/changed".encode()
-
-    @property
-    def tries(self) -> bytes:
-        """The key whose write makes earlier tries fail."""
-        return f"{self.prefix}/tries".encode()
-
-    @property
-    def cluster(self) -> bytes:
-        return f"{self.prefix}/cluster".encode()
-
-    @property
-    def compacted(self) -> bytes:
-        return f"{self.prefix}/compacted".encode()
-
-    @property
-    def restored(self) -> bytes:
-        return f"{self.prefix}/restored".encode()
 
 
 def at_revision(value: bytes, revision: int) -> bytes:

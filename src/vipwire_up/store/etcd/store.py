@@ -33,7 +33,7 @@ from vipwire_up.store.record import (
     Write,
     is_object,
 )
-from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible
+from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible, fail, succeed
 
 COMPACT_SECONDS: Final = 300.0
 _REPLAYED: Final = 5000
@@ -53,7 +53,10 @@ _PENDING: Final = -1
 
 
 class EtcdStore(Visible):
-    """Objects with etcd's revisions. See `Store` for the contract. Call `open` first."""
+    """Objects with etcd's revisions. See `Store` for the contract. Call `open` first.
+
+    `transactions` also has the owner of the prefix.
+    """
 
     shared: Final = True
     expires: Final = True
@@ -69,10 +72,10 @@ class EtcdStore(Visible):
     ) -> None:
         super().__init__(is_sound, keep=keep, keep_bytes=keep_bytes)
         self._client, self._layout = client, Layout(prefix)
-        self._transactions = Transactions(client, self._layout)
+        self.transactions = Transactions(client, self._layout)
         self._pending: dict[Key, tuple[RecordChange, asyncio.Event]] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._gathering = Gathering(self._transactions, self._spawn)
+        self._gathering = Gathering(self.transactions, self._spawn)
         self._asked: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
         self._broken = self._foreign = ""
@@ -105,20 +108,10 @@ class EtcdStore(Visible):
             else:
                 return
 
-    async def claim(self, owner: bytes) -> bytes:
-        return await self._transactions.claim(owner)
-
-    async def owner(self) -> bytes:
-        return await self._transactions.read_owner()
-
-    def keep_to(self, owner: bytes) -> None:
-        """From now on, write and read only while the prefix has this owner."""
-        self._transactions.owner = owner
-
     async def _newest(self) -> tuple[int, int]:
         """Ask for the newest revisions. Raise and record ForeignStoreError if the prefix is not this cluster's."""
         try:
-            found = await self._transactions.newest()
+            found = await self.transactions.newest()
         except ForeignStoreError as error:
             self._note_foreign(str(error))
             raise
@@ -136,11 +129,11 @@ class EtcdStore(Visible):
         marker, newest = await self._newest()
         at = max(newest - replayed, 1)
         try:
-            state = await self._transactions.state(at)
+            state = await self.transactions.state(at)
         except CompactedError:
             at = min(await self._oldest() or newest, newest)
-            state = await self._transactions.state(at)
-        records = [Record(key, revision, at_revision(value, revision)) for key, revision, value in state.found]
+            state = await self.transactions.state(at)
+        records = [Record(key, revision, at_revision(value, revision)) for key, revision, value in state]
         self._begin(records, (), at, at)
         await self._replay(marker)
 
@@ -196,11 +189,11 @@ class EtcdStore(Visible):
                 newest, _ = await self._newest()
             await self._wait_until_shown(newest)
         except TimeoutError:
-            _fail(answer, StoreUnavailableError("etcd: the watch lags behind"))
+            fail(answer, StoreUnavailableError("etcd: the watch lags behind"))
         except (StoreError, asyncio.CancelledError) as error:
-            _fail(answer, error if isinstance(error, StoreError) else StoreError("the store is shutting down"))
-        if not answer.done():
-            answer.set_result(None)
+            fail(answer, error if isinstance(error, StoreError) else StoreError("the store is shutting down"))
+        else:
+            succeed(answer, None)
 
     def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":
         """Begin a transaction. Raise ConflictError at once for conflicts that are visible here."""
@@ -237,16 +230,15 @@ class EtcdStore(Visible):
             with contextlib.suppress(TimeoutError):  # the write succeeded, even if not visible here yet
                 await self._wait_until_shown(revision)
         except asyncio.CancelledError:
-            _fail(done, UnknownOutcomeError("the store is shutting down"))
+            fail(done, UnknownOutcomeError("the store is shutting down"))
             raise
         except Exception as error:  # noqa: BLE001  # the waiting callers get the error
             if isinstance(error, ForeignStoreError):
                 self._note_foreign(str(error))
-            _fail(done, error)
+            fail(done, error)
         else:
-            if not done.done():
-                made = zip(writes, values, strict=True)
-                done.set_result(tuple(Record(w.key, revision, at_revision(v, revision)) for w, v in made))
+            made = zip(writes, values, strict=True)
+            succeed(done, tuple(Record(w.key, revision, at_revision(v, revision)) for w, v in made))
         finally:
             for write in writes:
                 del self._pending[write.key]
@@ -277,8 +269,8 @@ class EtcdStore(Visible):
         """Delete history up to a revision, here and in etcd."""
         floor = min(floor, self.revision)
         self._history.drop(floor)
-        _, known = await self._transactions.compact(floor, -1)
-        await self._transactions.compact(floor, known)
+        _, known = await self.transactions.compact(floor, -1)
+        await self.transactions.compact(floor, known)
 
     async def run(self) -> None:
         """Follow etcd until cancelled. Pending writes then have an unknown outcome."""
@@ -343,8 +335,8 @@ class EtcdStore(Visible):
         if self._reread or revision < self.revision:
             self._reread = self._restored = True
             log.error("etcd has an older revision: etcd was restored", seen=self.revision, now=revision)
-            await self._transactions.continue_after(self.revision + _UNSEEN)
-            await self._transactions.void_history()
+            await self.transactions.continue_after(self.revision + _UNSEEN)
+            await self.transactions.void_history()
             await self._load(0)
             self._reread = self._restored = False
 
@@ -379,7 +371,7 @@ class EtcdStore(Visible):
         for event in events:
             if event.kv.key == self._layout.restored:
                 raise CompactedError(self.revision, event.kv.mod_revision)
-            if event.kv.key == self._layout.cluster and event.kv.value != self._transactions.owner != b"":
+            if event.kv.key == self._layout.cluster and event.kv.value != self.transactions.owner != b"":
                 self._reread = True  # all objects may disappear with the owner
                 raise ForeignStoreError(
                     f"etcd's prefix {self._layout.prefix} is empty, or belongs to another cluster"
@@ -392,7 +384,7 @@ class EtcdStore(Visible):
             await asyncio.sleep(COMPACT_SECONDS)
             with contextlib.suppress(StoreError, CompactedError):
                 if before:
-                    _, known = await self._transactions.compact(before, known)
+                    _, known = await self.transactions.compact(before, known)
             before = self.revision
 
     async def _look_at_etcd_now_and_then(self) -> None:
@@ -403,14 +395,8 @@ class EtcdStore(Visible):
                 self._moving = self._reading.cancel()
             with contextlib.suppress(StoreError):
                 is_due = self._client.trouble or number % _MEET_EVERY == 0
-                if is_due and await self._client.meet(self._transactions.owner):
+                if is_due and await self._client.meet(self.transactions.owner):
                     self._reread = True
                     if self._reading is not None:
                         self._reading.cancel()
                 await self._newest()
-
-
-def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # retrieved: asyncio logs others when the caller was cancelled

@@ -32,6 +32,7 @@ from vipwire_up.store.record import (
     UnknownOutcomeError,
     Write,
 )
+from vipwire_up.store.visible import fail, succeed
 
 _PAGE: Final = 500
 _MOST_PER_LEASE: Final = 1000
@@ -45,14 +46,6 @@ class _Lease:
     number: int
     until: float
     used: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """All objects at a revision, as stored."""
-
-    revision: int
-    found: tuple[tuple[Key, int, bytes], ...]
 
 
 class Transactions:
@@ -75,7 +68,8 @@ class Transactions:
         changed = found.get(self._layout.changed)
         return (changed.mod_revision if changed else 0), answer.header.revision
 
-    async def state(self, revision: int) -> State:
+    async def state(self, revision: int) -> list[tuple[Key, int, bytes]]:
+        """Return the objects at a revision: their keys, own revisions and bytes. Raise CompactedError."""
         first, last = self._layout.objects, self._layout.objects[:-1] + b"0"
         found = list[tuple[Key, int, bytes]]()
         while True:
@@ -85,7 +79,7 @@ class Transactions:
                 if (key := self._layout.key(each.key)) is not None:
                     found.append((key, each.mod_revision, each.value))
             if not page.more:
-                return State(revision, tuple(found))
+                return found
             first = page.kvs[-1].key + b"\0"
 
     async def commit(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
@@ -360,25 +354,15 @@ class Gathering:
             revision = await self._transactions.commit(steps, values)
         except (StoreUnavailableError, UnknownOutcomeError) as error:
             for each in batch:
-                _fail(each.done, error)
+                fail(each.done, error)
         except (ConflictError, StoreError):
             await asyncio.gather(*map(self._alone, batch))
         else:
             for each in batch:
-                _succeed(each.done, revision)
+                succeed(each.done, revision)
 
     async def _alone(self, waiting: _Waiting) -> None:
         try:
-            _succeed(waiting.done, await self._transactions.commit(waiting.steps, waiting.values))
+            succeed(waiting.done, await self._transactions.commit(waiting.steps, waiting.values))
         except Exception as error:  # noqa: BLE001  # the waiting callers get the error
-            _fail(waiting.done, error)
-
-
-def _succeed(future: "asyncio.Future[int]", revision: int) -> None:
-    if not future.done():
-        future.set_result(revision)
-
-
-def _fail(future: "asyncio.Future[int]", error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+            fail(waiting.done, error)

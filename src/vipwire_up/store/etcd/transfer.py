@@ -58,7 +58,7 @@ class Transfer:
     async def records(self) -> tuple[int, list[Record]]:
         _, revision = await self._transactions.newest()
         state = await self._transactions.state(revision)
-        return revision, [Record(key, number, at_revision(value, number)) for key, number, value in state.found]
+        return revision, [Record(key, number, at_revision(value, number)) for key, number, value in state]
 
     async def _write(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
         """Write a batch; repeating it, as after a broken connection, changes nothing."""
