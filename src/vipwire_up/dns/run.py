@@ -59,10 +59,14 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
     async with asyncio.TaskGroup() as tasks:
         server = DnsServer(served.resolver, served.statistics, tasks, ClientLimits(rate=settings.rate))
         try:
-            port = await _listen(server, settings)
+            pairs = open_pairs(settings.addresses, settings.port)
+            for pair in pairs:
+                await server.answer(pair)
+            port = pairs[0].port
             inner = [address for address in settings.inner if await _listen_within(server, address, port)]
             if settings.http:
-                pages = HttpServer("dns pages", served.pages(), settings.http, BindPolicy(on_failure=_tell_failure))
+                policy = BindPolicy(on_failure=lambda server, reason: log.warning(reason, server=server))
+                pages = HttpServer("dns pages", served.pages(), settings.http, policy)
                 tasks.create_task(pages.run(), name="pages")
             log.info(
                 "serving DNS",
@@ -80,13 +84,6 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
             server.close()
 
 
-async def _listen(server: DnsServer, settings: Settings) -> int:
-    pairs = open_pairs(settings.addresses, settings.port)
-    for pair in pairs:
-        await server.answer(pair)
-    return pairs[0].port
-
-
 async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
     try:
         with contextlib.ExitStack() as opened:
@@ -102,10 +99,6 @@ async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
         return False
     await server.answer(pair)
     return True
-
-
-def _tell_failure(server: str, reason: str) -> None:
-    log.warning(reason, server=server)
 
 
 class _Served:

@@ -63,34 +63,25 @@ class DnsServer:
 
     async def answer(self, pair: Pair) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_reader(pair.datagrams, self._read_exact if pair.exact else self._read_any, pair.datagrams)
+        loop.add_reader(pair.datagrams, partial(self._read, pair.datagrams, exact=pair.exact))
         self._closers.append(partial(_forget, loop, pair.datagrams))
         server = await asyncio.start_server(self._serve_connection, sock=pair.stream, backlog=128)
         self._closers.append(server.close)
 
-    def _read_exact(self, datagrams: socket.socket) -> None:
-        """Answer the datagrams at a socket that is bound to one address."""
+    def _read(self, datagrams: socket.socket, *, exact: bool) -> None:
+        """Answer the datagrams at a socket; at a wildcard address, from the address that each client asked."""
         now = time.monotonic()
         for _ in range(AT_ONCE):
+            source: list[tuple[int, int, bytes]] = []
             try:
-                data, asker = datagrams.recvfrom(65535)
+                if exact:
+                    data, asker = datagrams.recvfrom(65535)
+                else:
+                    data, ancillary, _, asker = datagrams.recvmsg(65535, 64)
+                    source = _source(ancillary)
             except OSError:  # no more datagrams, or an ICMP error about an earlier answer
                 return
-            answer = self._answer(data, (datagrams, asker, ()), now)
-            if answer:
-                self._send(datagrams, answer, asker, ())
-
-    def _read_any(self, datagrams: socket.socket) -> None:
-        """Answer the datagrams at a wildcard socket, from the address that each client asked."""
-        now = time.monotonic()
-        for _ in range(AT_ONCE):
-            try:
-                data, ancillary, _, asker = datagrams.recvmsg(65535, 64)
-            except OSError:
-                return
-            source = _source(ancillary)
-            answer = self._answer(data, (datagrams, asker, source), now)
-            if answer:
+            if answer := self._answer(data, (datagrams, asker, source), now):
                 self._send(datagrams, answer, asker, source)
 
     def _send(self, datagrams: socket.socket, answer: bytes, asker: Any, source: Any) -> None:

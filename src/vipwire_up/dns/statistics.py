@@ -5,7 +5,7 @@ Counting is an addition in a dictionary: the Prometheus client's own counters wo
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import dns.rcode
 import dns.rdatatype
@@ -57,33 +57,35 @@ class DnsStatistics(Collector):
         return self._answers.total()
 
     def collect(self) -> Iterable[Metric]:
-        answers = _counter("responses", "Answers by transport, type and code", "proto", "type", "rcode")
-        for (protocol, kind, rcode), count in self._answers.items():
-            name = dns.rdatatype.to_text(kind) if kind else "other"  # type: ignore[arg-type]  # takes any number
-            answers.add_metric((protocol, name, dns.rcode.to_text(rcode)), count)  # type: ignore[arg-type]
-        malformed = _counter("malformed", "Messages that are not valid queries", "proto", "rcode")
-        for (protocol, rcode), count in self._refusals.items():
-            malformed.add_metric((protocol, dns.rcode.to_text(rcode)), count)  # type: ignore[arg-type]
-        upstream_requests = _counter("upstream_requests", "Queries to upstream servers", "to", "proto", "result")
-        for of, count in self._attempts.items():
-            upstream_requests.add_metric(of, count)
-        events = _counter("events", "Changes of objects that DNS applied", "kind")
-        for kind_name, count in self.events.items():
-            events.add_metric((kind_name,), count)
-        unsent = _counter("unsent", "Answers that DNS could not send")
-        unsent.add_metric((), self.unsent)
-        failures = _counter("failures", "Internal errors on single queries and objects")
-        failures.add_metric((), self.failures)
-        dropped = _counter(
-            "dropped", "Queries refused because a client, or all clients, had too many in progress", "reason"
-        )
-        for reason in ("rate", "waiting", "connections"):
-            dropped.add_metric((reason,), self.dropped[reason])
+        """Yield the counts; dnspython names the types and codes."""
+        answers = {(of, _name_type(kind), _name_code(code)): n for (of, kind, code), n in self._answers.items()}
+        malformed = {(of, _name_code(code)): n for (of, code), n in self._refusals.items()}
+        events = {(kind,): n for kind, n in self.events.items()}
+        dropped = {(reason,): self.dropped[reason] for reason in ("rate", "waiting", "connections")}
+        crowded = "Queries refused because a client, or all clients, had too many in progress"
+        yield _count("responses", "Answers by transport, type and code", ("proto", "type", "rcode"), answers)
+        yield _count("malformed", "Messages that are not valid queries", ("proto", "rcode"), malformed)
+        yield _count("upstream_requests", "Queries to upstream servers", ("to", "proto", "result"), self._attempts)
+        yield _count("events", "Changes of objects that DNS applied", ("kind",), events)
+        yield _count("unsent", "Answers that DNS could not send", (), {(): self.unsent})
+        yield _count("failures", "Internal errors on single queries and objects", (), {(): self.failures})
+        yield _count("dropped", crowded, ("reason",), dropped)
         held = GaugeMetricFamily("vipwire_dns_held", "Entries in memory", labels=("what",))
         for what, size in self._sizes().items():
             held.add_metric((what,), size)
-        return (answers, malformed, upstream_requests, events, unsent, failures, dropped, held)
+        yield held
 
 
-def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"vipwire_dns_{name}", text, labels=labels)
+def _count(name: str, text: str, labels: tuple[str, ...], counts: Mapping[Any, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"vipwire_dns_{name}", text, labels=labels)
+    for of, count in counts.items():
+        family.add_metric(of, count)
+    return family
+
+
+def _name_type(kind: int) -> str:
+    return dns.rdatatype.to_text(dns.rdatatype.RdataType.make(kind)) if kind else "other"
+
+
+def _name_code(code: int) -> str:
+    return dns.rcode.to_text(dns.rcode.Rcode.make(code))

@@ -68,10 +68,6 @@ class Attempt(NamedTuple):
     seconds: float
 
 
-def _ignore_attempt(_asked: Attempt) -> None:
-    """Ignore an attempt."""
-
-
 class Forwarder:
     """Asks servers in order, and caches answers. `patience` is the time for one server, in seconds.
 
@@ -87,7 +83,7 @@ class Forwarder:
         deadline: float = DEADLINE,
         mixed: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        witness: Callable[[Attempt], None] = _ignore_attempt,
+        witness: Callable[[Attempt], None] = lambda _attempt: None,
     ) -> None:
         self.cache = cache
         self.servers, self.patience, self._deadline = tuple(servers), patience, deadline
