@@ -19,19 +19,14 @@ from vipwire_up.nodes.flags import (
     PROXY,
     PROXY_MODE,
     bgp_flags,
+    data_dir,
+    port,
 )
 from vipwire_up.store.backup import backup as write_backup
 from vipwire_up.store.backup import restore as restore_backup
 from vipwire_up.store.etcd.settings import read_settings
 
-_FOLDER: Final = click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
-    default=Path("/var/lib/vipwire"),
-    show_default=True,
-    envvar="VIPWIRE_DATA_DIR",
-    help="Folder with the objects, keys and kubeconfigs.",
-)
+_FOLDER: Final = data_dir("the objects, keys and kubeconfigs")
 _etcd_options = with_flags(
     click.option("--etcd-servers", default="", help="URLs of etcd's members, separated by commas."),
     click.option("--etcd-cafile", default="", help="Authority of etcd's certificates; a PEM file."),
@@ -56,13 +51,7 @@ _etcd_options = with_flags(
 @click.option(
     "--bind-address", default="127.0.0.1", show_default=True, help="Address at which the API server listens."
 )
-@click.option(
-    "--secure-port",
-    type=click.IntRange(0, 65535),
-    default=6443,
-    show_default=True,
-    help="Port; 0 means any free port.",
-)
+@port("--secure-port", 6443, "Port")
 @click.option("--tls-san", "names", multiple=True, help="A further name or address in the server's certificate.")
 @click.option(
     "--cluster-signing-duration",
@@ -91,13 +80,7 @@ _etcd_options = with_flags(
 @PROXY_MODE
 @click.option("--dns/--no-dns", default=True, show_default=True, help="Answer DNS for the Services.")
 @click.option("--dns-address", default="127.0.0.1", show_default=True, help="Address at which DNS listens.")
-@click.option(
-    "--dns-port",
-    type=click.IntRange(0, 65535),
-    default=53,
-    show_default=True,
-    help="Port for UDP and TCP; 0 means any free port.",
-)
+@port("--dns-port", 53, "Port for UDP and TCP")
 @click.option(
     "--dns-upstream",
     "upstream",

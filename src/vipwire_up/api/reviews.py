@@ -77,8 +77,8 @@ def _access(user: User, value: Object, named: NamedSecrets) -> Object:
 
 def _rules(user: User, _value: Object, _named: NamedSecrets) -> Object:
     resources = [
-        {"verbs": list(rule.verbs), "apiGroups": [rule.group], "resources": [rule.what]}
-        for rule in authorization.rules(user)
+        {"verbs": verbs, "apiGroups": [group], "resources": [what]}
+        for verbs, group, what in authorization.rules(user)
     ]
     pages = [{"verbs": ["get"], "nonResourceURLs": list(authorization.pages(user))}]
     return {"resourceRules": resources, "nonResourceRules": pages, "incomplete": False}

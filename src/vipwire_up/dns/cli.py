@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from vipwire.errors import VipwireError
+from vipwire_up.nodes.flags import port
 
 
 @click.command()
@@ -28,13 +29,7 @@ from vipwire.errors import VipwireError
     show_default=True,
     help="Address at which to listen; repeatable (:: for IPv6).",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=53,
-    show_default=True,
-    help="Port for UDP and TCP; 0 means any free port.",
-)
+@port("--port", 53, "Port for UDP and TCP")
 @click.option(
     "--upstream", multiple=True, help="Upstream server for other names: IP, IP:port, [IP]:port; repeatable."
 )

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from vipwire.kube.finding import Findings, is_label
 from vipwire.kube.manifests.documents import ManifestKind, ManifestReader, kind_in_manifests
 from vipwire.kube.resource import Resource
-from vipwire.kube.wire import Meta, WireEndpointPort, WireServicePort
+from vipwire.kube.wire import Conditions, Meta, SliceMeta, WireEndpointPort, WireServicePort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Protocol
 from vipwire.model.problem import Problem
@@ -99,24 +99,6 @@ class WireService(Struct, gc=False):
 
     metadata: Meta | None = None
     spec: ServiceSpec | None = None
-
-
-class SliceLabels(Struct, gc=False):
-    """The label of an EndpointSlice that names its Service."""
-
-    service: str | None = field(default=None, name="kubernetes.io/service-name")
-
-
-class SliceMeta(Meta, gc=False, rename="camel"):
-    """An EndpointSlice's `metadata`."""
-
-    labels: SliceLabels | None = None
-
-
-class Conditions(Struct, gc=False):
-    """`endpoints[].conditions`: DNS reads only `ready`, which the controllers derive from the others."""
-
-    ready: bool | None = None
 
 
 class WireEndpoint(Struct, gc=False):

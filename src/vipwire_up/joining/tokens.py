@@ -6,7 +6,6 @@ Source: https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens
 """
 
 import asyncio
-import base64
 import contextlib
 import hmac
 import re
@@ -24,6 +23,7 @@ from vipwire_up.api.objects.object import at, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.credentials.machine_records import NAMESPACE, TOKEN_PREFIX
+from vipwire_up.credentials.records import encode_texts, text_of
 
 USER: Final = "system:bootstrap:"
 """Prefix of the user name of a token; the token's id follows."""
@@ -73,20 +73,20 @@ def secret_of(token: Token) -> Object:
         data["auth-extra-groups"] = ",".join(token.groups)
     if token.description:
         data["description"] = token.description
-    encoded = {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
-    return {"metadata": {"name": f"{TOKEN_PREFIX}{token.id}", "namespace": NAMESPACE}, "type": KIND, "data": encoded}
+    meta = {"name": f"{TOKEN_PREFIX}{token.id}", "namespace": NAMESPACE}
+    return {"metadata": meta, "type": KIND, "data": encode_texts(data)}
 
 
 def read_secret(secret: Object) -> Token | None:
     """Parse a token's Secret; None for any other, and for one whose name and fields contradict each other."""
     if secret.get("type") != KIND:
         return None
-    data = {name: _text(value) for name, value in (secret.get("data") or {}).items()}
+    data = {name: text_of(secret, name) for name in secret.get("data") or {}}
     found = parse(f"{data.get('token-id', '')}.{data.get('token-secret', '')}")
     if found is None or at(secret, "metadata", "name") != f"{TOKEN_PREFIX}{found[0]}":
         return None
     try:
-        expires = _time(data.get("expiration", ""))
+        expires = parse_time(data["expiration"]) if data.get("expiration") else None
     except ValueError:  # an invalid expiration must not mean "never"
         return None
     groups = tuple(filter(None, data.get("auth-extra-groups", "").split(",")))
@@ -111,17 +111,6 @@ def token_table(found: Iterable[Token], now: datetime) -> Iterator[str]:
     for token in sorted(found, key=lambda each: each.id):
         expires = "expired" if token.ended(now) else format_time(token.expires) if token.expires else "never"
         yield f"{token.id:8}{expires:22}{'servers' if SERVERS in token.groups else 'machines':10}{token.description}"
-
-
-def _text(value: object) -> str:
-    try:
-        return base64.b64decode(str(value), validate=True).decode()
-    except ValueError:
-        return ""
-
-
-def _time(text: str) -> datetime | None:
-    return parse_time(text) if text else None
 
 
 _EVERY: Final = 60.0

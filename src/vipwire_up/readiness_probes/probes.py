@@ -18,11 +18,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from msgspec import Struct
-
-from vipwire.kube import wire
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
@@ -30,6 +27,7 @@ from vipwire.model.problem import Problem
 from vipwire.model.times import format_time
 from vipwire.process_lifecycle.supervision import Guard
 from vipwire.watched_objects.event import Deleted, EventOf, Listed, Upserted
+from vipwire_up.announcing.kinds import Meta, Plain, name_of
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.objects.object import at, key_of
@@ -72,35 +70,23 @@ class Machine:
 ProbedObject: TypeAlias = Workload | Machine
 
 
-class _Meta(wire.Meta, gc=False, rename="camel"):
-    annotations: dict[str, Any] | None = None
-
-
-class _Plain(Struct, gc=False):
-    metadata: _Meta | None = None
-    spec: dict[str, Any] | None = None
-    status: dict[str, Any] | None = None
-
-
-def _workload(value: _Plain) -> tuple[Workload | None, tuple[Problem, ...]]:
-    meta, spec = value.metadata or _Meta(), value.spec or {}
-    name = ObjectName(meta.namespace or "", meta.name or "")
+def _workload(value: Plain) -> tuple[Workload | None, tuple[Problem, ...]]:
+    meta, spec = value.metadata or Meta(), value.spec or {}
+    name = name_of(meta)
     about = {"name": name.name, "namespace": name.namespace, "uid": meta.uid}
     return Workload(
         name, {"metadata": about, "spec": spec, "status": value.status or {}}, str(spec.get("nodeName") or "")
     ), ()
 
 
-def _machine(value: _Plain) -> tuple[Machine | None, tuple[Problem, ...]]:
-    meta = value.metadata or _Meta()
+def _machine(value: Plain) -> tuple[Machine | None, tuple[Problem, ...]]:
+    meta = value.metadata or Meta()
     probes = (meta.annotations or {}).get(PROBES) == OWN and is_ready({"status": value.status or {}})
     return Machine(meta.name or "", probes), ()
 
 
-PODS_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(ProbedKind.POD, "/api/v1", "pods", _Plain, _workload)
-NODES_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(
-    ProbedKind.NODE, "/api/v1", "nodes", _Plain, _machine
-)
+PODS_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(ProbedKind.POD, "/api/v1", "pods", Plain, _workload)
+NODES_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(ProbedKind.NODE, "/api/v1", "nodes", Plain, _machine)
 RESOURCES: Final = (PODS_READ, NODES_READ)
 
 

@@ -3,12 +3,12 @@
 The definitions are those of v1.6 with the experimental channel. DirectResponse is younger (GEP-2826).
 """
 
-import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.errors import Cause, invalid
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
@@ -123,18 +123,10 @@ def _group(values: Iterable[Object], keys: tuple[str, ...], part: Any) -> Mappin
 def _check_addresses(addresses: Iterable[Object], path: str, may: str) -> Iterator[Cause]:
     for index, each in enumerate(addresses):
         kind, value = each.get("type"), each.get("value")
-        if value and kind == "IPAddress" and not _is_address(value):
+        if value and kind == "IPAddress" and not family_of(value):
             yield invalid(f"{path}[{index}].value", value, "must be an IPv4 or IPv6 address")
         if value is not None and kind == "Hostname" and not PATTERNS["host"].fullmatch(value):
             yield invalid(f"{path}[{index}].value", value, f"Hostname value must {may} valid characters {_HOST}")
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def check_listener_set(new: Object, _old: Object | None) -> Iterator[Cause]:
@@ -183,7 +175,7 @@ def check_route(new: Object, _old: Object | None) -> Iterator[Cause]:
     keys = ("group", "kind", "namespace", "name")
     yield from _check_places(spec.get("parentRefs") or (), keys, ("sectionName", "port"), "spec.parentRefs", "parent")
     for index, host in enumerate(spec.get("hostnames") or ()):
-        if new.get("kind") == "TLSRoute" and _is_address(host):
+        if new.get("kind") == "TLSRoute" and family_of(host):
             yield invalid(f"spec.hostnames[{index}]", host, "Hostnames cannot contain an IP")
     rules = spec.get("rules") or ()
     named = Counter(rule["name"] for rule in rules if rule.get("name"))

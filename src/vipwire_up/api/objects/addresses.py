@@ -32,9 +32,7 @@ def address_problem(text: str) -> str:
 def network_problem(text: str) -> str:
     """Return why Kubernetes refuses a text as a network, "" if it accepts."""
     if not is_network(text):
-        return (
-            "must not have leading 0s in IP or prefix length" if is_network(_LEADING_ZEROS.sub("", text)) else NO_CIDR
-        )
+        return _ZEROS if is_network(_LEADING_ZEROS.sub("", text)) else NO_CIDR
     address, _, length = text.partition("/")
     if length != str(int(length)):
         return _ZEROS

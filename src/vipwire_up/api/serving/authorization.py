@@ -108,25 +108,16 @@ def reads_only_named(user: User, what: str) -> bool:
     return what == "secrets" and Role.ADMIN not in _roles(user.groups)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Verbs that are allowed on a kind or a subresource."""
-
-    verbs: tuple[str, ...]
-    group: str
-    what: str
-
-
-def rules(user: User) -> Iterator[Rule]:
+def rules(user: User) -> Iterator[tuple[list[str], str, str]]:
+    """Yield verbs that a user may use, with the API group and the kind or subresource."""
     roles = _roles(user.groups)
     if Role.ADMIN in roles:
-        yield Rule(("*",), "*", "*")
+        yield ["*"], "*", "*"
         return
     for resource in {(each.group, each.plural): each for each in SERVED}.values():
         for what in (resource.plural, f"{resource.plural}/status") if resource.has_status else (resource.plural,):
-            verbs = tuple(sorted(verb for verb in _ALL if may(user, verb, what)))
-            if verbs:
-                yield Rule(verbs, resource.group, what)
+            if verbs := sorted(verb for verb in _ALL if may(user, verb, what)):
+                yield verbs, resource.group, what
 
 
 def refusal(user: User, route: Route, reason: str = "") -> ApiError:

@@ -9,7 +9,7 @@ The API server sends a changed slice to every node, and 100 endpoints are much f
 A Service without endpoints keeps one empty slice of each family, as a sign that the controller has seen it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,13 +48,14 @@ def arrange(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str])
     update: list[tuple[str, list[Object]]] = []
     delete = [each.name for each in existing if each.group not in wanted]
     for group, endpoints in wanted.items():
-        part = _arrange_group([each for each in existing if each.group == group], endpoints)
-        create += [(group, listed) for _, listed in part.create]
-        update += part.update
-        delete += part.delete
-        create += (
-            [(group, [])] if not endpoints and not part.create and not _has_slices_left(existing, group, part) else []
-        )
+        ours = [each for each in existing if each.group == group]
+        kept, changed, rest = _keep(ours, endpoints)
+        empty = [name for name, listed in kept.items() if not listed]
+        gone = empty if endpoints else empty[1:]  # without endpoints, one empty slice stays
+        pieces = [rest[start : start + MOST] for start in range(0, len(rest), MOST)]
+        create += [(group, piece) for piece in pieces or ([] if endpoints or ours else [[]])]
+        update += [(name, kept[name]) for name in changed if name not in gone]
+        delete += gone
     return Arrangement(tuple(create), tuple(update), tuple(delete))
 
 
@@ -68,27 +69,23 @@ def check_slice(value: Object) -> None:
         _identity(endpoint)
 
 
-def _has_slices_left(existing: Sequence[Slice], group: Group, part: Arrangement) -> bool:
-    return any(each.group == group and each.name not in part.delete for each in existing)
-
-
-def _arrange_group(existing: Sequence[Slice], wanted: Sequence[Object]) -> Arrangement:
+def _keep(
+    existing: Sequence[Slice], wanted: Sequence[Object]
+) -> tuple[dict[str, list[Object]], list[str], list[Object]]:
+    """Return the endpoints of each slice by its name, the names of changed slices, and the endpoints without one."""
     missing = {_identity(endpoint): endpoint for endpoint in wanted}
     kept: dict[str, list[Object]] = {}
     changed: list[str] = []
     for each in existing:
         listed = [_identity(endpoint) for endpoint in each.endpoints]
-        stay = [missing.pop(name) for name in listed if name in missing][:]
-        kept[each.name] = stay
-        if stay != list(each.endpoints):
+        kept[each.name] = [missing.pop(name) for name in listed if name in missing]
+        if kept[each.name] != list(each.endpoints):
             changed.append(each.name)
     rest = list(missing.values())
     for name in changed:
         take = MOST - len(kept[name])
         kept[name], rest = kept[name] + rest[:take], rest[take:]
-    rest = _fit(kept, changed, rest)
-    create = [rest[start : start + MOST] for start in range(0, len(rest), MOST)]
-    return _outcome(existing, kept, changed, create, empty=not wanted)
+    return kept, changed, _fit(kept, changed, rest)
 
 
 def _fit(kept: dict[str, list[Object]], changed: list[str], rest: list[Object]) -> list[Object]:
@@ -101,18 +98,6 @@ def _fit(kept: dict[str, list[Object]], changed: list[str], rest: list[Object]) 
     kept[best] += rest[len(rest) - over :]
     changed.append(best)
     return rest[: len(rest) - over]
-
-
-def _outcome(
-    existing: Sequence[Slice], kept: Mapping[str, list[Object]], changed: list[str], create: list[list[Object]],
-    *, empty: bool
-) -> Arrangement:  # fmt: skip
-    group = existing[0].group if existing else Group("", "")
-    gone = [each.name for each in existing if not kept[each.name]]
-    if empty and gone:
-        gone = gone[1:]  # the first stays, empty
-    update = tuple((name, kept[name]) for name in changed if name not in gone)
-    return Arrangement(tuple((group, listed) for listed in create), update, tuple(gone))
 
 
 def _identity(endpoint: Object) -> tuple[str, ...]:
