@@ -12,25 +12,16 @@ from vipwire.file_io.files import check_owner
 from vipwire.logging import log
 from vipwire.process_lifecycle.single_instance import claim_names
 from vipwire.proxy_daemon.start.record import claim_proxy
-from vipwire_up.up import Setting
-
-
-@contextlib.contextmanager
-def claim_up(setting: Setting, *, takeover: bool) -> Iterator[None]:
-    """Claim all that this `up` writes; end this process like a signal when a successor takes over.
-
-    Raise AlreadyRunningError if another process holds the claim.
-    """
-    details = (f"API server at {setting.address} port {setting.port}",)
-    with claim_folder(setting.folder, setting.proxy, "vipwire up", details, takeover=takeover):
-        yield
 
 
 @contextlib.contextmanager
 def claim_folder(
     folder: Path, proxy: Config | None, command: str, details: Iterable[str] = (), *, takeover: bool
 ) -> Iterator[None]:
-    """Claim a data directory for a command and, with a proxy, the network namespace; errors as in `claim_up`."""
+    """Claim a data directory and, with a proxy, the network namespace; end this process when a successor takes over.
+
+    Raise AlreadyRunningError if another process holds the claim.
+    """
     check_owner(folder, "--data-dir")
     name, details = _name(folder), (f"data directory {folder.resolve()}", *details)
     with contextlib.ExitStack() as stack:

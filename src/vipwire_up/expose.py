@@ -121,10 +121,8 @@ def _service(wanted: Wanted, families: tuple[str, ...]) -> Object:
         spec["externalTrafficPolicy"] = wanted.policy
     if wanted.check:
         spec["selector"] = {LABEL: wanted.name}
-    spec |= {
-        "ipFamilies": list(families),
-        "ipFamilyPolicy": "RequireDualStack" if len(families) > 1 else "SingleStack",
-    }
+    policy = "RequireDualStack" if len(families) > 1 else "SingleStack"
+    spec |= {"ipFamilies": list(families), "ipFamilyPolicy": policy}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": wanted.name}, "spec": spec}
 
 
@@ -136,20 +134,11 @@ def _slices(wanted: Wanted, nodes: Mapping[str, str]) -> Iterator[tuple[str, Obj
         name = f"{wanted.name}-{family.lower()}-{port}"
         path = f"/apis/discovery.k8s.io/v1/namespaces/{wanted.namespace}/endpointslices/{name}"
         labels = {"kubernetes.io/service-name": wanted.name, LABEL: wanted.name}
-        yield (
-            path,
-            {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": name, "labels": labels},
-                "addressType": family,
-                "endpoints": [
-                    {"addresses": [each], "conditions": {"ready": True}} | _place_on_node(each, nodes)
-                    for each in dict.fromkeys(addresses)
-                ],
-                "ports": [{"name": "", "port": port, "protocol": wanted.protocol}],
-            },
-        )
+        ready = {"conditions": {"ready": True}}
+        endpoints = [{"addresses": [each]} | ready | _place_on_node(each, nodes) for each in dict.fromkeys(addresses)]
+        ports = [{"name": "", "port": port, "protocol": wanted.protocol}]
+        head = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family}
+        yield path, head | {"metadata": {"name": name, "labels": labels}, "endpoints": endpoints, "ports": ports}
 
 
 def _pod(wanted: Wanted, target: Target, name: str) -> Object:

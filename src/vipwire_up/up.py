@@ -142,7 +142,7 @@ class _Cluster:
         # A store in a file has one server, even after a reboot or in another network namespace.
         identity = server_identity(setting.folder, setting.node) if shared else f"{setting.node}_store"
         self._name = name = NameClaim(setting.node, setting.node_seconds, identity)
-        self._heartbeat = Heartbeat(objects, setting.node, [], now, claim=name, look=self._own.describe)
+        self._heartbeat = Heartbeat(objects, setting.node, self._own.describe, now, name)
         own, life = self._own.own, setting.life
         self._place = ApiListenerSettings(
             setting.folder, setting.address, setting.port, setting.names, setting.node, own, life

@@ -21,7 +21,7 @@ from vipwire.model.text import port_number
 from vipwire.process_lifecycle import event_loop
 from vipwire.terminal.output import MISUSED, plain_errors
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
-from vipwire_up.claim_data_dir import claim_up
+from vipwire_up.claim_data_dir import claim_folder
 from vipwire_up.controllers.allocation.ranges import Network, Range, port_range
 from vipwire_up.controllers.hooks import Ranges
 from vipwire_up.dns.settings import RESOLV_CONF, check_address, check_domain, parse_server
@@ -50,7 +50,9 @@ def start(flags: dict[str, Any]) -> None:
             click.echo(line)
         click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
 
-    with plain_errors(), claim_up(setting, takeover=flags["takeover"]):
+    details = (f"API server at {setting.address} port {setting.port}",)
+    claim = claim_folder(setting.folder, setting.proxy, "vipwire up", details, takeover=flags["takeover"])
+    with plain_errors(), claim:
         event_loop.run(run(setting, ready))
 
 

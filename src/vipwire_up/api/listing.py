@@ -125,15 +125,12 @@ def _page(records: list[Record], revision: int, limit: int, *, exact: bool) -> L
     meta: dict[str, Any] = {"resourceVersion": str(revision)}
     if limit and len(records) > limit:
         last = records[limit - 1].key
-        meta["continue"] = _write_cursor(_Cursor(revision, last.namespace, last.name))
+        cursor = _Cursor(revision, last.namespace, last.name)
+        meta["continue"] = base64.urlsafe_b64encode(encode(cursor)).decode()
         if exact:
             meta["remainingItemCount"] = len(records) - limit
         records = records[:limit]
     return ListPage(records, meta)
-
-
-def _write_cursor(cursor: _Cursor) -> str:
-    return base64.urlsafe_b64encode(encode(cursor)).decode()
 
 
 def _read_cursor(text: str) -> _Cursor | None:

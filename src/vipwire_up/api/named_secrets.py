@@ -8,7 +8,7 @@ now. A watch ends with 410 when the set of named Secrets changes; the client's n
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
 from vipwire_up.api.kinds.gateway import GATEWAY_RESOURCES
@@ -53,7 +53,8 @@ class NamedSecrets:
                     async for lines in unchanged:
                         yield lines
             if self.changed() > since:
-                yield error_line(_other_secrets(since))
+                why = f"Ingresses and Gateways refer to other Secrets than at resource version {since}: list again"
+                yield error_line(expired(why))
 
     async def _pass_until_changed(
         self, events: AsyncGenerator[bytes, None], since: int
@@ -113,9 +114,9 @@ def _names(record: Record) -> Iterator[Key]:
 
 
 def _of_ingress(value: Any) -> Iterator[tuple[Any, Any]]:
-    for each in _list_or_empty(at(value, "spec", "tls")):
-        if isinstance(each, dict):
-            yield "", each.get("secretName")
+    served = at(value, "spec", "tls")
+    for each in served if isinstance(served, list) else ():
+        yield "", at(each, "secretName")
     annotations = at(value, "metadata", "annotations")
     for name, text in annotations.items() if isinstance(annotations, dict) else ():
         if name.endswith(_LOGIN) and isinstance(text, str):
@@ -132,11 +133,3 @@ def _references(value: Any) -> Iterator[tuple[Any, Any]]:
             yield value.get("namespace") or "", value.get("name")
         for each in value.values():
             yield from _references(each)
-
-
-def _list_or_empty(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list) else ()
-
-
-def _other_secrets(since: int) -> Any:
-    return expired(f"Ingresses and Gateways refer to other Secrets than at resource version {since}: list again")

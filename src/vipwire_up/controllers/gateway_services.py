@@ -175,13 +175,9 @@ def wanted_service(gateway: Object, there: Object | None = None) -> Object:
 
 
 def _ports(listeners: Sequence[Any]) -> Iterator[Object]:
-    seen = set[tuple[int, str]]()
-    for each in listeners:
-        protocol = "UDP" if each.get("protocol") == "UDP" else "TCP"
-        place = each["port"], protocol
-        if place not in seen:
-            seen.add(place)
-            yield {"name": f"{protocol.lower()}-{each['port']}", "port": each["port"], "protocol": protocol}
+    places = ((each["port"], "UDP" if each.get("protocol") == "UDP" else "TCP") for each in listeners)
+    for port, protocol in dict.fromkeys(places):
+        yield {"name": f"{protocol.lower()}-{port}", "port": port, "protocol": protocol}
 
 
 def differs(there: Object, wanted: Object) -> bool:

@@ -188,13 +188,9 @@ def _is_ours(value: Object) -> bool:
 def _service(service: OwnService, *, named: bool) -> Object:
     """Build the Service; if several servers share it, each slice names the port."""
     ports = [
-        {
-            "name": port.name,
-            "protocol": port.protocol,
-            "port": port.port,
-            "targetPort": port.name if named else port.target,
-        }
-        for port in service.ports
+        {"name": each.name, "protocol": each.protocol, "port": each.port}
+        | {"targetPort": each.name if named else each.target}
+        for each in service.ports
     ]
     meta = {"name": service.name[1], "labels": dict(service.labels) | {_LABEL: MANAGER}}
     return {"metadata": meta, "spec": {"type": "ClusterIP", "ports": ports}}
@@ -210,12 +206,5 @@ def _endpoints(service: OwnService, made: Object) -> Iterator[tuple[Resource, Ob
     yield ENDPOINTS, {"metadata": {"name": name, "labels": labels}, "subsets": subsets}
     labels = {SERVICE: name, MANAGED_BY: MANAGER, _LABEL: MANAGER}
     endpoints = [{"addresses": [each], "conditions": {"ready": True}, "nodeName": service.node} for each in fitting]
-    yield (
-        ENDPOINT_SLICES,
-        {
-            "metadata": {"name": name, "labels": labels},
-            "addressType": family,
-            "endpoints": endpoints,
-            "ports": ports,
-        },
-    )
+    meta = {"name": name, "labels": labels}
+    yield ENDPOINT_SLICES, {"metadata": meta, "addressType": family, "endpoints": endpoints, "ports": ports}

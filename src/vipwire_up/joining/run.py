@@ -149,9 +149,9 @@ class _Machine:
         return RemoteObjects(self._access(), manager)
 
     async def _beat(self) -> None:
-        node, look = self._member.node, self._own.describe
         async with self._objects() as objects:
-            await Heartbeat(objects, node, [], now, claim=self._name, look=look).run(explain_rejection)
+            beat = Heartbeat(objects, self._member.node, self._own.describe, now, self._name)
+            await beat.run(explain_rejection)
 
     async def _probe(self) -> None:
         guard, follow = self._supervisor.guard("probes here"), ApiSource(self._access(), PROBED).run

@@ -32,24 +32,22 @@ _AGAIN_SECONDS: Final = 1.0
 
 
 class Heartbeat:
-    """The Node and the Lease of a machine. `claim` has the duration after which a silent machine is lost."""
+    """The Node and the Lease of a machine. `claim` has the duration after which a silent machine is lost.
+
+    `look` returns the machine's current addresses and annotations, at each renewal.
+    """
 
     def __init__(
         self,
         objects: Objects,
         node: str,
-        addresses: list[Object],
+        look: Callable[[], tuple[list[Object], Mapping[str, str]]],
         clock: Callable[[], datetime],
-        *,
         claim: NameClaim | None = None,
-        annotations: Mapping[str, str] | None = None,
-        look: Callable[[], tuple[list[Object], Mapping[str, str]]] | None = None,
     ) -> None:
-        """Set up; `look` returns the machine's current addresses and annotations, at each renewal."""
-        self._objects, self._node, self._addresses, self._clock = objects, node, addresses, clock
+        self._objects, self._node, self._look, self._clock = objects, node, look, clock
         self._claim = claim or NameClaim(node, SECONDS)
-        self._annotations: Mapping[str, str] = dict(annotations or {})
-        self._look = look or (lambda: (self._addresses, self._annotations))
+        self._addresses, self._annotations = look()
         self._declared, self._told = False, ""
 
     async def run(self, explain: Callable[[Exception], str] = str) -> None:

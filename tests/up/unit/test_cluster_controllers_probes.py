@@ -236,7 +236,7 @@ async def until_states(api: Here, /, **wanted: str) -> None:
 
 async def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: Path) -> None:
     async with workloads(tmp_path) as here, answering(200) as port, asyncio.TaskGroup() as tasks:
-        await Heartbeat(LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES).declare()
+        await Heartbeat(LocalObjects(here.registry, "test"), "n1", lambda: ([], OWN_PROBES), here.clock).declare()
         for name, node in (("here", "n1"), ("there", "n2"), ("nowhere", "")):
             await here.post(PODS, placed(name, node, port))
         machine = tasks.create_task(local_probes(here.registry, Prober("n1")).run())
@@ -251,7 +251,7 @@ async def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path
     async with up(tmp_path, node="n1") as api, answering(200) as port, asyncio.TaskGroup() as tasks:
         access = load_access(tmp_path / "node.kubeconfig")
         async with RemoteObjects(access, "test") as objects:
-            await Heartbeat(objects, "n2", [], clock, annotations=OWN_PROBES).declare()
+            await Heartbeat(objects, "n2", lambda: ([], OWN_PROBES), clock).declare()
             code, _ = await api.ask("POST", PODS, placed("there", "n2", port))
             assert code == 201
             machine = Probes(objects, ApiSource(access, RESOURCES).run, clock, Prober("n2"))
@@ -264,7 +264,7 @@ async def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path
 
 async def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_probe(tmp_path: Path) -> None:
     async with workloads(tmp_path) as here:
-        heartbeat = Heartbeat(LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES)
+        heartbeat = Heartbeat(LocalObjects(here.registry, "test"), "n1", lambda: ([], OWN_PROBES), here.clock)
         await heartbeat.declare()
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(local_probes(here.registry).run())

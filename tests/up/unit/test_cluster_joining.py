@@ -107,7 +107,7 @@ async def words_for(here: Up, folder: Path, *, servers: bool = False) -> tuple[s
 async def serves(folder: Folder, url: str, node: str) -> None:
     """Declare the Node Ready, as `vipwire join` does while it runs: then ingress:NAME counts."""
     async with RemoteObjects(folder.access(url), "test") as objects:
-        await Heartbeat(objects, node, [], lambda: dt.datetime.now(dt.UTC)).beat()  # noqa: TID251  # a machine's
+        await Heartbeat(objects, node, lambda: ([], {}), lambda: dt.datetime.now(dt.UTC)).beat()  # noqa: TID251  # a machine's
 
 
 async def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ async def ready(here: Here, name: str) -> dict[str, Any]:
 
 
 async def machine(here: Here, name: str, seconds: int = 40) -> Heartbeat:
-    found = Heartbeat(LocalObjects(here.registry, "test"), name, [], here.clock, claim=NameClaim(name, seconds))
+    found = Heartbeat(
+        LocalObjects(here.registry, "test"), name, lambda: ([], {}), here.clock, NameClaim(name, seconds)
+    )
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     await found.declare()
     await found.beat()
@@ -87,7 +89,7 @@ async def test_time_in_which_the_judge_slept_counts_for_nobody(here: Here) -> No
 def rivals(here: Here, clock: Clock) -> tuple[Heartbeat, Heartbeat]:
     """Make two machines of one name."""
     objects, claims = LocalObjects(here.registry, "test"), (NameClaim("n1", 8, word, clock=clock) for word in "ab")
-    first, second = (Heartbeat(objects, "n1", [], here.clock, claim=claim) for claim in claims)
+    first, second = (Heartbeat(objects, "n1", lambda: ([], {}), here.clock, claim) for claim in claims)
     return first, second
 
 

@@ -82,18 +82,20 @@ def show(record: Record, resource: Resource, form: Representation, now: datetime
 
 def _show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
     if form.view is RepresentationKind.TABLE:
-        return encode(
-            _build_table(
-                resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)}
-            )
-        )
+        return encode(_table_of(record, resource, form, now))
     return _object(record, resource, form)
+
+
+def _table_of(record: Record, resource: Resource, form: Representation, now: datetime) -> dict[str, Any]:
+    return _build_table(
+        resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)}
+    )
 
 
 def _object(record: Record, resource: Resource, form: Representation) -> bytes:
     """Encode an object; the bytes of one that is shown as stored are shared by all readers."""
     if form.view is RepresentationKind.META:
-        return encode(_partial(record, form))
+        return encode(_partial(shown(record), form))
     return record.value if resource.stored_as is None else encode(served(resource, shown(record)))
 
 
@@ -105,8 +107,7 @@ def shower(resource: Resource, form: Representation, clock: Callable[[], datetim
         nonlocal first
         if form.view is not RepresentationKind.TABLE:
             return show(record, resource, form, clock())
-        row = _row(record, resource, form, clock())
-        table = _build_table(resource, form, [row], {"resourceVersion": str(record.revision)})
+        table = _table_of(record, resource, form, clock())
         if not first:
             table["columnDefinitions"] = None
         first = False
@@ -219,8 +220,7 @@ def _row(record: Record, resource: Resource, form: Representation, now: datetime
         return {"cells": cells}
     if form.include == "Object":
         return {"cells": cells, "object": served(resource, value)}
-    partial = {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": value["metadata"]}
-    return {"cells": cells, "object": partial}
+    return {"cells": cells, "object": _partial(value, form)}
 
 
 def _cell(column: Column, value: Object, now: datetime) -> Any:
@@ -231,6 +231,5 @@ def _cell(column: Column, value: Object, now: datetime) -> Any:
         return UNKNOWN
 
 
-def _partial(record: Record, form: Representation) -> dict[str, Any]:
-    meta = shown(record)["metadata"]
-    return {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta}
+def _partial(value: Object, form: Representation) -> dict[str, Any]:
+    return {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": value["metadata"]}

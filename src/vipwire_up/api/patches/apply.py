@@ -132,10 +132,15 @@ def apply(
 ) -> tuple[Any, Ownership]:
     """Merge a manager's configuration into the live object. Raise ApiError 409 that lists the conflicts."""
     wants, has = members(wanted, kind), members(live, kind)
+    same_writer = writer.manager, "Apply", writer.subresource
+    rivals = {
+        other: owned
+        for other, owned in ownership.items()
+        if (other.manager, other.operation, other.subresource) != same_writer
+    }
     contested = {
         other: frozenset(p for p in owned.paths & wants.keys() if p in has and has[p] != wants[p])
-        for other, owned in ownership.items()
-        if (other.manager, other.operation, other.subresource) != (writer.manager, "Apply", writer.subresource)
+        for other, owned in rivals.items()
     }
     contested = {other: paths for other, paths in contested.items() if paths}
     forced = force if isinstance(force, frozenset) else frozenset()
@@ -143,9 +148,7 @@ def apply(
     if disputed and force is not True:
         raise _conflict(disputed)
     others = {
-        other: Owned(owned.paths - contested.get(other, frozenset()), owned.time)
-        for other, owned in ownership.items()
-        if (other.manager, other.operation, other.subresource) != (writer.manager, "Apply", writer.subresource)
+        other: Owned(owned.paths - contested.get(other, frozenset()), owned.time) for other, owned in rivals.items()
     }
     mine = [owned for other, owned in ownership.items() if other not in others]
     before: Paths = frozenset().union(*(owned.paths for owned in mine))

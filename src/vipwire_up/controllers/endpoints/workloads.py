@@ -79,14 +79,9 @@ def merge_conditions(given: list[Object], pod: Object, problem: str | None, now:
 
 
 def _condition(kind: str, reason: str = "", message: str = "") -> Object:
-    return (
-        {"type": kind, "status": "False", "reason": reason, "message": message}
-        if message
-        else {
-            "type": kind,
-            "status": "True",
-        }
-    )
+    if not message:
+        return {"type": kind, "status": "True"}
+    return {"type": kind, "status": "False", "reason": reason, "message": message}
 
 
 def _addresses(pod: Object, text: str) -> list[str]:
