@@ -91,28 +91,7 @@ def test_a_packet_from_elsewhere_needs_no_route_to_the_vip(tmp_path: Path) -> No
     assert asked(tmp_path, answered(), without={VIP: "network is unreachable"})["kernel"]["agrees"] is True
 
 
-POD = "10.244.1.77"
 AS_PLANNED, ASTRAY = Direct(node=True, pods=True), Direct(node=True, pods=False, difference="programs lead elsewhere")
-
-
-@pytest.mark.parametrize(
-    ("source", "walk", "agrees", "said"),
-    [
-        (POD, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "untouched; the socket programs"),
-        (CLIENT, Walk(End.UNTOUCHED, direct=AS_PLANNED), False, "rules say untouched"),
-        ("", answered(direct=ASTRAY), False, "programs lead elsewhere"),
-        (POD, Walk(End.ANSWERED, (), EVENLY, direct=ASTRAY), True, ""),
-        (POD, Walk(End.ANSWERED, (), EVENLY, direct=AS_PLANNED), True, ""),
-    ],
-    ids=["rules are gone", "rules are gone for others", "the map is wrong", "not for Pods", "all is well"],
-)
-def test_programs_and_rules_may_be_damaged_apart(
-    tmp_path: Path, source: str, walk: Walk, said: str, *, agrees: bool
-) -> None:
-    kernel = asked(tmp_path, walk, source=source)["kernel"]
-    assert kernel["agrees"] is agrees
-    assert kernel["difference"] == "" if agrees else said in kernel["difference"]
-    assert ("the socket programs" in kernel["difference"]) is said.startswith("untouched;")
 
 
 def test_who_is_led_by_programs_needs_no_route_to_the_service(tmp_path: Path) -> None:

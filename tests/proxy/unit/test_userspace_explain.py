@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-import pytest
 from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
 from vipwire.model.net import Family, Protocol
 from vipwire.modes.userspace.explain import UserspaceExplainer
-from vipwire.modes.userspace.names import NAT, PORTALS_CONTAINER, Front, Key, Rule, Value
+from vipwire.modes.userspace.names import Front, Key, Rule, Value
 from vipwire.modes.userspace.render import render
 from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.userspace.skeleton import node_objects
@@ -15,7 +14,7 @@ from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff
 from vipwire.reconcile.explainer import IN_TURN, Walk
-from vipwire.reconcile.steps import End, ObjectState, Verdict
+from vipwire.reconcile.steps import End, ObjectState
 
 NODE = ip("192.168.0.2")
 TO_WEB = Packet(ip("203.0.113.9"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
@@ -48,32 +47,6 @@ def test_the_rule_is_told_with_the_port_that_the_relay_has() -> None:
     assert unknown.end is End.ANSWERED
     assert any(step.text.endswith(f"--to-destination 192.168.0.2:<port of {FRONT}>") for step in unknown.steps)
     assert not any("{" in step.text for walk in (found, unknown) for step in walk.steps)
-
-
-@pytest.mark.parametrize(
-    ("words", "end"),
-    [
-        ("-m owner --uid-owner 0 -j DROP", End.UNKNOWN),
-        ("-m mark --mark 0x1/0x1 -j DROP", End.ANSWERED),
-        ("-p tcp -m tcp --dport 79:90 -j DROP", End.DROPPED),
-        ("-p tcp -m tcp --dport http -j DROP", End.UNKNOWN),
-        ("-p tcp -m tcp --dport 79:90 -j DNAT --to-destination 10.9.9.9:1", End.ANSWERED),
-        ("-p tcp -m tcp --dport 79:90 -j REDIRECT --to-ports 1", End.REJECTED),
-    ],
-)
-def test_a_rule_of_somebody_else_is_judged_or_makes_the_end_unknown(words: str, end: End) -> None:
-    """It stands before ours."""
-    rule = Rule(NAT, PORTALS_CONTAINER, words, first=True)
-
-    def add(seen: dict[Key, Value]) -> None:
-        rest = dict(seen)
-        seen.clear()
-        seen.update({rule: 1, **rest})
-
-    found = walked(add)
-    assert found.end is end
-    if any(Verdict.UNREADABLE in step.verdicts for step in found.steps):
-        assert end is End.UNKNOWN
 
 
 def test_what_is_missing_is_named() -> None:
