@@ -88,8 +88,8 @@ def _group(group: Group) -> Iterator[str]:
             told = warning.replace("has ", "have ") if len(names) > 1 else warning
             yield f"| {', '.join(names)} | {told} |"
     else:
-        yield "| flag and value | default | in the file | meaning |"
-        yield "|---|---|---|---|"
+        yield "| flag, kind and default of its value | in the file | meaning |"
+        yield "|---|---|---|"
         yield from map(_row, flags)
     yield ""
 
@@ -97,8 +97,7 @@ def _group(group: Group) -> Iterator[str]:
 def _row(flag: Setting) -> str:
     rows = [ROWS[path] for path in flag.paths if ROWS[path].in_file]
     cells = (
-        f"{_name(flag)} {_KINDS.get(flag.kind, flag.kind.usage)}",
-        _default(flag_text(flag)),
+        " ".join((_name(flag), _KINDS.get(flag.kind, flag.kind.usage), _default(flag_text(flag)))).rstrip(),
         ", ".join(map(_field, rows)),
         flag.help,
     )
