@@ -34,6 +34,7 @@ from vipwire_lab.namespaces.topology import DEFAULT, UNDERLAY, Client, Node, Pod
 
 ALL_PROTOCOLS = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
 _SYSCTL = Path("/proc/sys/net")
+_PATIENT = ProbeOptions(timeout=15.0)
 # Unique within the process, and practically never a number left by an earlier process with this pid.
 _numbers = itertools.count(secrets.randbelow(0x10000))
 
@@ -188,9 +189,7 @@ class Lab:
         **options: Unpack[ProbeOptionWords],
     ) -> list[ProbeResult]:
         """Connect from a host to an address, `count` times; return the results in order. See `probe.probe`."""
-        return probe(
-            self.netns(host), Target(address, port, protocol), replace(ProbeOptions(timeout=15.0), **options)
-        )
+        return probe(self.netns(host), Target(address, port, protocol), replace(_PATIENT, **options))
 
     def continuous(
         self,
@@ -199,11 +198,11 @@ class Lab:
         port: int,
         protocol: Protocol = Protocol.TCP,
         *,
-        timeout: float = 15.0,
         interval: float = 0.01,
+        **options: Unpack[ProbeOptionWords],
     ) -> Continuous:
         """Connect repeatedly in a thread while the result is entered as a context."""
-        return Continuous(self.netns(host), Target(address, port, protocol), ProbeOptions(timeout=timeout), interval)
+        return Continuous(self.netns(host), Target(address, port, protocol), replace(_PATIENT, **options), interval)
 
     def connect(
         self,
@@ -211,13 +210,9 @@ class Lab:
         address: str,
         port: int,
         protocol: Protocol = Protocol.TCP,
-        *,
-        source: str | None = None,
-        source_port: int | None = None,
-        timeout: float = 15.0,
+        **options: Unpack[ProbeOptionWords],
     ) -> Connection:
-        options = ProbeOptions(source, source_port, timeout)
-        return Connection(self.netns(host), Target(address, port, protocol), options)
+        return Connection(self.netns(host), Target(address, port, protocol), replace(_PATIENT, **options))
 
     def _build(self) -> None:
         plan = links.plan(self.topology)

@@ -105,14 +105,11 @@ def sysctls(*, router: bool) -> dict[str, str]:
 
 
 def _wires(topology: Topology) -> list[Wire]:
-    wires = []
-    for number, node in enumerate(topology.nodes):
-        wires.append(Wire(UNDERLAY, node.name, 200 + number))
-    for number, client in enumerate(topology.clients):
-        wires.append(Wire(UNDERLAY, client.name, 2000 + number))
-    for number, pod in enumerate(topology.pods):
-        wires.append(Wire(pod.node, pod.name, 200 + number))
-    return wires
+    return [
+        *(Wire(UNDERLAY, node.name, 200 + number) for number, node in enumerate(topology.nodes)),
+        *(Wire(UNDERLAY, client.name, 2000 + number) for number, client in enumerate(topology.clients)),
+        *(Wire(pod.node, pod.name, 200 + number) for number, pod in enumerate(topology.pods)),
+    ]
 
 
 def _host_end(addresses: list[IPAddress]) -> list[Request]:

@@ -12,7 +12,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from vipwire.linux.netlink import links
 from vipwire.linux.netlink import route as codec
-from vipwire.linux.netlink.message import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
+from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Family, Prefix
 from vipwire_lab.namespaces.errors import LabError
@@ -95,22 +96,13 @@ def rule(family: Family, came_in_by: str, table: int, priority: int) -> Request:
 
 def apply(requests: Sequence[Request]) -> None:
     """Send all requests in the calling thread's namespace; raise LabError with the first refused one."""
+    messages = [
+        NetlinkRequest(each.kind, each.payload, NLM_F_CREATE | NLM_F_EXCL if each.creates else 0) for each in requests
+    ]
     with NetlinkSocket(NETLINK_ROUTE) as link:
-        first = link.sequence(len(requests))
-        # Bounded, because the kernel answers every request, and the answers must fit the receive buffer.
-        for start in range(0, len(requests), 256):
-            part = requests[start : start + 256]
-            link.send(b"".join(_message(request, first + start + at) for at, request in enumerate(part)))
-            for answer in link.acknowledgements():
-                if answer.errno:
-                    request = requests[answer.sequence - first]
-                    why = f"{os.strerror(answer.errno)} {answer.text}".rstrip()
-                    raise LabError(f"the kernel refused `{request.text}`: {why}")
-
-
-def _message(request: Request, sequence: int) -> bytes:
-    flags = NLM_F_REQUEST | NLM_F_ACK | (NLM_F_CREATE | NLM_F_EXCL if request.creates else 0)
-    return encode(request.kind, flags, sequence, request.payload)
+        for at, answer in send_batch(link, messages).refused.items():
+            why = f"{os.strerror(answer.errno)} {answer.text}".rstrip()
+            raise LabError(f"the kernel refused `{requests[at].text}`: {why}")
 
 
 def _prefix(network: IPNetwork) -> Prefix:
