@@ -141,8 +141,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by task, with their summaries, without importing lazy ones."""
         del ctx
-        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
-        rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
+        rows = self._summaries()
         named = {name for names in _TASKS.values() for name in names}
         tasks = {**_TASKS, "This program": tuple(sorted(rows.keys() - named))}
         widest = max(map(len, rows))
@@ -150,13 +149,14 @@ class LazyGroup(click.Group):
             with formatter.section(task):
                 formatter.write_dl([(name.ljust(widest), rows[name]) for name in names if name in rows])
 
+    def _summaries(self) -> dict[str, str]:
+        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
+        return own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the names of commands, without importing them, and the group's own options."""
-        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
-        rows = own | {name: text for name, (_, _, text) in _ELSEWHERE.items()}
-        commands = [
-            CompletionItem(name, help=text) for name, text in sorted(rows.items()) if name.startswith(incomplete)
-        ]
+        rows = sorted(self._summaries().items())
+        commands = [CompletionItem(name, help=text) for name, text in rows if name.startswith(incomplete)]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def main(

@@ -155,16 +155,14 @@ class FlowTable:
         """Delete the selected flows. Repeats an interrupted dump up to `_ATTEMPTS` times."""
         ports = judge.ports()
         wanted = sorted(ports) if ports is not None and len(ports) <= _FEW_PORTS else [0]
-        total = FlowDeletions()
-        for family, protocol, port in product(judge.families(), judge.protocols(), wanted):
-            part = self._purge_one(judge, family, protocol, port)
-            total = FlowDeletions(
-                total.examined + part.examined,
-                total.deleted + part.deleted,
-                total.complete and part.complete,
-                total.held + part.held,
-            )
-        return total
+        which = product(judge.families(), judge.protocols(), wanted)
+        parts = [self._purge_one(judge, family, protocol, port) for family, protocol, port in which]
+        return FlowDeletions(
+            sum(part.examined for part in parts),
+            sum(part.deleted for part in parts),
+            all(part.complete for part in parts),
+            sum(part.held for part in parts),
+        )
 
     def _purge_one(self, judge: Judge, family: Family, protocol: Protocol, port: int) -> FlowDeletions:
         examined = deleted = 0
