@@ -25,7 +25,14 @@ from vipwire.http_server.room import Room
 from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
 from vipwire.logging.log import RateLimitedLog
-from vipwire_up.api.answers.form import Representation, RepresentationKind, choose_form, show, show_list
+from vipwire_up.api.answers.form import (
+    Representation,
+    RepresentationKind,
+    choose_form,
+    choose_status_form,
+    show,
+    show_list,
+)
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_health, read_page
 from vipwire_up.api.listing import list_page, wait_for_newest, wait_for_revision
 from vipwire_up.api.named_secrets import NamedSecrets
@@ -123,13 +130,13 @@ class ApiServer:
                 request.connection.recognize()
             return await self._answer_to(request, user)
         except ApiError as error:
-            return status(error)
+            return _refuse(request, error)
         except ClientGoneError:
             raise
         except Exception:  # noqa: BLE001  # an error in one request must not end its connection
             if self._failures.due(request.path):
                 _LOG.exception("request failed: %s %s", request.method, request.path)
-            return status(internal("internal error: see the server's log"))
+            return _refuse(request, internal("internal error: see the server's log"))
 
     async def _answer_to(self, request: Exchange, user: authorization.User) -> Reply | None:
         if "impersonate-user" in request.headers:
@@ -286,6 +293,12 @@ class ApiServer:
         else:
             shown = show(done.result.record, route.resource, form, self._registry.clock())
         return Reply(shown, done.code, content_fields(done.warnings, form.media))
+
+
+def _refuse(request: Exchange, error: ApiError) -> Reply:
+    reply, form = status(error), choose_status_form(request.headers.get("accept", ""))
+    body = form.convert(encode(error.status()))
+    return Reply(body, reply.status, {**reply.headers, "Content-Type": form.media})
 
 
 def _is_page(path: str) -> bool:

@@ -120,6 +120,14 @@ async def test_answers_in_yaml_are_those_in_json(here: Here) -> None:
         assert await events.names(3) == [("ADDED", each) for each in "abc"]
     code, gone = await here.send("DELETE", f"{SERVICES}/a", Accept=yes)
     assert (code, yaml.safe_load(gone)["metadata"]["annotations"]) == (200, odd)
+    for method, path, user, code in (
+        ("GET", "/a", "admin", 404),
+        ("GET", "", "nobody", 403),
+        ("PUT", "", "admin", 405),
+    ):
+        told = await here.send(method, f"{SERVICES}{path}", Accept=yes, user=user)
+        _, known = await here.send(method, f"{SERVICES}{path}", user=user)
+        assert (told[0], yaml.safe_load(told[1])) == (code, known)
 
 
 @pytest.mark.parametrize("kind", ["HTTPRoute", "GRPCRoute", "TCPRoute", "UDPRoute", "TLSRoute"])

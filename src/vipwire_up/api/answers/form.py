@@ -76,6 +76,12 @@ def choose_form(accept: str, query: Parameters, *, watch: bool = False) -> Repre
     raise ApiError(406, "NotAcceptable", only)
 
 
+def choose_status_form(accept: str) -> Representation:
+    """Choose the media type of an error: the first supported one, else JSON."""
+    accepted = (choice.partition(";")[0].strip() for choice in accept.split(","))
+    return Representation(is_yaml=next((media for media in accepted if media in (*_JSON, _YAML)), "") == _YAML)
+
+
 def show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
     return form.convert(_show(record, resource, form, now))
 
