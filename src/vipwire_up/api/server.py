@@ -297,8 +297,7 @@ class ApiServer:
 
 def _refuse(request: Exchange, error: ApiError) -> Reply:
     reply, form = status(error), choose_status_form(request.headers.get("accept", ""))
-    body = form.convert(encode(error.status()))
-    return Reply(body, reply.status, {**reply.headers, "Content-Type": form.media})
+    return Reply(form.convert(encode(error.status())), reply.status, {**reply.headers, "Content-Type": form.media})
 
 
 def _is_page(path: str) -> bool:
