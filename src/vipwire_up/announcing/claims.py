@@ -86,11 +86,10 @@ class Claims:
         interface: str,
         now: Callable[[], datetime],
         *,
-        seconds: int = SECONDS,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._objects, self.node, self._interface, self._now = objects, node, interface, now
-        self._seconds, self._clock = seconds, clock
+        self._clock = clock
         self._life = secrets.token_hex(8)
         self._own: Object | None = None
         self._unsure = False
@@ -163,8 +162,8 @@ class Claims:
         """Return the seconds until the next Lease of a machine or the grace period ends; at most one duration."""
         now = self._clock()
         ends = [seen.since + seen.lease.seconds - now for seen in self._machines.values() if seen.lease.holder]
-        ends.append(self._interrupted + self._seconds * _GRACE - now)
-        return min([each for each in ends if each > 0], default=float(self._seconds))
+        ends.append(self._interrupted + SECONDS * _GRACE - now)
+        return min([each for each in ends if each > 0], default=float(SECONDS))
 
     async def renew(self) -> None:
         async with self._writing:
@@ -188,9 +187,9 @@ class Claims:
                 await self._keep_by_reading()
             raise
         finally:
-            if self._clock() - began > self._seconds * _SLOW:
+            if self._clock() - began > SECONDS * _SLOW:
                 self._interrupted = self._clock()
-        self.until, self._full = began + self._seconds * FENCE, False
+        self.until, self._full = began + SECONDS * FENCE, False
 
     async def _keep_by_reading(self) -> None:
         """Announce for a moment longer if the API server shows this machine as the holder of its own Lease.
@@ -204,7 +203,7 @@ class Claims:
         found = await self._objects.read_newest(LEASES, SYSTEM, f"{MACHINES}{self.node}")
         notes = (found["metadata"].get("annotations") or {}) if found else {}
         if found and holder_of(found) == self.node and notes.get(LEASE_BEGUN, "").startswith(f"{self._life} "):
-            self.until = max(self.until, began + self._seconds * _GRACE * FENCE)
+            self.until = max(self.until, began + SECONDS * _GRACE * FENCE)
         else:
             self.fall_silent()
 
@@ -224,10 +223,10 @@ class Claims:
         unsure, self._unsure = self._unsure, True
         try:
             if self._own is None:
-                value = new_lease(f"{MACHINES}{self.node}", self.node, self._seconds, self._now())
+                value = new_lease(f"{MACHINES}{self.node}", self.node, SECONDS, self._now())
                 self._own = await self._objects.create(LEASES, SYSTEM, self._annotate_lease(value, began))
             else:
-                value = self._annotate_lease(with_holder(self._own, self.node, self._seconds, self._now()), began)
+                value = self._annotate_lease(with_holder(self._own, self.node, SECONDS, self._now()), began)
                 self._own = await self._objects.replace(LEASES, SYSTEM, value)
         except ApiError as error:
             if error.code in (404, 409) or is_no_space(error):
@@ -288,14 +287,14 @@ class Claims:
         """Write the holder of an address if its Lease is as last seen; report success. Raise ApiError."""
         name, lease = _name(address), self._addresses.get(address)
         if lease is None:
-            value = new_lease(name, holder, self._seconds, self._now())
+            value = new_lease(name, holder, SECONDS, self._now())
             value["metadata"]["annotations"] = {LEASE_ADDRESS: address}
             made = await self._objects.create(LEASES, SYSTEM, value)
         else:
             found = await self._objects.read(LEASES, SYSTEM, name)
             if found is None or found["metadata"]["resourceVersion"] != lease.version:
                 return False  # a newer state, which the watch will tell
-            made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, self._seconds, self._now()))
+            made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, SECONDS, self._now()))
         written = _read_held(made, address)
         if not self._is_old(written):  # the watch may already have shown this state or later ones
             self._addresses[address] = written
@@ -307,12 +306,12 @@ class Claims:
 
     async def _fence(self, node: str) -> bool:
         now = self._clock()
-        nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(self._seconds), "", "", "")
+        nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(SECONDS), "", "", "")
         seen = self._machines.setdefault(node, _Seen(nothing, now, now))
         if not seen.lease.holder:
             return True
         # While the store was away no machine could renew: give them time.
-        if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds * _GRACE:
+        if now - seen.since < seen.lease.seconds or now - self._interrupted < SECONDS * _GRACE:
             return False
         found = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{node}")
         if found is None:

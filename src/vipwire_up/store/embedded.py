@@ -29,7 +29,7 @@ from vipwire_up.store.record import (
     StoreFullError,
     is_object,
 )
-from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible, fail, succeed
+from vipwire_up.store.visible import KEEP_CHANGES, Visible, fail, succeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,9 @@ class EmbeddedStore(Visible):
     note: Final = ""
 
     def __init__(
-        self,
-        database: Database,
-        is_sound: Callable[[Record], bool] = is_object,
-        *,
-        keep: int = KEEP_CHANGES,
-        keep_bytes: int = KEEP_BYTES,
+        self, database: Database, is_sound: Callable[[Record], bool] = is_object, *, keep: int = KEEP_CHANGES
     ) -> None:
-        super().__init__(is_sound, keep=keep, keep_bytes=keep_bytes)
+        super().__init__(is_sound, keep=keep)
         contents = database.load()
         self._database = database
         self._begin(contents.records, contents.changes, contents.floor, contents.revision)

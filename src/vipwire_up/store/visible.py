@@ -26,20 +26,21 @@ def sound_after(changes: Iterable[RecordChange], floor: int, is_sound: Callable[
     return floor
 
 
+KEEP_CHANGES: Final = 10_000
+KEEP_BYTES: Final = 16 << 20
 T = TypeVar("T")
 _REVISION = attrgetter("revision")
 
 
 class History:
-    """Changes after `floor`, by resource; keeps `keep` changes or `keep_bytes`.
+    """Changes after `floor`, by resource; keeps `keep` changes, or KEEP_BYTES of them.
 
     A watch has no queue: it holds a revision, and asks for the changes after it. A slow reader costs nothing; once
     its history is dropped, it gets Kubernetes' 410 (Gone).
     """
 
-    def __init__(self, floor: int, changes: Iterable[RecordChange], *, keep: int, keep_bytes: int) -> None:
-        self.floor = floor
-        self._keep, self._keep_bytes = keep, keep_bytes
+    def __init__(self, floor: int, changes: Iterable[RecordChange], keep: int) -> None:
+        self.floor, self._keep = floor, keep
         self._count = self._bytes = 0
         self._log: defaultdict[str, list[RecordChange]] = defaultdict(list)
         for change in changes:
@@ -69,11 +70,11 @@ class History:
     def excess(self) -> int:
         """Return the floor up to which history should be dropped, 0 for none: at twice the kept amount."""
         over = max(self._count - self._keep, 0)
-        if self._count <= 2 * self._keep and self._bytes <= 2 * self._keep_bytes:
+        if self._count <= 2 * self._keep and self._bytes <= 2 * KEEP_BYTES:
             return 0
         ordered = sorted((change for log in self._log.values() for change in log), key=_REVISION)
         size = self._bytes - sum(len(change.record.value) for change in ordered[:over])
-        while size > self._keep_bytes and over < len(ordered):
+        while size > KEEP_BYTES and over < len(ordered):
             size -= len(ordered[over].record.value)
             over += 1
         return ordered[over - 1].revision if over else 0
@@ -87,26 +88,15 @@ class History:
             del log[:end]
 
 
-KEEP_CHANGES: Final = 10_000
-KEEP_BYTES: Final = 16 << 20
-
-
 class Visible:
-    """Records with revisions, and their history. `keep` and `keep_bytes` bound the history.
+    """Records with revisions, and their history, which has at most `keep` changes.
 
     Records that `is_sound` refuses are damaged.
     """
 
-    def __init__(
-        self,
-        is_sound: Callable[[Record], bool] = is_object,
-        *,
-        keep: int = KEEP_CHANGES,
-        keep_bytes: int = KEEP_BYTES,
-    ) -> None:
+    def __init__(self, is_sound: Callable[[Record], bool] = is_object, *, keep: int = KEEP_CHANGES) -> None:
         self.revision = 0
-        self._is_sound = is_sound
-        self._keep, self._keep_bytes = keep, keep_bytes
+        self._is_sound, self._keep = is_sound, keep
         self._moved: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._begin((), (), 0, 0)
 
@@ -121,7 +111,7 @@ class Visible:
         noted = tuple(changes)
         floor = sound_after(noted, floor, self._is_sound)
         kept = (change for change in noted if change.revision > floor)
-        self._history = History(floor, kept, keep=self._keep, keep_bytes=self._keep_bytes)
+        self._history = History(floor, kept, self._keep)
         self._sorted: dict[str, list[Key]] = {}
         self.revision = revision
         self._wake(list(self._moved))

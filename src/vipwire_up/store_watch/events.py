@@ -14,15 +14,13 @@ from vipwire_up.api.registry import Registry
 _OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
 
 
-async def warn(
-    registry: Registry, resource: Resource, about: Object, reason: str, message: str, *, kind: str = "Warning"
-) -> None:
-    """Report a problem of an object, or, of kind Normal, a fact about it.
+async def warn(registry: Registry, resource: Resource, about: Object, reason: str, message: str) -> None:
+    """Report a problem of an object.
 
     It writes no Event in a namespace that is being deleted, or if the store is full. Events about cluster-scoped
     objects are in `default`, as in Kubernetes.
     """
-    event = event_of(resource, about, reason, message, registry.clock(), kind=kind)
+    event = event_of(resource, about, reason, message, registry.clock(), kind="Warning")
     where = about["metadata"]["namespace"] if resource.namespaced else "default"
     with contextlib.suppress(ApiError):  # the Event only informs
         await registry.create(EVENTS, where, event, _OPTIONS)

@@ -33,7 +33,7 @@ from vipwire_up.store.record import (
     Write,
     is_object,
 )
-from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible, fail, succeed
+from vipwire_up.store.visible import KEEP_CHANGES, Visible, fail, succeed
 
 COMPACT_SECONDS: Final = 300.0
 _REPLAYED: Final = 5000
@@ -62,15 +62,9 @@ class EtcdStore(Visible):
     expires: Final = True
 
     def __init__(
-        self,
-        client: Client,
-        prefix: str,
-        is_sound: Callable[[Record], bool] = is_object,
-        *,
-        keep: int = KEEP_CHANGES,
-        keep_bytes: int = KEEP_BYTES,
+        self, client: Client, prefix: str, is_sound: Callable[[Record], bool] = is_object, *, keep: int = KEEP_CHANGES
     ) -> None:
-        super().__init__(is_sound, keep=keep, keep_bytes=keep_bytes)
+        super().__init__(is_sound, keep=keep)
         self._client, self._layout = client, Layout(prefix)
         self.transactions = Transactions(client, self._layout)
         self._pending: dict[Key, tuple[RecordChange, asyncio.Event]] = {}
