@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.serving.authorization import User
@@ -77,11 +77,8 @@ class Admitted:
 NOTHING_ADDED: Final = Admitted()
 
 
-class Admission(Protocol):
-    """A hook between a request and the store."""
-
-    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Change `attempt.new`, return additions, or raise ApiError."""
+Admission: TypeAlias = Callable[[AdmissionRequest], Admitted | None]
+"""A hook between a request and the store: it changes `new`, returns additions, or raises ApiError."""
 
 
 def admit_all(hooks: Iterable[Admission], attempt: AdmissionRequest) -> Admitted:
@@ -89,6 +86,6 @@ def admit_all(hooks: Iterable[Admission], attempt: AdmissionRequest) -> Admitted
     admitted = NOTHING_ADDED
     for hook in hooks:
         with admitted.taken_back_on_error():
-            added = hook.admit(attempt)
+            added = hook(attempt)
         admitted = admitted.joined(added) if added is not None else admitted
     return admitted

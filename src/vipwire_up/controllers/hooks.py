@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from vipwire.kube.errors import ApiError
@@ -32,56 +33,47 @@ from vipwire_up.controllers.allocation.hook import ServiceAllocation
 from vipwire_up.controllers.allocation.node_ports import NodePorts
 from vipwire_up.controllers.allocation.port_notes import PortNotes
 from vipwire_up.controllers.allocation.ranges import Range, port_range
-from vipwire_up.controllers.endpoints.workloads import Workloads
-from vipwire_up.controllers.node_restriction import NodeRestriction
+from vipwire_up.controllers.endpoints.workloads import run_workload
+from vipwire_up.controllers.node_restriction import restrict_nodes
 from vipwire_up.store.record import StoreError, Write
 from vipwire_up.store.store import Store
 
 _IS_DEFAULT: Final = "ingressclass.kubernetes.io/is-default-class"
 
 
-class DefaultIngressClass:
-    """Sets the default class of new Ingresses."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        new = attempt.new
-        if attempt.resource is not INGRESSES or attempt.operation is not Operation.CREATE or new is None:
-            return None
-        named = at(new, "spec", "ingressClassName") is not None or CLASS in (at(new, "metadata", "annotations") or {})
-        if not named and (name := self._name()):
-            new.setdefault("spec", {})["ingressClassName"] = name
-        return None
-
-    def _name(self) -> str:
-        found = [(record.key.name, readable(record)) for record in self._store.scan(INGRESS_CLASSES.id)]
-        marked = [
-            (str(value["metadata"].get("creationTimestamp") or ""), name)
-            for name, value in found
-            if at(value, "metadata", "annotations", _IS_DEFAULT) == "true"
-        ]
-        newest = max((time for time, _ in marked), default="")
-        return min((name for time, name in marked if time == newest), default="")
+def set_default_class(store: Store, attempt: AdmissionRequest) -> None:
+    """Set the default class of a new Ingress."""
+    new = attempt.new
+    if attempt.resource is not INGRESSES or attempt.operation is not Operation.CREATE or new is None:
+        return
+    named = at(new, "spec", "ingressClassName") is not None or CLASS in (at(new, "metadata", "annotations") or {})
+    if not named and (name := _default_class(store)):
+        new.setdefault("spec", {})["ingressClassName"] = name
 
 
-class ExecProbeAdmission:
-    """Refuses commands of probes from the role node."""
+def _default_class(store: Store) -> str:
+    found = [(record.key.name, readable(record)) for record in store.scan(INGRESS_CLASSES.id)]
+    marked = [
+        (str(value["metadata"].get("creationTimestamp") or ""), name)
+        for name, value in found
+        if at(value, "metadata", "annotations", _IS_DEFAULT) == "true"
+    ]
+    newest = max((time for time, _ in marked), default="")
+    return min((name for time, name in marked if time == newest), default="")
 
-    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Refuse a Pod with a new command, unless an admin or a part of this process writes it."""
-        if attempt.resource is not PODS or attempt.operation is Operation.DELETE or attempt.new is None:
-            return None
-        caller = attempt.caller
-        if caller is None or Role.ADMIN.value in caller.groups:
-            return None
-        before = list(_commands(attempt.old))
-        for command in _commands(attempt.new):
-            if command not in before:
-                why = f'User "{caller.name}" cannot set the command of a probe: only the role admin may'
-                raise refused(PODS.id, attempt.name, why)
-        return None
+
+def refuse_commands(attempt: AdmissionRequest) -> None:
+    """Refuse a Pod with a new command of a probe, unless an admin or a part of this process writes it."""
+    if attempt.resource is not PODS or attempt.operation is Operation.DELETE or attempt.new is None:
+        return
+    caller = attempt.caller
+    if caller is None or Role.ADMIN.value in caller.groups:
+        return
+    before = list(_commands(attempt.old))
+    for command in _commands(attempt.new):
+        if command not in before:
+            why = f'User "{caller.name}" cannot set the command of a probe: only the role admin may'
+            raise refused(PODS.id, attempt.name, why)
 
 
 def _commands(pod: Object | None) -> Iterator[tuple[object, object]]:
@@ -91,21 +83,16 @@ def _commands(pod: Object | None) -> Iterator[tuple[object, object]]:
             yield at(each, "name"), command
 
 
-class NamesakeDeletion:
-    """Deletes the Endpoints of a deleted Service. `clock` is for Endpoints with finalizers, which are only marked."""
-
-    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
-        self._store, self._clock = store, clock
-
-    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        if attempt.resource is not SERVICES or attempt.operation is not Operation.DELETE:
-            return None
-        record = self._store.head(key_of(ENDPOINTS, attempt.namespace, attempt.name))
-        if record is None:
-            return None
-        value = decoded(record)
-        stays = mark_deleted(ENDPOINTS, value, self._clock(), grace=None, propagation="")
-        return Admitted((Write(record.key, encoder(value), record.revision, deletes=not stays),))
+def delete_namesake(store: Store, clock: Callable[[], datetime], attempt: AdmissionRequest) -> Admitted | None:
+    """Delete the Endpoints of a deleted Service. `clock` is for those with finalizers, which are only marked."""
+    if attempt.resource is not SERVICES or attempt.operation is not Operation.DELETE:
+        return None
+    record = store.head(key_of(ENDPOINTS, attempt.namespace, attempt.name))
+    if record is None:
+        return None
+    value = decoded(record)
+    stays = mark_deleted(ENDPOINTS, value, clock(), grace=None, propagation="")
+    return Admitted((Write(record.key, encoder(value), record.revision, deletes=not stays),))
 
 
 NODE_PORTS: Final = port_range(30000, 32767)
@@ -126,8 +113,8 @@ def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequen
     notes = PortNotes(store)
     ports = NodePorts(store, ranges.node_ports, draw, notes.holder)
     allocation = ServiceAllocation(Addresses(store, draw), ports, notes, clock)
-    refusing = (NodeRestriction(), ExecProbeAdmission())
-    return (allocation, Workloads(clock), *refusing, NamesakeDeletion(store, clock), DefaultIngressClass(store))
+    with_store = (partial(delete_namesake, store, clock), partial(set_default_class, store))
+    return (allocation.admit, partial(run_workload, clock), restrict_nodes, refuse_commands, *with_store)
 
 
 async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from vipwire.kube.lease import holder_of
 from vipwire_up.announcing.kinds import ADDRESSES, MACHINES, SYSTEM
-from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
+from vipwire_up.api.admission import AdmissionRequest, Operation
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.small_kinds import LEASES
@@ -34,18 +34,14 @@ _OWN_ONLY: Final = "a machine may write its own objects only"
 _MACHINES_ONLY: Final = "only machines and API servers may"
 
 
-class NodeRestriction:
-    """The hook."""
-
-    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        caller = attempt.caller
-        if caller is None or Role.ADMIN.value in caller.groups:
-            return None
-        if why := _problem(attempt, caller):
-            verb = "delete" if attempt.operation is Operation.DELETE else "write"
-            what = attempt.resource.id
-            raise refused(what, attempt.name, f'User "{caller.name}" cannot {verb} it: {why}')
-        return None
+def restrict_nodes(attempt: AdmissionRequest) -> None:
+    caller = attempt.caller
+    if caller is None or Role.ADMIN.value in caller.groups:
+        return
+    if why := _problem(attempt, caller):
+        verb = "delete" if attempt.operation is Operation.DELETE else "write"
+        what = attempt.resource.id
+        raise refused(what, attempt.name, f'User "{caller.name}" cannot {verb} it: {why}')
 
 
 def _problem(attempt: AdmissionRequest, caller: User) -> str:

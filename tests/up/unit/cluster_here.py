@@ -59,8 +59,8 @@ class SentBy:
         self._hook = hook
         self.caller: User | None = None
 
-    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        return self._hook.admit(dataclasses.replace(attempt, caller=self.caller))
+    def __call__(self, attempt: AdmissionRequest) -> Admitted | None:
+        return self._hook(dataclasses.replace(attempt, caller=self.caller))
 
 
 @dataclass

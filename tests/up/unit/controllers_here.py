@@ -31,7 +31,8 @@ def allocation(ports: Range = NODE_PORTS) -> Callable[[Store], Sequence[Admissio
     draw = random.Random(7).randrange  # noqa: S311  # a test's
 
     def make(store: Store) -> Sequence[Admission]:
-        return (ServiceAllocation(Addresses(store, draw), NodePorts(store, ports, draw), PortNotes(store), clock),)
+        ports_of = NodePorts(store, ports, draw)
+        return (ServiceAllocation(Addresses(store, draw), ports_of, PortNotes(store), clock).admit,)
 
     return make
 

@@ -1,5 +1,6 @@
 """Where it was found to differ from kube-apiserver: apply, PUT, PATCH, selectors, watches, pages, and what stays."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 from tests.up.unit.controllers_here import allocating
 from tests.up.unit.up_here import write
 
-from vipwire_up.controllers.hooks import DefaultIngressClass
+from vipwire_up.controllers.hooks import set_default_class
 
 WEB = f"{SERVICES}/web"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -226,7 +227,7 @@ INGRESSES = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
 CLASSES = "/apis/networking.k8s.io/v1/ingressclasses"
 
 
-@in_cluster(make_hooks=lambda store: (DefaultIngressClass(store),))
+@in_cluster(make_hooks=lambda store: (partial(set_default_class, store),))
 async def test_the_newest_default_class_is_written_into_ingresses_that_name_none(here: Here) -> None:
     async def made(name: str, **spec: Any) -> Any:
         body = ingress() | {"metadata": {"name": name}}

@@ -1,6 +1,7 @@
 """Endpoints: which Pods are, how they are spread over slices, and that slices change only where they must."""
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.endpoints.endpoints import Group, from_pods, ports_key
 from vipwire_up.controllers.endpoints.legacy import endpoints_object
 from vipwire_up.controllers.endpoints.selection import Selection
-from vipwire_up.controllers.hooks import NamesakeDeletion
+from vipwire_up.controllers.hooks import delete_namesake
 
 GROUP = Group("IPv4", ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
 SELECTOR = {"app": "web"}
@@ -226,7 +227,7 @@ async def test_endpoints_made_by_hand_are_mirrored(here: Here) -> None:
     assert await shown(here) == []
 
 
-@in_cluster(make_hooks=lambda store: (NamesakeDeletion(store, clock),))
+@in_cluster(make_hooks=lambda store: (partial(delete_namesake, store, clock),))
 async def test_endpoints_made_by_hand_go_with_their_service(here: Here) -> None:
     controller = EndpointController(here.registry)
     subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 5432}]}

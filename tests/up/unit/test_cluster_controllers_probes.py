@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
-from vipwire_up.controllers.endpoints.workloads import Workloads, merge_conditions
+from vipwire_up.controllers.endpoints.workloads import merge_conditions, run_workload
 from vipwire_up.nodes.heartbeat import Heartbeat
 from vipwire_up.nodes.node import OWN, PROBES
 from vipwire_up.nodes.objects import LocalObjects, RemoteObjects
@@ -41,7 +42,7 @@ def pod(address: str = "127.0.0.1", probe: dict[str, Any] | None = None, port: i
 
 
 def workloads(folder: Path) -> AbstractAsyncContextManager[Here]:
-    return cluster(folder, hooks=(Workloads(clock),))
+    return cluster(folder, hooks=(partial(run_workload, clock),))
 
 
 def ready(value: dict[str, Any]) -> list[str]:

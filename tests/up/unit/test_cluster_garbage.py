@@ -196,7 +196,7 @@ class Addresses:
 
 async def test_a_hook_changes_adds_refuses_and_is_taken_back(tmp_path: Path) -> None:
     hook = Addresses()
-    async with cluster(tmp_path, hooks=(hook,)) as here:
+    async with cluster(tmp_path, hooks=(hook.admit,)) as here:
         made = await here.post(SERVICES, service("web"))
         assert (made["spec"]["clusterIP"], await names(here)) == ("10.0.0.1", ["10.0.0.1"])
         assert (await here.send("POST", SERVICES, service("no")))[0] == 403
@@ -215,7 +215,7 @@ async def test_a_hook_changes_adds_refuses_and_is_taken_back(tmp_path: Path) -> 
 
 async def test_who_stops_waiting_for_a_write_does_not_take_it_back(tmp_path: Path) -> None:
     hook = Addresses()
-    async with cluster(tmp_path, hooks=(hook,)) as here:
+    async with cluster(tmp_path, hooks=(hook.admit,)) as here:
         written = here.store.revision + 2
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(here.registry.create(SERVICE_KIND, "default", service("web"), Options()))

@@ -21,7 +21,7 @@ from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
 from vipwire_up.api.serving.authorization import Role, User
-from vipwire_up.controllers.node_restriction import NodeRestriction
+from vipwire_up.controllers.node_restriction import restrict_nodes
 from vipwire_up.credentials.machine_records import NAMESPACE
 from vipwire_up.joining import enrolment
 from vipwire_up.joining import join as joining
@@ -318,10 +318,10 @@ async def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> 
 
 
 def restricted(_store: Store) -> tuple[Admission, ...]:
-    return (NodeRestriction(),)
+    return (restrict_nodes,)
 
 
-HOOK = SentBy(NodeRestriction())
+HOOK = SentBy(restrict_nodes)
 
 
 @pytest.mark.attack

@@ -10,13 +10,13 @@ from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.admission import AdmissionRequest, Admitted
+from vipwire_up.api.admission import AdmissionRequest
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.serving.authorization import Role, User
-from vipwire_up.controllers.node_restriction import NodeRestriction
+from vipwire_up.controllers.node_restriction import restrict_nodes
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.manage import create_token
 from vipwire_up.joining.membership import Folder
@@ -118,7 +118,7 @@ async def refused(act: Act, objects: Objects) -> bool:
 
 async def tried(folder: Path, acts: dict[str, Act], caller: User | None) -> dict[str, bool]:
     """Try each; tell which of them were refused."""
-    hook = SentBy(NodeRestriction())
+    hook = SentBy(restrict_nodes)
     async with cluster(folder, make_hooks=lambda _: (hook,)) as here:
         objects = LocalObjects(here.registry, "test")
         for name in (SYSTEM, "default"):
@@ -175,12 +175,10 @@ async def test_hooks_are_told_who_sends_each_change(
 ) -> None:
     callers: list[User | None] = []
 
-    class Notes:
-        def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-            callers.append(attempt.caller)
-            return None
+    def note(attempt: AdmissionRequest) -> None:
+        callers.append(attempt.caller)
 
-    async with cluster(tmp_path, make_hooks=lambda _: (Notes(),)) as here:
+    async with cluster(tmp_path, hooks=(note,)) as here:
         await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
         await LocalObjects(here.registry, "test").create(PODS, "default", pod("own", "n1"))
         assert callers.pop() is None

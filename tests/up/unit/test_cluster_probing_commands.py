@@ -13,7 +13,7 @@ from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import PODS
 
 from vipwire.errors import ConfigError
-from vipwire_up.controllers.hooks import ExecProbeAdmission
+from vipwire_up.controllers.hooks import refuse_commands
 from vipwire_up.readiness_probes.commands import RunAs, run_command
 from vipwire_up.readiness_probes.probe import ask
 
@@ -123,7 +123,7 @@ def pod(*command: str, name: str = "a", **labels: str) -> dict[str, Any]:
 
 
 @pytest.mark.attack
-@in_cluster(hooks=(ExecProbeAdmission(),))
+@in_cluster(hooks=(refuse_commands,))
 async def test_only_admins_may_say_a_command(here: Here) -> None:
     code, status = await here.send("POST", PODS, pod("id"), user="node")
     assert (code, status["reason"]) == (403, "Forbidden")

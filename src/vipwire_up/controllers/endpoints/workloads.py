@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.model.times import format_time
-from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
+from vipwire_up.api.admission import AdmissionRequest, Operation
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.objects.errors import invalid, not_valid
 from vipwire_up.api.objects.object import at
@@ -21,23 +21,16 @@ from vipwire_up.api.objects.resource import Object
 ADDRESS: Final = "vipwire.io/address"
 
 
-class Workloads:
-    """The hook. `clock` returns the time of conditions."""
-
-    def __init__(self, clock: Callable[[], datetime]) -> None:
-        self._clock = clock
-
-    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Fill in the status of a Pod with the annotation. Raise ApiError for an invalid address."""
-        if attempt.resource is not PODS or attempt.subresource or attempt.new is None:
-            return None
-        if attempt.operation is Operation.DELETE:
-            return None
-        pod = attempt.new
-        text = (at(pod, "metadata", "annotations") or {}).get(ADDRESS)
-        if text is not None and text != (at(attempt.old, "metadata", "annotations") or {}).get(ADDRESS):
-            place(pod, _addresses(pod, text), format_time(self._clock()))
-        return None
+def run_workload(clock: Callable[[], datetime], attempt: AdmissionRequest) -> None:
+    """Fill in the status of a Pod with the annotation. Raise ApiError for an invalid address."""
+    if attempt.resource is not PODS or attempt.subresource or attempt.new is None:
+        return
+    if attempt.operation is Operation.DELETE:
+        return
+    pod = attempt.new
+    text = (at(pod, "metadata", "annotations") or {}).get(ADDRESS)
+    if text is not None and text != (at(attempt.old, "metadata", "annotations") or {}).get(ADDRESS):
+        place(pod, _addresses(pod, text), format_time(clock()))
 
 
 _NOT_PROBED: Final = "no container has been probed yet"
