@@ -42,7 +42,7 @@ from bench.failover.servers import Servers
 
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.cluster.continuous import Connection
-from vipwire_lab.demo.standalone import program
+from vipwire_lab.cluster.state import find_program
 from vipwire_lab.namespaces.topology import make_topology
 
 _CUTS = ("cut", "deaf", "dumb")
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, help="a folder for what the processes said")
     parser.add_argument("--no-keepalived", action="store_true")
     arguments = parser.parse_args()
-    kubectl = program("kubectl")
+    kubectl = find_program("kubectl")
     if kubectl is None:
         raise SystemExit("there is no kubectl here")
     with tempfile.TemporaryDirectory() as folder, Lab(make_topology((1, 1, 1), (ECHO,), lan=True)) as lab:

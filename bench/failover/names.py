@@ -22,7 +22,7 @@ from bench.failover.machines import ANNOUNCE, ECHO, NODES, OWNED, PATIENCE, UP
 from bench.failover.servers import STORE, Servers
 
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.demo.standalone import program
+from vipwire_lab.cluster.state import find_program
 from vipwire_lab.namespaces.topology import make_topology
 
 JOINED: Final = ("node-4", "node-5")
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    kubectl = program("kubectl")
+    kubectl = find_program("kubectl")
     if kubectl is None:
         raise SystemExit("there is no kubectl here")
     chance, counts = random.Random(arguments.seed), Counter[str]()

@@ -247,6 +247,10 @@ def _program() -> str:
     return f"{sys.executable} -m vipwire" if called.name == "__main__.py" else sys.argv[0]
 
 
+def find_program(name: str) -> str | None:
+    return shutil.which(name, path=search_path(os.environ.get("PATH", os.defpath)))
+
+
 def search_path(path: str) -> str:
     """Return PATH for commands in the lab: the caller's, this program's folder, the system's."""
     own = Path(sys.executable).parent

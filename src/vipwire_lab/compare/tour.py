@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from vipwire_lab.cluster.state import find_program
 from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, run_staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage
 from vipwire_lab.namespaces.errors import LabError
 
-_PATHS: Final = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin"
 _LINES: Final = 12
 
 
@@ -119,7 +119,7 @@ def _show_sight(mode: str, where: str, stage: Stage, written: int) -> Iterator[s
 
 def _excerpt(stage: Stage, sight: Sight) -> list[str]:
     """Run the mode's own tool on node-1; return the matching lines without duplicates."""
-    program = shutil.which(sight.command[0], path=_PATHS)
+    program = find_program(sight.command[0])
     if program is None:
         return [
             f"({sight.command[0]} is not installed here; instead `vipwire explain --from 10.244.1.11`:)",

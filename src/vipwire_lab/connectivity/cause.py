@@ -1,16 +1,13 @@
 """Why a check failed: by the plan and the kernel's objects, as `vipwire explain` reads them, and by the endpoints."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from vipwire.errors import DecodeError, VipwireError
-from vipwire.inspect.earlier.look import earlier_for
+from vipwire.errors import DecodeError, UnsupportedError, VipwireError
 from vipwire.inspect.explain.document import explain_document
-from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.explanation import explain_here
 from vipwire.inspect.explain.packet import read_packet
-from vipwire.inspect.explain.routes import obstacle_towards, source_towards
 from vipwire.inspect.node.situation import Situation
 from vipwire.model.net import Protocol
 from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
@@ -36,9 +33,10 @@ def causes(situation: Situation, target: Target, *, refused: bool = False) -> li
 
 def _explain(situation: Situation, target: Target) -> dict[str, Any]:
     packet = read_packet(situation, "", str(target))
-    earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
-    found = explain(situation, packet, source_towards, obstacle_towards, earlier)
-    return {} if found is None else explain_document(found)
+    try:
+        return explain_document(explain_here(situation, packet))
+    except UnsupportedError:  # this node lacks the family
+        return {}
 
 
 def _by_rules(document: dict[str, Any], expected: str) -> Iterator[str]:

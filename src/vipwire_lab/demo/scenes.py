@@ -4,7 +4,6 @@ Each scene shows something, explains it, and checks it.
 """
 
 import contextlib
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from vipwire.model.net import Protocol
 from vipwire_lab.cluster.continuous import Connection
 from vipwire_lab.cluster.outcome import Outcome
-from vipwire_lab.cluster.state import as_called
+from vipwire_lab.cluster.state import as_called, find_program
 from vipwire_lab.demo import objects, standalone
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.objects import CLIENT, CLIENT_ADDRESS, CLIENT_IPV6, MANY, NODE_ADDRESS, OTHER_POD, POD
@@ -86,7 +85,7 @@ def opening(stage: Stage, narrator: Narrator) -> None:
 
 def in_the_kernel(stage: Stage, narrator: Narrator) -> None:
     narrator.chapter("The kernel's objects: constant rules, and Services as elements of maps")
-    nft = shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
+    nft = find_program("nft")
     if nft is None:
         narrator.say("This machine has no nft command to show them. (Debian: apt install nftables)")
         return
@@ -328,7 +327,7 @@ def _connected(stage: Stage, narrator: Narrator) -> None:
 
 def _without_rules(stage: Stage, narrator: Narrator) -> None:
     """Remove all rules: connections that get their endpoint at connect() need none."""
-    if shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin") is None:
+    if find_program("nft") is None:
         return
     narrator.quote("node-1$ nft flush ruleset")
     stage.lab.run(NODE, ["nft", "flush", "ruleset"])

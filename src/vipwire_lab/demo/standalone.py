@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import yaml
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.cluster.continuous import Continuous
 from vipwire_lab.cluster.manifests import Manifest
+from vipwire_lab.cluster.state import find_program
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.objects import CLIENT, MANY, NODE_ADDRESS, POD
@@ -48,10 +48,6 @@ _PATIENCE = 60.0
 """Seconds until a missing start, end or kubectl answer is an error."""
 _SILENT = 0.3
 """Seconds after which a connection in a lab counts as unanswered."""
-
-
-def program(name: str) -> str | None:
-    return shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin:/usr/bin:/bin")
 
 
 class Standalone:
@@ -107,7 +103,7 @@ class Standalone:
 def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
     """Start `vipwire up` and play its scenes; without kubectl, say so."""
     narrator.chapter("Without a cluster: vipwire up, and kubectl")
-    kubectl = program("kubectl")
+    kubectl = find_program("kubectl")
     if kubectl is None:
         narrator.say("This machine has no kubectl for this part. (Debian: apt install kubernetes-client)")
         return
@@ -168,7 +164,7 @@ def _show_health_check(stage: Stage, narrator: Narrator, here: Standalone) -> No
 
 def _show_dns(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     narrator.chapter("DNS, at the usual address for resolv.conf")
-    dig = program("dig")
+    dig = find_program("dig")
     if dig is None:
         narrator.say("This machine has no dig for DNS queries. (Debian: apt install bind9-dnsutils)")
         return
