@@ -259,7 +259,7 @@ def make_root(suite: str, way: str, to: Path, keys: Path) -> None:
     options = ["--quiet", "--variant=minbase", f"--include={_INCLUDED},{more[0]}"]
     if suite in SUITES:
         options += ["--skip=cleanup/apt/cache,cleanup/apt/lists", f'--customize-hook=chroot "$1" {_CACHED}{more[1]}']
-    source = f"deb [signed-by={keys}] http://archive.ubuntu.com/ubuntu {UBUNTU} main"
+    source = f"deb [signed-by={keys.resolve()}] http://archive.ubuntu.com/ubuntu {UBUNTU} main"
     run("mmdebstrap", *options, suite, to, *([source] if suite == UBUNTU else ()))
 
 
