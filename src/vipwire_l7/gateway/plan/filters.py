@@ -4,14 +4,14 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.plan.matching.matches import PathMatch
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Reply, Rewrite
+from vipwire_l7.plan.policy import Affinity, Cors, ExternalAuth, Location, Policy, Reply, Rewrite
 from vipwire_l7.plan.sites import Match, Mode
 from vipwire_l7.watch.convert import is_host
 
@@ -45,23 +45,23 @@ class Filters:
 
     policy: Policy
     mirrors: tuple[rule_wire.Mirror, ...] = ()
-    mirrored: list[Mirrored] = field(default_factory=list)
     auth: rule_wire.ExternalAuthFilter | None = None
     body: str = ""
     """The content of the file named by the policy's reply."""
     path: PathMatch | None = None
     listener: Listener | None = None
 
-    def share_of(self, mirror: rule_wire.Mirror) -> tuple[int, int]:
-        """Return the mirrored share of requests as a reduced fraction (numerator, denominator)."""
-        if mirror.fraction is not None:
-            part, whole = mirror.fraction.numerator, mirror.fraction.denominator
-        else:
-            part, whole = 100 if mirror.percent is None else mirror.percent, 100
-        if not 0 <= part <= whole or not 0 < whole < 2**31:
-            raise Unsupported(f"{part} of {whole} is no fraction of the requests")
-        common = math.gcd(part, whole)
-        return part // common, whole // common
+
+def share_of(mirror: rule_wire.Mirror) -> tuple[int, int]:
+    """Return the mirrored share of requests as a reduced fraction (numerator, denominator)."""
+    if mirror.fraction is not None:
+        part, whole = mirror.fraction.numerator, mirror.fraction.denominator
+    else:
+        part, whole = 100 if mirror.percent is None else mirror.percent, 100
+    if not 0 <= part <= whole or not 0 < whole < 2**31:
+        raise Unsupported(f"{part} of {whole} is no fraction of the requests")
+    common = math.gcd(part, whole)
+    return part // common, whole // common
 
 
 def read_filters(

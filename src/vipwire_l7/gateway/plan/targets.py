@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.filters import Filters, checked_auth, read_filters
+from vipwire_l7.gateway.plan.filters import Filters, checked_auth, read_filters, share_of
 from vipwire_l7.gateway.plan.frame import Frame
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
@@ -62,8 +62,8 @@ class Targets:
         protocol: BackendProtocol | None = None,
     ) -> tuple[str, Verdict]:
         """Return the target of a rule, and the condition ResolvedRefs. Raise Unsupported."""
-        verdicts = [self._mirrors(route, filters, protocol)]
-        mirrors = tuple(filters.mirrored)
+        mirrors, verdict = self._mirrors(route, filters, protocol)
+        verdicts = [verdict]
         policy = replace(filters.policy, mirrors=mirrors) if mirrors else filters.policy
         if filters.auth is not None:
             spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
@@ -134,9 +134,9 @@ class Targets:
             own = read_filters(ref.filters, within.path, within.listener, policy)
             if own.auth is not None or own.policy.reply is not None:
                 raise Unsupported("ExternalAuth and DirectResponse apply to rules, not to single backends")
-            mirrored = self._mirrors(route, own, protocol)
+            mirrors, mirrored = self._mirrors(route, own, protocol)
             verdict = verdict if mirrored.holds else mirrored
-            policy = replace(own.policy, mirrors=(*policy.mirrors, *own.mirrored))
+            policy = replace(own.policy, mirrors=(*policy.mirrors, *mirrors))
             if policy.answers:
                 return self._answer(policy), verdict
         policy = with_protocol(policy, protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
@@ -212,20 +212,19 @@ class Targets:
         self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))
         return name
 
-    def _mirrors(self, route: RouteObject, filters: Filters, protocol: BackendProtocol | None) -> Verdict:
+    def _mirrors(
+        self, route: RouteObject, filters: Filters, protocol: BackendProtocol | None
+    ) -> tuple[tuple[Mirrored, ...], Verdict]:
         """Resolve the mirrors of a rule. One that cannot be resolved is ignored and reported in the status."""
-        verdict = yes("ResolvedRefs")
-        filters.mirrored.clear()
+        mirrors, verdict = list[Mirrored](), yes("ResolvedRefs")
         for mirror in filters.mirrors:
             target, found = self.backend(route, mirror.backend_ref, Policy(), protocol)
             if not found.holds:
                 verdict = found
-            if target == BROKEN:
-                continue
-            part, whole = filters.share_of(mirror)
+            part, whole = share_of(mirror) if target != BROKEN else (0, 0)
             if part:
-                filters.mirrored.append(Mirrored(target, part, whole))
-        return verdict
+                mirrors.append(Mirrored(target, part, whole))
+        return tuple(mirrors), verdict
 
 
 def weight_of(ref: rule_wire.BackendRef) -> int:
