@@ -2,7 +2,6 @@
 
 import ipaddress
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -11,19 +10,16 @@ from typing import NoReturn
 
 import msgspec
 
-from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
-from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.text import port_number
-from vipwire.terminal.output import plain_errors
 from vipwire_l7.gateway.plan.address_pool import Network
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
-from vipwire_l7.ingress.command import Flags, limits_from, options_of, print_rendered
+from vipwire_l7.ingress.command import Flags, limits_from, options_of, print_rendered, run_prepared
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.plan import CONTROLLER
-from vipwire_l7.run.app import Options, Served, run_ingress
+from vipwire_l7.run.app import Options, Served
 from vipwire_l7.run.process import has_system_authorities
 
 
@@ -40,20 +36,16 @@ class GatewayFlags(Flags, frozen=True, kw_only=True):
 
 
 def serve(given: Mapping[str, object]) -> NoReturn:
-    flags = msgspec.convert(given, GatewayFlags)
-    log.configure(Logging(verbosity=flags.verbosity))
-    with plain_errors():
-        parts = _parts(flags)
-        status = run_ingress(_options(flags), lambda: parts.served)
-    sys.exit(status)
+    run_prepared(msgspec.convert(given, GatewayFlags), _prepare)
 
 
 def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
-    def prepared(flags: GatewayFlags) -> tuple[Options, Served]:
-        parts = _parts(flags)
-        return _options(flags), parts.served
+    print_rendered(output_dir, msgspec.convert(given, GatewayFlags), _prepare)
 
-    print_rendered(output_dir, msgspec.convert(given, GatewayFlags), prepared)
+
+def _prepare(flags: GatewayFlags) -> tuple[Options, Served]:
+    options = _options(flags)
+    return options, _parts(flags, options).served
 
 
 def _options(flags: GatewayFlags) -> Options:
@@ -62,7 +54,7 @@ def _options(flags: GatewayFlags) -> Options:
     return replace(made, command="vipwire gateway")
 
 
-def _parts(flags: GatewayFlags) -> GatewayParts:
+def _parts(flags: GatewayFlags, options: Options) -> GatewayParts:
     for flag, texts in (("--bind", (flags.bind,)), ("--address", flags.address)):
         for text in texts:
             _check_address(flag, text)
@@ -71,7 +63,6 @@ def _parts(flags: GatewayFlags) -> GatewayParts:
     reached = published or ((bind.strip("[]"),) if bind not in ("*", "[::]", "0.0.0.0") else ())  # noqa: S104
     usable = frozenset(flags.address)
     pool = tuple(map(_network, flags.address_pool))
-    options = _options(flags)
     services = _service(flags, pool)
     reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
     first = (flags.controller, flags.zone, bind, reached, usable, pool, reserved)

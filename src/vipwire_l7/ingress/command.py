@@ -86,11 +86,23 @@ FlagsT = TypeVar("FlagsT", bound=Flags)
 
 
 def serve(given: Mapping[str, object]) -> NoReturn:
-    flags = msgspec.convert(given, Flags)
+    run_prepared(msgspec.convert(given, Flags), _prepare)
+
+
+def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
+    print_rendered(output_dir, msgspec.convert(given, Flags), _prepare)
+
+
+def _prepare(flags: Flags) -> tuple[Options, Served]:
+    options = options_of(flags)
+    return options, Ingresses(options).served
+
+
+def run_prepared(flags: FlagsT, prepare: Callable[[FlagsT], tuple[Options, Served]]) -> NoReturn:
+    """Run the process. `prepare` makes the arguments of `run_ingress` from the flags."""
     log.configure(Logging(verbosity=flags.verbosity))
     with plain_errors():
-        options = options_of(flags)
-        status = run_ingress(options, lambda: Ingresses(options).served)
+        status = run_ingress(*prepare(flags))
     sys.exit(status)
 
 
@@ -111,20 +123,12 @@ async def _convert(options: Options, class_name: str) -> tuple[str, Sequence[str
     return text, [str(each) for each in (*snapshot.problems, *made.problems)]
 
 
-def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
-    def prepared(flags: Flags) -> tuple[Options, Served]:
-        options = options_of(flags)
-        return options, Ingresses(options).served
-
-    print_rendered(output_dir, msgspec.convert(given, Flags), prepared)
-
-
 def print_rendered(
-    output_dir: Path | None, flags: FlagsT, prepared: Callable[[FlagsT], tuple[Options, Served]]
+    output_dir: Path | None, flags: FlagsT, prepare: Callable[[FlagsT], tuple[Options, Served]]
 ) -> None:
-    """Print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
+    """Print or write the files. `prepare` makes the arguments of `render_once` from the flags."""
     with plain_errors(), _render_folder(output_dir, flags.run_dir) as (folder, write):
-        files, problems = asyncio.run(render_once(*prepared(msgspec.structs.replace(flags, run_dir=folder))))
+        files, problems = asyncio.run(render_once(*prepare(msgspec.structs.replace(flags, run_dir=folder))))
         for problem in problems:
             warn(str(problem))
         write(files)

@@ -1,7 +1,7 @@
 """Records which results looked up which objects, found or not, so that a changed object plans them again. Pure."""
 
-from collections.abc import Collection, Iterable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.watch.objects import IngressKind
@@ -9,22 +9,14 @@ from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 R = TypeVar("R")
 V = TypeVar("V")
-V_co = TypeVar("V_co", covariant=True)
 _FEW = 4
 """The users of an object are a tuple up to this number: a set takes four times the memory."""
-
-
-class Finds(Protocol[V_co]):
-    """Finds objects of one kind."""
-
-    def get(self, name: ObjectName, /) -> V_co | None:
-        pass
 
 
 class Looked(Generic[V]):
     """Objects of one kind. Records each lookup, found or not."""
 
-    def __init__(self, kind: IngressKind, objects: Finds[V], noted: set[ObjectRef]) -> None:
+    def __init__(self, kind: IngressKind, objects: Mapping[ObjectName, V], noted: set[ObjectRef]) -> None:
         self._kind, self._objects, self._noted = kind, objects, noted
 
     def get(self, name: ObjectName, /) -> V | None:

@@ -88,8 +88,8 @@ class Options:
     command: str = "vipwire ingress"
 
 
-def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
-    """Run until a signal; return the exit status. `served` makes the input of the process."""
+def run_ingress(options: Options, served: "Served") -> int:
+    """Run until a signal; return the exit status."""
     os.umask(0o077)
     make_folder(options.folder, "--run-dir")
     try:
@@ -99,7 +99,7 @@ def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     claim = claim_ingress(options.folder, options.layout, takeover=options.takeover, command=options.command)
     with claim as claimed, raise_ungrouped():
-        return event_loop.run(IngressProcess(options, served()).run(claimed))
+        return event_loop.run(IngressProcess(options, served).run(claimed))
 
 
 def default_pem(options: Options) -> str:

@@ -12,7 +12,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
-from vipwire_l7.plan.dependencies import Finds
+from vipwire_l7.plan.dependencies import Looked
 from vipwire_l7.plan.limits import Demand, Limited, each_one
 from vipwire_l7.plan.policy import Canary, Policy, intern_policy
 from vipwire_l7.plan.pool_policy import (
@@ -73,7 +73,7 @@ class Wanted:
         return self.at.keys()
 
     def resolve(
-        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Finds[BackendService]
+        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Looked[BackendService]
     ) -> ResolvedBackend:
         """Find the pool of a backend of this Ingress. `rule` has the path, None for the default backend."""
         service, found = services.get(ref.service), self.resolved.get(where)
@@ -82,7 +82,7 @@ class Wanted:
         return found
 
 
-def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
+def wanted_of(ingress: Ingress, secrets: Looked[Secret]) -> Wanted:
     annotations = read_annotations(ingress)
     users = users_of(ingress.name.namespace, annotations)
     asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
