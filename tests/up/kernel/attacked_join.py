@@ -45,8 +45,6 @@ class Request:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A real cluster."""
-
     folder: Path
     port: int
     tokens: Mapping[tuple[str, ...], tuple[str, str]]
@@ -78,8 +76,6 @@ def create_token(folder: Path, *flags: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key."""
-
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 

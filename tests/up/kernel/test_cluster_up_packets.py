@@ -53,8 +53,6 @@ def workload(name: str, pod: Pod, port: int) -> dict[str, Any]:
 
 
 class Cluster:
-    """A lab with `vipwire up` on its first node."""
-
     def __init__(self, lab: Lab, here: Standalone) -> None:
         self.lab, self.here = lab, here
 

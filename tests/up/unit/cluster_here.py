@@ -65,8 +65,6 @@ class SentBy:
 
 @dataclass
 class Here:
-    """The handle of a test."""
-
     store: EmbeddedStore
     registry: Registry
     clock: Clock
@@ -186,5 +184,4 @@ def service(name: str = "", **spec: Any) -> dict[str, Any]:
 
 
 def in_cluster(**settings: Any) -> Callable[[CoroutineTest], CoroutineTest]:
-    """Run the decorated test in its own cluster."""
     return runs_in(lambda folder: cluster(folder, **settings))

@@ -39,8 +39,6 @@ def up(folder: Path, *flags: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 class Kubectl:
-    """One client, with a kubeconfig."""
-
     def __init__(self, program: str, kubeconfig: Path, home: Path) -> None:
         self._program = program
         self.is_current = program == str(WHEEL)

@@ -54,7 +54,6 @@ async def allocating_cluster(
 
 
 def allocating(*cidrs: str, **settings: Any) -> Callable[[CoroutineTest], CoroutineTest]:
-    """Run the decorated test in its own cluster that allocates from a ServiceCIDR."""
     return runs_in(lambda folder: allocating_cluster(folder, *cidrs, **settings))
 
 

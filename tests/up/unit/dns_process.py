@@ -46,7 +46,6 @@ class Server:
         return told(done.stdout)
 
     def wait_for(self, words: str) -> str:
-        """Wait for a log line with these words."""
         while True:
             line = self.lines.get(timeout=LONG)
             if words in line:

@@ -47,8 +47,6 @@ class Tls:
 
 @dataclass
 class Etcd:
-    """Some members."""
-
     folder: Path
     ports: Sequence[tuple[int, int]]
     flags: Sequence[str] = ()

@@ -190,8 +190,6 @@ class Objects:
 
 
 class Peer:
-    """A machine in the world."""
-
     def __init__(self, world: World, node: str) -> None:
         self.world, self.node, self.heard = world, node, 0
         self._skew = SKEWS[node]

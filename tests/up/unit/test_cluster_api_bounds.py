@@ -60,13 +60,11 @@ async def first_lines(streams: Sequence[Stream]) -> list[bytes]:
 
 
 def request(path: str, *lines: str, method: str = "GET", user: str = "view") -> bytes:
-    """Write a request's head."""
     return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: x", f"X-User: {user}", *lines, "", "")).encode()
 
 
 @contextlib.asynccontextmanager
 async def opened(here: Here, count: int, **options: int) -> AsyncIterator[list[Stream]]:
-    """Hold connections open."""
     streams = [await connect(here, **options) for _ in range(count)]
     try:
         yield streams
@@ -334,7 +332,6 @@ async def test_a_large_yaml_is_read_beside_all_else_and_has_a_bound(here: Here) 
 
 
 async def filled(here: Here, count: int, size: int) -> None:
-    """Store ConfigMaps of a size."""
     for number in range(count):
         await here.post(MAPS, {"metadata": {"name": f"m{number}"}, "data": {"a": "x" * size}})
 

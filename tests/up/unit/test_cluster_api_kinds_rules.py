@@ -50,8 +50,6 @@ _ROW: Final = re.compile(r"(\{.*?\})(?: >> (\{.*?\}))? (=>|->|~>) ?(.*)")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table."""
-
     kind: str
     ranges: tuple[str, ...]
     base: Object

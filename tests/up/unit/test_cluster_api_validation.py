@@ -15,7 +15,6 @@ EVENTS = "/api/v1/namespaces/default/events"
 
 
 def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """Write a Pod of one container."""
     main = {"name": "main", "image": "none"} | (container or {})
     return {"metadata": {"name": "web"}, "spec": {"containers": [main]} | spec}
 

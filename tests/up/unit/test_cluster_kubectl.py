@@ -315,7 +315,6 @@ def test_explain_names_every_field_that_is_served(kubectl: Kubectl) -> None:
 
 
 def field_names(kind: Type, seen: set[str]) -> set[str]:
-    """List the names of all fields below a type."""
     while kind.element is not None:
         kind = kind.element
     if kind.name in seen:

@@ -295,7 +295,6 @@ async def test_servers_that_differ_about_a_slice_do_not_write_as_fast_as_they_ca
 
 
 async def code_of(server: Up, token: str) -> int:
-    """Ask a server with a token; give the code."""
     headers = {"Authorization": f"Bearer {token}"}
     async with server.session.get(f"{server.url}{SERVICES}", headers=headers) as answer:
         return answer.status

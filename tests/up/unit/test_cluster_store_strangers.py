@@ -31,7 +31,6 @@ async def server(folder: Path, etcd: Etcd, name: str = "n0", place: str = PREFIX
 
 
 async def create(found: Up, name: str) -> int:
-    """Create an object; return the status code."""
     code, answer = await found.ask("POST", MAPS, {"metadata": {"name": name}})
     assert code == 201 or answer["reason"] in {"ServerTimeout", "Timeout"}, answer
     return code

@@ -73,7 +73,6 @@ class Cluster:
         kind: str = "application/json",
         **more: str,
     ) -> tuple[int, Any]:
-        """Send a request with a client's certificate."""
         connection = self.connection(pair)
         sent = None if body is None else json.dumps(body)
         with contextlib.closing(connection):

@@ -14,8 +14,6 @@ HERE = Path(__file__).parent
 
 
 class Row(NamedTuple):
-    """A line of the table."""
-
     name: str
     type: str
     status: str

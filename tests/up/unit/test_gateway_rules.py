@@ -255,7 +255,6 @@ CASES: Final = tuple(cases())
 
 
 def messages(kind: str, spec: Any, old: Any = None, **more: Any) -> list[str]:
-    """Return what is wrong with an object."""
     findings = Findings()
     body = {"metadata": {"name": "a"}, "spec": merge_patch(BASES[kind], spec)} | more
     new = decode(body, KINDS[kind].type, findings) | {"kind": kind}

@@ -57,8 +57,6 @@ async def put(folder: Path, *values: Any) -> None:
 
 @dataclass
 class Up:
-    """A running cluster."""
-
     session: aiohttp.ClientSession
     url: str
     running: "asyncio.Task[None]"
