@@ -50,7 +50,7 @@ async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], date
         records = [record for record in contents.records if record.key.resource in BY_ID]
         transfer = Transfer(client, settings.prefix)
         await transfer.begin()
-        await transfer.raise_revision(contents.revision)
+        await transfer.transactions.continue_after(contents.revision)
         await transfer.fill((record.key, at_revision(record.value, 0)) for record in records)
         await transfer.mark(fingerprint(folder / "pki", clock()))
         path.rename(path.with_name(f"{FILE_NAME}{_MIGRATED}"))
@@ -66,7 +66,7 @@ async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], da
     client = Client(settings, clock)
     try:
         transfer = Transfer(client, settings.prefix)
-        claimed_by(await transfer.owner(), settings.prefix, folder / "pki", clock())
+        claimed_by(await transfer.transactions.read_owner(), settings.prefix, folder / "pki", clock())
         revision, records = await transfer.records()
         await _check_nobody_serves(transfer, records)
         records = [record for record in records if record.key.resource in BY_ID]

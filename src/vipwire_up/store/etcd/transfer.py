@@ -22,23 +22,17 @@ class Transfer:
 
     def __init__(self, client: Client, prefix: str) -> None:
         self._client, self._layout = client, Layout(prefix)
-        self._transactions = Transactions(client, self._layout)
-
-    async def owner(self) -> bytes:
-        return await self._transactions.read_owner()
+        self.transactions = Transactions(client, self._layout)
 
     async def begin(self) -> None:
         """Claim an empty prefix, or one with an interrupted migration, and empty that. Raise StoreError."""
-        owner = await self._transactions.claim(MIGRATING)
+        owner = await self.transactions.claim(MIGRATING)
         if owner == MOVED:  # it was moved from here, and returns
             await self.mark(MIGRATING)
         elif owner != MIGRATING:
             raise StoreError(f"etcd has a cluster at prefix {self._layout.prefix}: choose another --etcd-prefix")
         first = self._layout.objects
         await self._client.call("KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_after(first)))
-
-    async def raise_revision(self, beyond: int) -> None:
-        await self._transactions.continue_after(beyond)
 
     async def fill(self, objects: Iterable[tuple[Key, bytes]]) -> None:
         batch, size = list[tuple[bytes, bytes]](), 0
@@ -50,14 +44,14 @@ class Transfer:
             size += len(value)
         if batch:
             await self._write(batch)
-        await self._transactions.put(self._layout.changed, b"")
+        await self.transactions.put(self._layout.changed, b"")
 
     async def mark(self, owner: bytes) -> None:
-        await self._transactions.put(self._layout.cluster, owner)
+        await self.transactions.put(self._layout.cluster, owner)
 
     async def records(self) -> tuple[int, list[Record]]:
-        _, revision = await self._transactions.newest()
-        state = await self._transactions.state(revision)
+        _, revision = await self.transactions.newest()
+        state = await self.transactions.state(revision)
         return revision, [Record(key, number, at_revision(value, number)) for key, number, value in state]
 
     async def _write(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
