@@ -24,6 +24,7 @@ from vipwire.terminal.output import usage_error
 if TYPE_CHECKING:
     from vipwire.config.flags import Given
 
+# fmt: off
 _ELSEWHERE: Final = {
     "lab": ("vipwire_lab.cli", "lab", "Build a small cluster of network namespaces for tests."),
     "status": ("vipwire.inspect.cli", "status", "Show Services, their endpoints, and differences of the kernel."),
@@ -40,32 +41,21 @@ _ELSEWHERE: Final = {
     "leave": ("vipwire_up.joining_cli", "leave", "Take this machine out of its cluster."),
     "token": ("vipwire_up.joining_cli", "token", "Create, list and delete bootstrap tokens for machines."),
     "expose": ("vipwire_up.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
-    "ingress": (
-        "vipwire_l7.ingress.cli",
-        "ingress",
-        "Serve Ingresses with HAProxy: hosts, paths, TLS, sticky sessions.",
-    ),
-    "gateway": (
-        "vipwire_l7.gateway.cli",
-        "gateway",
-        "Serve the Gateway API with HAProxy: HTTP, gRPC, TLS and TCP routes.",
-    ),
+    "ingress": ("vipwire_l7.ingress.cli", "ingress",
+        "Serve Ingresses with HAProxy: hosts, paths, TLS, sticky sessions."),
+    "gateway": ("vipwire_l7.gateway.cli", "gateway",
+        "Serve the Gateway API with HAProxy: HTTP, gRPC, TLS and TCP routes."),
     "dns": ("vipwire_up.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
     "store": ("vipwire_up.cli", "store", "Back up and restore the objects of `vipwire up`."),
-    "connectivity": (
-        "vipwire_lab.connectivity.cli",
-        "connectivity",
-        "Test Services of every kind on this Node, and show failures.",
-    ),
-    "sysdump": (
-        "vipwire.inspect.sysdump.command",
-        "sysdump",
-        "Collect data for a bug report in one archive, without secrets.",
-    ),
+    "connectivity": ("vipwire_lab.connectivity.cli", "connectivity",
+        "Test Services of every kind on this Node, and show failures."),
+    "sysdump": ("vipwire.inspect.sysdump.command", "sysdump",
+        "Collect data for a bug report in one archive, without secrets."),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
     "uninstall": ("vipwire.cli.uninstall", "uninstall", "Remove vipwire from this machine."),
 }
 """Commands that are imported at their first use: module, attribute, and summary."""
+# fmt: on
 _EXTRAS: Final = {"vipwire_l7": "l7", "vipwire_up": "up", "vipwire_lab": "lab"}
 """The extra that has the libraries of a package."""
 _REMOVED: Final = {"man": "the Debian package has the manual pages, and `make man` writes them"}
