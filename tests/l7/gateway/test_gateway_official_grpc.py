@@ -111,7 +111,6 @@ SENT = ("x-add", "x-append", "x-set", "x-remove")
 
 
 async def start(here: GatewaySite, name: str, credentials: Any = None) -> Any:
-    """Start a server."""
     server = grpc.aio.server(handlers=(Echo(name),))
     address = f"{SERVERS[name]}:{here.pod_port}"
     if credentials is None:
@@ -123,7 +122,6 @@ async def start(here: GatewaySite, name: str, credentials: Any = None) -> Any:
 
 
 def put_routes(here: GatewaySite) -> None:
-    """Put all routes."""
     for name, spec in yaml.safe_load(ROUTES).items():
         for_all = {"parentRefs": [{"name": "edge"}], "hostnames": [f"{name}.org"]}
         api = "gateway.networking.k8s.io/v1"

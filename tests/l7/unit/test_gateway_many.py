@@ -131,12 +131,6 @@ def edge(listener: str, number: int, name: str = "edge") -> str:
     return text.replace("name: edge", f"name: {name}") + "---\n"
 
 
-def one_policy(number: int) -> str:
-    return policy(
-        "TrafficPolicy", "p", "denySources: [192.0.2.0/24]", *(f"HTTPRoute/web/s{n}" for n in range(number))
-    )
-
-
 UDP_ROUTE = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: UDPRoute
@@ -156,7 +150,7 @@ SHAPES: dict[str, Callable[[int], tuple[str, ...]]] = {
     "Gateways": lambda n: tuple(edge(HTTP, 1, f"edge{each}") for each in range(n)),
     "sections of one policy": lambda n: (
         route("web", "infra", many("{name: sN, " + TO + "}", n)).replace("name: edge", "name: other"),
-        one_policy(n),
+        policy("TrafficPolicy", "p", "denySources: [192.0.2.0/24]", *(f"HTTPRoute/web/s{k}" for k in range(n))),
     ),
     "routes": lambda n: (edge(HTTP, 1), SERVICE, *(route(f"r{each}", "evil", "{" + TO + "}") for each in range(n))),
 }
