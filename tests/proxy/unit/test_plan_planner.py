@@ -80,7 +80,11 @@ def test_a_node_port_is_contested_where_somebody_claims_its_address_and_port() -
     before = planner.plans[named("web")]
     assert before.node_port_addresses == ips("192.168.0.1", "192.168.0.2")
     assert before.contested == ()
-    outer = service("outer", "10.96.0.2", port(30080), external_ips=ips("192.168.0.2", "1.1.1.1"))
+    away = service("away", "10.96.0.3", port(30080), external_ips=ips("1.1.1.1"))
+    cluster.looks.clear()
+    planner.update(cluster.put(away), cluster.view)
+    assert set(cluster.looks) == {named("away")}
+    outer = service("outer", "10.96.0.2", port(30080), external_ips=ips("192.168.0.2"))
     cluster.looks.clear()
     assert set(planner.update(cluster.put(outer), cluster.view)) == {named("web"), named("outer")}
     assert set(cluster.looks) == {named("web"), named("outer")}
