@@ -1,11 +1,9 @@
 """What the tools say when they refuse becomes an error that names the line, the rule and the Service."""
 
-from pathlib import Path
-
 import pytest
 
 from vipwire.errors import BusyError
-from vipwire.modes.xtables.tool import lock_holder, refusal
+from vipwire.modes.xtables.tool import refusal
 
 TEXT = """*nat
 :KUBE-SEP-A - [0:0]
@@ -43,16 +41,3 @@ def test_a_lock_that_is_not_given_up_names_its_holder() -> None:
     error = refusal("iptables-legacy", said, TEXT, waited=7)
     assert isinstance(error, BusyError)
     assert str(error).startswith("iptables-legacy-restore waited 7 s for the xtables lock, held by ")
-
-
-def test_the_holder_of_a_lock_is_found_by_its_inode(tmp_path: Path) -> None:
-    lock = tmp_path / "xtables.lock"
-    lock.touch()
-    inode = lock.stat().st_ino
-    proc = tmp_path / "proc"
-    (proc / "77").mkdir(parents=True)
-    (proc / "77" / "comm").write_text("calico-felix\n")
-    rows = [f"1: -> FLOCK  ADVISORY  WRITE 66 00:19:{inode} 0 EOF", "2: POSIX  ADVISORY  WRITE 65 00:19:5 0 EOF"]
-    (proc / "locks").write_text("\n".join([*rows, f"3: FLOCK  ADVISORY  WRITE 77 00:19:{inode} 0 EOF", ""]))
-    assert lock_holder(lock, proc) == "process 77 (calico-felix)"
-    assert lock_holder(tmp_path / "absent", proc) == "a process that /proc does not show"
