@@ -338,6 +338,7 @@ def main() -> None:
             root = (given.roots or Path(name)) / (SERVERS if way == SERVERS else suite)
             if not root.exists():
                 say(f"making the root of {suite}{', with etcd' if way == SERVERS else ''}")
+                root.parent.mkdir(parents=True, exist_ok=True)
                 make_root(suite, way, root, given.ubuntu_keys)
             if way == SERVERS:
                 try_servers(root, given.dist)
