@@ -70,7 +70,7 @@ class Client:
     def begin(self) -> None:
         for url in self.urls:
             self.asked[url], self.failed[url] = 0, []
-            self._threads.append(threading.Thread(target=self._ask, args=(url,)))
+            self._threads.append(threading.Thread(target=self._ask, args=(url,), daemon=True))
             self._threads[-1].start()
 
     def _ask(self, url: str) -> None:
@@ -293,7 +293,7 @@ def try_system(suite: str, way: str, root: Path, dist: Path, before: Path | None
                 try_pip(system, before=bool(before))
             else:
                 try_tree(system, before=bool(before))
-        except RuntimeError:
+        except (RuntimeError, subprocess.TimeoutExpired):
             say(system.machine.shell("journalctl --no-pager -q -n 60 -o cat").stdout)
             raise
 
