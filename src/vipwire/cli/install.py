@@ -42,7 +42,7 @@ _HAPROXY_RIGHTS: Final = (
 )
 
 
-def _haproxy(name: str) -> tuple[str, ...]:
+def _list_haproxy_settings(name: str) -> tuple[str, ...]:
     """Return the settings for an HAProxy: its folder, and chroot, which systemd counts among the mounts."""
     return (
         # HAProxy outlives a controller that is killed, and the next controller takes it over
@@ -61,9 +61,13 @@ SERVICES: Final = {
     "up": Unit("API server, proxy and DNS", _PROXY_RIGHTS, _NETWORK, "--bind-address=127.0.0.1", (*_KERNEL, *_KEPT)),
     "join": Unit("member of a cluster", _PROXY_RIGHTS, _NETWORK, "", (*_KERNEL, *_KEPT)),
     "ingress": Unit(
-        "Ingress controller", _HAPROXY_RIGHTS, _INTERNET, "--publish-address=127.0.0.1", _haproxy("ingress")
+        "Ingress controller",
+        _HAPROXY_RIGHTS,
+        _INTERNET,
+        "--publish-address=127.0.0.1",
+        _list_haproxy_settings("ingress"),
     ),
-    "gateway": Unit("Gateway controller", _HAPROXY_RIGHTS, _INTERNET, "", _haproxy("gateway")),
+    "gateway": Unit("Gateway controller", _HAPROXY_RIGHTS, _INTERNET, "", _list_haproxy_settings("gateway")),
     "dns": Unit(
         "DNS for Services",
         "CAP_NET_BIND_SERVICE",

@@ -243,7 +243,7 @@ class Config(Section, frozen=True):
         settings = find_registered(self.proxy_mode).settings
         periods, masquerading = getattr(self, settings.periods), getattr(self, settings.masquerading)
         if not self.mode:
-            periods = masquerading = self._inheriting()
+            periods = masquerading = self._inherit_from_iptables()
         return SyncSettings(
             sync_period=periods.sync_period,
             min_sync_period=periods.min_sync_period,
@@ -251,7 +251,7 @@ class Config(Section, frozen=True):
             masquerade_all=masquerading.masquerade_all,
         )
 
-    def _inheriting(self) -> NFTables:
+    def _inherit_from_iptables(self) -> NFTables:
         chosen = {
             name: getattr(self.iptables, name)
             for name, row in Masquerading.settings.items()

@@ -59,7 +59,7 @@ class Decoder:
         except DecodeError as error:
             raise ConfigError(f"{file}: is neither YAML nor JSON: {error}") from error
         self.document: Any = documents[0] if len(documents) == 1 else None
-        self.warnings = [self._at(path, "given twice, the last one counts") for path in repeated]
+        self.warnings = [self._locate_message(path, "given twice, the last one counts") for path in repeated]
 
     def section(self, values: Any, section: Section, path: str = "", ignore: frozenset[str] = frozenset()) -> Any:
         """Decode a section from a mapping, over its defaults; `ignore` names keys that the caller reads."""
@@ -70,14 +70,14 @@ class Decoder:
             if name in known and value is not None:
                 self._field(known[name], value, at, found)
             elif name not in known and name not in ignore:
-                self.warnings.append(self._at(at, f"unknown field, ignored{_suggestion(name, known)}"))
+                self.warnings.append(self._locate_message(at, f"unknown field, ignored{_suggestion(name, known)}"))
         return replace(section, **found)
 
     def _field(self, row: Setting, value: Any, path: str, found: dict[str, Any]) -> None:
         try:
             decoded = _value(row.kind, value, path)
         except _InvalidValueError as error:
-            self.errors.append(self._at(error.path, str(error)))
+            self.errors.append(self._locate_message(error.path, str(error)))
             return
         if row.kind is ValueKind.SECTION:
             found[row.attribute] = self.section(value, row.default, path)
@@ -85,7 +85,7 @@ class Decoder:
             self.explicit.add(path)
             found[row.attribute] = decoded
 
-    def _at(self, path: str, text: str) -> str:
+    def _locate_message(self, path: str, text: str) -> str:
         at = path
         while at and at not in self._lines:  # an alias has its lines at the anchor
             at = at[: max(at.rfind("."), at.rfind("["), 0)]

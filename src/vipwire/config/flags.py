@@ -189,7 +189,7 @@ def build_config(given: Given) -> Loaded:
         given = {name: value for name, value in given.items() if FLAGS[name].with_config}
     else:
         config = Config()
-    config = complete(_with_ports(_apply(config, given), given))
+    config = complete(_apply_port_flags(_apply(config, given), given))
     _raise_invalid(config)
     return Loaded(config, (*warnings, *_notes(config)))
 
@@ -203,7 +203,7 @@ def _apply(config: Config, given: Given) -> Config:
     return config
 
 
-def _with_ports(config: Config, given: Given) -> Config:
+def _apply_port_flags(config: Config, given: Given) -> Config:
     """Apply the deprecated port flags: 0 disables a server; a port completes an address without one."""
     servers = (
         ("healthz-port", "healthz_bind_address", "healthzBindAddress", HEALTHZ_PORT),

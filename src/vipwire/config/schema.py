@@ -246,14 +246,14 @@ _S = TypeVar("_S", bound=Section)
 def rows_of(kind: type[Section], above: Setting | None = None) -> Iterator[Setting]:
     """Yield every row below a section, without the sections themselves, with its path from there."""
     for row in kind.settings.values():
-        found = row if above is None else _below(above, row)
+        found = row if above is None else _place_below(above, row)
         if row.kind is ValueKind.SECTION:
             yield from rows_of(type(row.default), found)
         else:
             yield found
 
 
-def _below(above: Setting, row: Setting) -> Setting:
+def _place_below(above: Setting, row: Setting) -> Setting:
     section = above.path.rpartition(".")[2]
     named = (
         {"name": row.name.replace("*", section), "text": row.text.replace("*", section)} if "*" in row.name else {}

@@ -37,7 +37,7 @@ def validate(config: Config) -> tuple[FieldError, ...]:
     for section in sections:
         errors += _periods(section, getattr(config, section))
     if "nftables" in sections:
-        errors += _offloading(config)
+        errors += _check_offloading(config)
     for rule in (_host_name, _node_ports, _detect_local, _vmodule):
         errors += rule(config)
     return tuple(errors)
@@ -69,7 +69,7 @@ def _periods(section: str, periods: Any) -> Iterator[FieldError]:
         yield FieldError(f"{section}.syncPeriod", format_duration(periods.sync_period), message)
 
 
-def _offloading(config: Config) -> Iterator[FieldError]:
+def _check_offloading(config: Config) -> Iterator[FieldError]:
     packets = config.nftables.offload_packet_threshold
     if packets > 0 and config.counters.traffic:
         message = "must be 0 with counters.traffic: rules cannot count offloaded packets"

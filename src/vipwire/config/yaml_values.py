@@ -69,11 +69,13 @@ def read_documents(
             reading.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise DecodeError(f"{_at(mark)}: {error.problem or error.context}") from error
+        raise DecodeError(f"{_show_place(mark)}: {error.problem or error.context}") from error
     except ReaderError as error:
         raise DecodeError(f"{_position(text, error.position)}: {error.reason}") from error
     except Exception as error:
-        raise DecodeError(f"{_at(event.start_mark if event else None)}: {' '.join(str(error).split())}") from error
+        raise DecodeError(
+            f"{_show_place(event.start_mark if event else None)}: {' '.join(str(error).split())}"
+        ) from error
     return reading.documents
 
 
@@ -83,7 +85,7 @@ def _count_directives(text: str | bytes) -> int:
     return len(_DIRECTIVE.findall(text)) if "%TAG" in text else 0
 
 
-def _at(mark: Any) -> str:
+def _show_place(mark: Any) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "YAML"
 
 

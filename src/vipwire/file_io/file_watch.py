@@ -163,9 +163,9 @@ class FileWatch:
                         heard = True
                         listener.changed.set()
             if not heard:
-                self._rest()
+                self._pause_listening()
 
-    def _rest(self) -> None:
+    def _pause_listening(self) -> None:
         """Listen again after a pause: a hundred proxies may write there, each several times a second."""
         assert self._descriptor is not None  # noqa: S101  # it was read just now
         loop, (least, most) = asyncio.get_running_loop(), _OTHERS_SECONDS

@@ -147,7 +147,7 @@ def check_owner(path: Path, flag: str) -> None:
     that has no sticky bit. A missing file has no owner.
     """
     try:
-        way = _way(path)
+        way = _list_path(path)
     except OSError:
         return
     for place in way:
@@ -173,7 +173,7 @@ def check_owner(path: Path, flag: str) -> None:
             )
 
 
-def _way(path: Path) -> list[Path]:
+def _list_path(path: Path) -> list[Path]:
     """List the folders and links that lead to a file, from the root on, and the file. Raise OSError."""
     place, found = Path("/"), [Path("/")]
     parts, links = list(path.absolute().parts[:0:-1]), 0

@@ -137,7 +137,7 @@ def reason_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _without_password(url: str) -> str:
+def _hide_password(url: str) -> str:
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -164,9 +164,9 @@ async def _dial_by_proxy(proxy: SplitResult, parts: SplitResult, server: Server)
         if proxy.scheme == "https":
             await _encrypt(wire, proxy, server.tls, None)
         if parts.scheme == "https":
-            await _tunnel(wire, proxy, parts)
+            await _open_tunnel(wire, proxy, parts)
     except (HttpError, OSError) as error:
-        raise HttpError(f"the proxy {_without_password(proxy.geturl())}: {reason_of(error)}") from error
+        raise HttpError(f"the proxy {_hide_password(proxy.geturl())}: {reason_of(error)}") from error
     return wire
 
 
@@ -209,7 +209,7 @@ async def _encrypt(wire: Wire, parts: SplitResult, tls: ssl.SSLContext | None, n
     wire.connection_made(encrypted)
 
 
-async def _tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> None:
+async def _open_tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> None:
     """Ask a proxy for a tunnel to the server's host and port (CONNECT, RFC 9110 9.3.6)."""
     target = f"{add_brackets(_host(parts))}:{_port(parts)}"
     answer = wire.send(_head("CONNECT", target, {"Host": target, **_proxy_authorization(proxy)}))

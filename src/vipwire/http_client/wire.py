@@ -136,7 +136,7 @@ class Response:
 
     async def head(self) -> None:
         while not self._headed:
-            await self._more()
+            await self._wait_for_data()
 
     async def read(self, most: int = LONGEST_OBJECT, alone: asyncio.Lock | None = None) -> bytearray:
         """Read the rest of the body. Raise HttpError if it exceeds `most` bytes.
@@ -170,7 +170,7 @@ class Response:
                     yield read
             if self._ended():
                 return
-            await self._more()
+            await self._wait_for_data()
 
     async def feed(self, take: Callable[[bytes], bool]) -> None:
         """Pass each piece of the body to `take` until it returns False. No task wakes up for a piece."""
@@ -182,7 +182,7 @@ class Response:
                 return
             self._take = take
             try:
-                await self._more()
+                await self._wait_for_data()
             finally:
                 self._take = None
             if self._enough:
@@ -223,7 +223,7 @@ class Response:
             self._error = self._error or error
             self._wake()
 
-    async def _more(self) -> None:
+    async def _wait_for_data(self) -> None:
         if self._error is not None:
             raise self._error
         self._waiter = asyncio.get_running_loop().create_future()

@@ -98,7 +98,7 @@ class OutputOptions:
             raise SystemExit(FAILED) from error
 
     def print(self, made: Document, view: Callable[[Document], RenderableType]) -> None:
-        show.print_view(made, self.output, partial(_with_silences, view), soft_wrap=self.as_it_is)
+        show.print_view(made, self.output, partial(_lay_out_with_silences, view), soft_wrap=self.as_it_is)
 
 
 def _service_command(
@@ -152,7 +152,7 @@ def status(scope: OutputOptions) -> None:
     )
 
 
-def _with_silences(view: Callable[[Document], RenderableType], document: Document) -> RenderableType:
+def _lay_out_with_silences(view: Callable[[Document], RenderableType], document: Document) -> RenderableType:
     """Lay out a document below a line for each silent part; grey without a source of objects."""
     silent = document.get("silent")
     if not silent:
@@ -179,10 +179,10 @@ def _print_changes(
             if scope.output in ("json", "yaml", "name"):
                 scope.print(made, view)
             elif live.console.is_terminal:
-                live.update(_with_silences(view, visible_document(made)), refresh=True)
+                live.update(_lay_out_with_silences(view, visible_document(made)), refresh=True)
             else:
                 live.console.print(time.strftime("%H:%M:%S"))
-                laid_out = _with_silences(view, visible_document(made))
+                laid_out = _lay_out_with_silences(view, visible_document(made))
                 show.write(live.console, laid_out, soft_wrap=scope.as_it_is)
 
         try:

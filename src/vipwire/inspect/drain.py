@@ -125,7 +125,7 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
 
     _change(config, add)
     document = _wait_for_kernel(config, store, wanted)
-    document |= {"services": [str(name) for name in names], "drained": True, "until": _shown(until)}
+    document |= {"services": [str(name) for name in names], "drained": True, "until": _show_moment(until)}
     _say(document, wish.output)
     if wish.wait and not _wait_until_closed(config, store, wanted, until, wish.output):
         return 1
@@ -225,8 +225,8 @@ def _list(config: Config, store: Store, output: str) -> None:
         {
             "endpoint": str(order.drain._replace(service=None)),
             "service": None if order.drain.service is None else str(order.drain.service),
-            "since": _shown(order.since),
-            "until": _shown(order.until),
+            "since": _show_moment(order.since),
+            "until": _show_moment(order.until),
             "services": [str(name) for name in find_concerned(situation, order.drain)],
             "connections": _count(situation, order.drain),
         }
@@ -236,7 +236,7 @@ def _list(config: Config, store: Store, output: str) -> None:
     show.print_view(drained, output, list_view, soft_wrap=True)
 
 
-def _shown(moment: float | None) -> str | None:
+def _show_moment(moment: float | None) -> str | None:
     return show.shown_time(None if moment is None else boot_time() + moment)
 
 

@@ -105,11 +105,11 @@ class Rates:
             "source": "connection tracking events",
             "seconds": round(seconds, 1),
             "lostEvents": self.lost,
-            "rows": sorted(described, key=lambda each: (-_fresh(each), -each["tracked"])),
+            "rows": sorted(described, key=lambda each: (-_count_new_connections(each), -each["tracked"])),
             "refusedPerSecond": refused,
         }
 
-    def _first(self, measure: Measure | Refusal, owner: Owner) -> int:
+    def _find_oldest_count(self, measure: Measure | Refusal, owner: Owner) -> int:
         """Return the oldest count of the window: a Service that came back may have kept the counts of its rules."""
         return next(counts[measure][owner] for _, counts in self._counted if owner in counts.get(measure, {}))
 
@@ -122,7 +122,11 @@ class Rates:
 
         def rate(measure: Measure, endpoint: EndpointName) -> float | None:
             after = new.get(measure, {}).get(endpoint)
-            return None if after is None else round(max(after - self._first(measure, endpoint), 0) / seconds, 2)
+            return (
+                None
+                if after is None
+                else round(max(after - self._find_oldest_count(measure, endpoint), 0) / seconds, 2)
+            )
 
         endpoints = {each for measure in _COUNTED.values() for each in new.get(measure, {})}
         rows = {
@@ -134,11 +138,11 @@ class Rates:
         }
         grown = Counter[str]()
         for (reason, owner), number in new.refusals().items():
-            grown[reason.value] += max(number - self._first(reason, owner), 0)
+            grown[reason.value] += max(number - self._find_oldest_count(reason, owner), 0)
         return rows, {reason: round(number / seconds, 2) for reason, number in grown.items() if number > 0}
 
 
-def _fresh(row: Document) -> float:
+def _count_new_connections(row: Document) -> float:
     """Return new connections per second: the larger of events and counts."""
     return max(float(row["newPerSecond"]), row.get("countedPerSecond") or 0.0)
 
@@ -150,8 +154,8 @@ def top_view(document: Document, most: int) -> RenderableType:
     for row in document["rows"]:
         services.setdefault(row["service"], []).append(row)
     for service, endpoints in services.items():
-        shown = [{**row, "newPerSecond": _fresh(row)} for row in endpoints]
-        rows.append([Text(service, style="bold"), *_numbers(_sum(shown))])
+        shown = [{**row, "newPerSecond": _count_new_connections(row)} for row in endpoints]
+        rows.append([Text(service, style="bold"), *_numbers(_sum_rows(shown))])
         rows.extend([f"  {row['endpoint']}", *_numbers(row)] for row in shown)
     head = f"the last {document['seconds']:g} s, from {document['source']}"
     silent = silent_lines(document.get("silent", []))
@@ -178,7 +182,7 @@ _FIELDS = ("newPerSecond", "endedPerSecond", "unansweredPerSecond", "tracked")
 _SIZES = ("bytesPerSecond", "replyBytesPerSecond")
 
 
-def _sum(rows: Iterable[Document]) -> Document:
+def _sum_rows(rows: Iterable[Document]) -> Document:
     rows = tuple(rows)
     sizes = {field: [row[field] for row in rows if row[field] is not None] for field in _SIZES}
     return {

@@ -117,9 +117,9 @@ class _Verbosity(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.INFO or not record.name.startswith("vipwire"):
             return True
-        return logging.INFO - record.levelno <= self._of(record)
+        return logging.INFO - record.levelno <= self._find_verbosity(record)
 
-    def _of(self, record: logging.LogRecord) -> int:
+    def _find_verbosity(self, record: logging.LogRecord) -> int:
         path = record.pathname.removesuffix(".py")
         for item in self.modules:
             name = path if "/" in item.file_pattern else record.module
@@ -182,7 +182,7 @@ class JsonFormatter(logging.Formatter):
         if record.levelno <= logging.INFO:
             line["v"] = logging.INFO - record.levelno
         line["msg"] = record.getMessage()
-        fields = {name: _to_text(value) for name, value in _fields(record).items()}
+        fields = {name: _convert_to_text(value) for name, value in _fields(record).items()}
         return json.dumps({**line, **fields, **line}, default=str)
 
 
@@ -203,7 +203,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return fields
 
 
-def _to_text(value: Any) -> Any:
+def _convert_to_text(value: Any) -> Any:
     """Convert a value to text: a name that is a tuple underneath would become a list."""
     return value if type(value) in _JSON else str(value)
 

@@ -63,7 +63,7 @@ def parse_address(text: str) -> Address:
             first, second, third, fourth = octets
             return Address(_OCTETS[first] + _OCTETS[second] + _OCTETS[third] + _OCTETS[fourth])
         except (KeyError, ValueError):
-            return _sloppy(text, octets)
+            return _parse_sloppy_address(text, octets)
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError as error:
@@ -77,7 +77,7 @@ def parse_address(text: str) -> Address:
 _OCTETS = {str(number): bytes((number,)) for number in range(256)}
 
 
-def _sloppy(text: str, octets: list[str]) -> Address:
+def _parse_sloppy_address(text: str, octets: list[str]) -> Address:
     if len(octets) == 4 and all(part.isascii() and part.isdigit() and len(part) <= 8 for part in octets):
         values = [int(part) for part in octets]
         if max(values) <= 255:

@@ -128,7 +128,7 @@ class Claims:
             if key.first <= last and first <= key.last:
                 yield claimant
 
-    def _within(self, key: RangeKey) -> Iterator[Claimant]:
+    def _find_within_range(self, key: RangeKey) -> Iterator[Claimant]:
         yield from self._find_overlapping(*key)
         ports = self._ports.get((key.address, key.protocol), [])
         for port in ports[bisect.bisect_left(ports, key.first) : bisect.bisect_right(ports, key.last)]:
@@ -142,7 +142,7 @@ class Claims:
         if owners:
             first = owners[0].name
         elif isinstance(key, RangeKey):
-            first = min(self._within(key)).name
+            first = min(self._find_within_range(key)).name
         else:
             first = self._claimants[key][0].name
             if self._ranges and key.address is not None:
@@ -186,7 +186,7 @@ class Claims:
         for address, protocol, first, last in claim.ranges if claim is not None else ():
             yield from (FrontendKey(address, protocol, port) for port in range(first, last + 1))
 
-    def _at_node_ports(self, claim: _Claim) -> Iterator[Claimant]:
+    def _find_node_port_claimants(self, claim: _Claim) -> Iterator[Claimant]:
         """Yield the Services with a node port where this one claims an address of the node."""
         for key in claim.keys if self._node else ():
             if key.address in self._node:
@@ -210,9 +210,9 @@ class Claims:
                 found.update(
                     each.name for each in self._find_overlapping(key.address, key.protocol, key.port, key.port)
                 )
-        found.update(each.name for each in self._at_node_ports(claim))
+        found.update(each.name for each in self._find_node_port_claimants(claim))
         for wide in claim.ranges:
-            found.update(each.name for each in self._within(wide))
+            found.update(each.name for each in self._find_within_range(wide))
             found.update(rival.name for rival in self._owners.get(wide.address, ()))
         found.discard(claim.claimant.name)
         return found

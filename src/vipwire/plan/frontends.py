@@ -74,14 +74,14 @@ class _Share(Struct):
         key = frontend.key
         if (winner := self.holder(key)) is not None:
             self.lost[key] = winner
-        elif key not in self.frontends or _stricter(frontend, self.frontends[key]):
+        elif key not in self.frontends or _is_stricter(frontend, self.frontends[key]):
             self.frontends[key] = frontend
 
     def take_range(self, key: RangeKey, frontend: Frontend) -> None:
         """Add a port range that is served like a frontend, unless another Service holds it."""
         if (winner := self.holder(key)) is not None:
             self.lost[key] = winner
-        elif key not in self.ranges or _stricter(frontend, self.ranges[key].frontend):
+        elif key not in self.ranges or _is_stricter(frontend, self.ranges[key].frontend):
             self.ranges[key] = RangeFrontend(key, frontend)
 
 
@@ -129,14 +129,14 @@ def plan_service(
         HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
         tuple(share.lost.items()),
         _serving_node_ports(node, share.frontends),
-        _own_addresses(node, share.frontends) if node.addresses else (),
+        _choose_own_addresses(node, share.frontends) if node.addresses else (),
         wishes,
         wishes.problems + wide.problems,
         tuple(share.ranges.values()),
     )
 
 
-def _own_addresses(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
+def _choose_own_addresses(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
     """Choose the node's addresses that are frontends too."""
     named = {key.address for key in frontends}
     return tuple(address for address in node.addresses if address in named)
@@ -157,7 +157,7 @@ def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tup
     return tuple(a for a in node.addresses if any(a in prefix for prefix in node.node_port_addresses))
 
 
-def _stricter(frontend: Frontend, other: Frontend) -> bool:
+def _is_stricter(frontend: Frontend, other: Frontend) -> bool:
     """Return whether `frontend` replaces `other` at the same address: the one with source ranges wins.
 
     A ClusterIP stays without source ranges, because every client in the cluster may reach it.

@@ -77,12 +77,12 @@ def _check(service: Service, port: ServicePort, found: PortRange) -> None:
         raise ValueError(f"{found} must contain the port {port.port} of the Service")
     if service.affinity_seconds is not None:
         raise ValueError(f"{found}: a range cannot have sessionAffinity: ClientIP; use the algorithm source-hash")
-    for other in _other_ports(service, port):
+    for other in _list_other_ports(service, port):
         if other.port in found:
             raise ValueError(
                 f"{found} contains {other.port}, another port of the Service: only {port.port} is served"
             )
 
 
-def _other_ports(service: Service, port: ServicePort) -> Iterator[ServicePort]:
+def _list_other_ports(service: Service, port: ServicePort) -> Iterator[ServicePort]:
     return (other for other in service.ports if other is not port and other.protocol is port.protocol)

@@ -96,7 +96,7 @@ def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NO
     """Return the plan's verdict on a packet. `remembered` is session affinity's memory of the client."""
     frontend = _frontend(plan, packet)
     if frontend is None:
-        return _without_frontend(plan, packet)
+        return _resolve_without_frontend(plan, packet)
     if not _is_allowed(frontend, packet.source):
         return Dropped("the source is not in loadBalancerSourceRanges", frontend)
     pod = from_pod(plan.node, packet)
@@ -124,7 +124,7 @@ def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
     single = [plan.frontends[key] for key in keys if key in plan.frontends]
     wide = _find_range(plan, packet)
     for frontend in (*single, *wide):
-        if not _nobody(frontend):
+        if not _lacks_endpoints(frontend):
             return frontend
     address = [frontend for frontend in single if frontend.key.address is not None]
     return next(iter((*address, *wide, *single)), None)
@@ -157,11 +157,11 @@ def at_port(wide: RangeFrontend, port: int) -> Frontend:
     )
 
 
-def _nobody(frontend: Frontend) -> bool:
+def _lacks_endpoints(frontend: Frontend) -> bool:
     return frontend.short_circuit is None and not isinstance(frontend.action, Forward)
 
 
-def _without_frontend(plan: Plan, packet: Packet) -> Outcome:
+def _resolve_without_frontend(plan: Plan, packet: Packet) -> Outcome:
     if packet.destination in plan.cluster_ips:
         return Rejected("the ClusterIP has no such port")
     if any(packet.destination in prefix for prefix in plan.node.service_cidrs):

@@ -68,7 +68,7 @@ def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointS
         if piece.family is family:
             for port in piece.ports:
                 if port.name == name.port and port.protocol is name.protocol:
-                    found += _of_slice(piece, port.port, node)
+                    found += _pair_with_targets(piece, port.port, node)
     best = {candidate.target[:2]: candidate for candidate in found}
     if len(best) < len(found):
         best = {}
@@ -79,7 +79,7 @@ def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointS
     return [best[key] for key in sorted(best)]
 
 
-def _of_slice(piece: EndpointSlice, port: int, node: str) -> list[Candidate]:
+def _pair_with_targets(piece: EndpointSlice, port: int, node: str) -> list[Candidate]:
     """Pair each endpoint with its target. Plain tuples: making named tuples takes twice as long."""
     make, here = tuple.__new__, node or None
     return [

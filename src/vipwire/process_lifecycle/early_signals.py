@@ -10,10 +10,10 @@ _came: list[int] = []
 
 def remember() -> None:
     """Record every SIGHUP from now on. Call this before any slow work."""
-    signal.signal(signal.SIGHUP, _note)
+    signal.signal(signal.SIGHUP, _record_signal)
 
 
-def _note(number: int, frame: FrameType | None) -> None:
+def _record_signal(number: int, frame: FrameType | None) -> None:
     del frame
     _came.append(number)
 

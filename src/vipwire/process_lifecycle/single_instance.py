@@ -181,7 +181,7 @@ def claim_names(
         ready()
         for name in names:
             _end_holder(name)
-    claim = Claim(_bound(names), about)
+    claim = Claim(_bind_sockets(names), about)
     try:
         yield claim
     finally:
@@ -209,7 +209,7 @@ def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
     return AlreadyRunningError(f"it already runs: {holder}; {holder.remedy}{way}")
 
 
-def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
+def _bind_sockets(names: Iterable[str]) -> dict[str, socket.socket]:
     inherited = _inherited_sockets()
     os.environ.pop(INHERITED, None)
     found: dict[str, socket.socket] = {}

@@ -101,12 +101,12 @@ class LoopWatch:
         while not self._stop.wait(self._after / 2):
             seconds = time.monotonic() - self._heard
             if seconds > self._after and not self._told:
-                self._last = f"blocked for {seconds:.0f} s or more in {_place(self._watched)}"
+                self._last = f"blocked for {seconds:.0f} s or more in {_describe_stack(self._watched)}"
                 self._told = True
                 self._tell(self._last)
 
 
-def _place(thread: int) -> str:
+def _describe_stack(thread: int) -> str:
     """Return a thread's two innermost lines of vipwire, and its innermost line."""
     stack = traceback.extract_stack(sys._current_frames().get(thread))  # noqa: SLF001  # documented, in spite of its name
     ours = [frame for frame in stack if "vipwire" in frame.filename]
@@ -132,7 +132,7 @@ class Witness(Protocol):
         """Note a failure."""
 
 
-def _nobody(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+def _ignore_failure(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
     """Ignore a failure."""
 
 
@@ -150,7 +150,7 @@ class Guard(Generic[T]):
     def __init__(
         self,
         part: str,
-        witness: Witness = _nobody,
+        witness: Witness = _ignore_failure,
         *,
         clock: Callable[[], float] = time.monotonic,
         steps: Activities | None = None,
@@ -224,7 +224,7 @@ class Supervisor:
 
     def __init__(
         self,
-        witness: Witness = _nobody,
+        witness: Witness = _ignore_failure,
         *,
         sound_after: float = SOUND_SECONDS,
         first_pause: float = FIRST_PAUSE,
@@ -245,7 +245,7 @@ class Supervisor:
         troubles = {name: part.trouble for name, part in self._parts.items()}
         for step, age in self._steps.hung():
             troubles[step.part] = troubles.get(step.part) or (
-                f"has made no progress for {age:.0f} s{_about(step.thing)}"
+                f"has made no progress for {age:.0f} s{_show_thing(step.thing)}"
             )
         return troubles | ({"event loop": self._loop} if self._loop else {})
 
@@ -318,7 +318,7 @@ def in_short(error: BaseException) -> str:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-def _about(thing: object) -> str:
+def _show_thing(thing: object) -> str:
     return f" ({_name(thing)})" if thing else ""
 
 

@@ -151,7 +151,7 @@ class DrainFollower:
     async def run(self, changed: Callable[[], None]) -> None:
         """Follow the file until cancelled; call `changed` when the set of drained endpoints changes."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch(), name="drained endpoints")
+            tasks.create_task(self._watch_orders(), name="drained endpoints")
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(next_end(self._orders, seconds_since_boot())):
@@ -160,7 +160,7 @@ class DrainFollower:
                 if self._refresh():
                     changed()
 
-    async def _watch(self) -> None:
+    async def _watch_orders(self) -> None:
         async for content in self._files.contents(self._path):
             try:
                 self._orders = () if content is None else parse_orders(content, self._path)

@@ -77,7 +77,7 @@ class SyncLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._timed = False
         self._lines = {line.family: line for line in parts.engine.lines}
-        self._foreign = ForeignChanges(lambda suspect: self._soon(partial(self._check_soon, suspect)))
+        self._foreign = ForeignChanges(lambda suspect: self._call_between_syncs(partial(self._check_soon, suspect)))
         self._expose()
 
     def _expose(self) -> None:
@@ -146,7 +146,7 @@ class SyncLoop:
 
     def count_results(self, tallies: Tallies) -> None:
         """Count results of new connections to endpoints that ejection watches."""
-        self._soon(lambda: self._observe(tallies))
+        self._call_between_syncs(lambda: self._observe(tallies))
 
     def _observe(self, tallies: Tallies) -> None:
         if self._parts.engine.observe(tallies, time.monotonic()):
@@ -154,7 +154,7 @@ class SyncLoop:
 
     def sync_again(self) -> None:
         """Sync again after a change of the configuration or of the drained endpoints."""
-        self._soon(self._move)
+        self._call_between_syncs(self._move)
 
     async def _sync(self) -> list[Outcome]:
         """Sync without blocking the loop; if cancelled, the sync still finishes."""
@@ -169,7 +169,7 @@ class SyncLoop:
             for each in arrived:
                 each()
 
-    def _soon(self, action: Callable[[], None]) -> None:
+    def _call_between_syncs(self, action: Callable[[], None]) -> None:
         """Call an action that uses the engine: at once, or after the running sync."""
         if self._waiting is None:
             action()
@@ -212,7 +212,7 @@ class SyncLoop:
 
     def _machine_changed(self) -> None:
         if self._parts.addresses.refresh():
-            self._soon(self._move)
+            self._call_between_syncs(self._move)
 
     def _note_queued(self) -> None:
         self._queued_at = time.time()

@@ -75,7 +75,7 @@ class Reloader:
         self._asked = asyncio.Event()
         self.change_mode: ChangeMode | None = None
         self._warned: frozenset[str] | None = None  # the start has already logged its warnings
-        self._note(good=True)
+        self._record_reload(good=True)
 
     def ask(self) -> None:
         """Read the file again even if its content looks unchanged."""
@@ -119,7 +119,7 @@ class Reloader:
         if change.config != before:
             await adopt(before, change.config)
         self._metrics.config_fields_awaiting_restart.set(len(change.waiting))
-        self._note(good=True)
+        self._record_reload(good=True)
         if change.live:
             log.info("applied the new configuration", fields=",".join(change.live))
         elif not change.waiting:
@@ -130,11 +130,11 @@ class Reloader:
             log.warning("part of the new configuration needs a restart", fields=",".join(change.waiting))
 
     def _refuse(self, error: ConfigError) -> None:
-        self._note(good=False)
+        self._record_reload(good=False)
         for line in str(error).splitlines():
             log.error("the configuration is invalid; keeping the old one", reason=line)
 
-    def _note(self, *, good: bool) -> None:
+    def _record_reload(self, *, good: bool) -> None:
         self._metrics.config_last_reload_successful.set(int(good))
         if good:
             self._metrics.config_last_reload_success_timestamp_seconds.set(time.time())

@@ -150,7 +150,7 @@ class Pool:
             return None
         target = self._find_remembered(client, now) if self._affinity and not tried else None
         if target is None:
-            target = self._fresh(client, port, now, tried)
+            target = self._choose_new(client, port, now, tried)
         if self._affinity:
             self.memory.note(client, target.place, now)
         return target
@@ -181,13 +181,13 @@ class Pool:
     def sweep(self, now: float) -> None:
         self.memory.forget(now, self._affinity)
 
-    def _fresh(self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
+    def _choose_new(self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         size = len(self._order)
         match self._choice:
             case BalancingAlgorithm.ROUND_ROBIN:
                 return self._take_turn(now, tried)
             case BalancingAlgorithm.LEAST_CONNECTIONS:
-                candidates = sorted(self._from(self._begin()), key=lambda target: target.open / target.weight)
+                candidates = sorted(self._iterate_from(self._begin()), key=lambda target: target.open / target.weight)
                 return first(candidates, now, tried)[1]
             case BalancingAlgorithm.RANDOM:
                 begin = int(self._chance() * size)
@@ -195,7 +195,7 @@ class Pool:
                 key = f"{client} {port}" if self._choice is BalancingAlgorithm.MAGLEV else client
                 digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
                 begin = int.from_bytes(digest) % size
-        return first(self._from(begin), now, tried)[1]
+        return first(self._iterate_from(begin), now, tried)[1]
 
     def _take_turn(self, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         begin, size = self._next, len(self._order)
@@ -203,7 +203,7 @@ class Pool:
         if target.ejected_until <= now and not tried:  # the common case
             self._next = begin + 1 if begin + 1 < size else 0
             return target
-        passed, target = first(self._from(begin), now, tried)
+        passed, target = first(self._iterate_from(begin), now, tried)
         self._next = (begin + passed + 1) % size
         return target
 
@@ -212,7 +212,7 @@ class Pool:
         begin, self._next = self._next, (self._next + 1) % len(self._order)
         return begin
 
-    def _from(self, begin: int) -> Iterator[BalancedEndpoint]:
+    def _iterate_from(self, begin: int) -> Iterator[BalancedEndpoint]:
         """Yield every endpoint once, from index `begin` on."""
         order, size = self._order, len(self._order)
         for at in range(begin, begin + size):

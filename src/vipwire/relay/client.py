@@ -170,7 +170,7 @@ def _spawn(name: str) -> None:
             )
         finally:
             os.close(write)
-        said = _heard(read)
+        said = _read_start_error(read)
     except subprocess.SubprocessError as error:
         said = f"{error} {getattr(error, 'stderr', None) or ''}"
     finally:
@@ -179,7 +179,7 @@ def _spawn(name: str) -> None:
         raise OSError(f"the relay does not start: {said}")
 
 
-def _heard(read: int) -> str:
+def _read_start_error(read: int) -> str:
     """Read the starting relay's error until end of file; "" if the relay listens."""
     said = b""
     while True:

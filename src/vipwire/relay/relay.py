@@ -94,11 +94,13 @@ class Relay:
 
     def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
         ending = [key for key in instead if key in self._listeners and key not in listeners]
-        moving = [key for key, each in listeners.items() if key in self._listeners and not self._stays(key, each)]
+        moving = [
+            key for key, each in listeners.items() if key in self._listeners and not self._is_unchanged(key, each)
+        ]
         inherited = {place: sock for key in (*ending, *moving) for place, sock in self._listeners[key].places()}
         opened: dict[str, list[_socket.socket]] = {}
         for key, listener in listeners.items():
-            if key in self._listeners and self._stays(key, listener):
+            if key in self._listeners and self._is_unchanged(key, listener):
                 continue
             try:
                 opened[key] = self._sockets(listener, inherited)
@@ -114,7 +116,7 @@ class Relay:
                 self._apply(self._listeners[key], listener)
         return Opened({key: self._listeners[key].ports for key in listeners})
 
-    def _stays(self, key: str, listener: Listener) -> bool:
+    def _is_unchanged(self, key: str, listener: Listener) -> bool:
         known = self._listeners[key].listener
         return known.protocol == listener.protocol and known.binds == listener.binds
 

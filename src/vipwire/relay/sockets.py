@@ -142,7 +142,7 @@ def open_listener(protocol: int, place: SocketAddress, ports: range, chance: Cal
         except OSError as error:
             if error.errno == errno.EADDRINUSE and ports and not place.port:
                 continue
-            raise ListenError(error.errno, _why(error.errno or 0, protocol, place)) from error
+            raise ListenError(error.errno, _explain_bind_error(error.errno or 0, protocol, place)) from error
     raise ListenError(
         errno.EADDRINUSE,
         f"every port of {ports[0]}-{ports[-1]} is in use: widen --proxy-port-range to one port for each frontend",
@@ -191,7 +191,7 @@ def _prepare_stream(listening: _socket.socket) -> None:
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _why(code: int, protocol: int, place: SocketAddress) -> str:
+def _explain_bind_error(code: int, protocol: int, place: SocketAddress) -> str:
     where = f"{format_endpoint(Address(place.address), place.port)}/{Protocol(protocol).label}"
     match code:
         case errno.EADDRINUSE:

@@ -53,7 +53,7 @@ class Grid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield a line for each row, and one for the columns left out."""
         cuts = console.is_terminal and not self._whole
-        natural, least = self._widths(), self._least()
+        natural, least = self._widths(), self._measure_narrowest()
         shown = _chosen(self._columns, natural, least, options.max_width) if cuts else range(len(self._columns))
         kept = _Kept(self._columns, [*shown], natural, least, options.max_width, cuts)
         titles = tuple((Text(self._columns[index].title.upper(), "bold"),) for index in kept.indices)
@@ -69,10 +69,15 @@ class Grid:
             for index, column in enumerate(self._columns)
         ]
 
-    def _least(self) -> list[int]:
+    def _measure_narrowest(self) -> list[int]:
         """Measure each prose column's narrowest width; 0 for the others."""
         return [
-            max([NARROWEST_PROSE, *(_longest(line, column.holds) for row in self._rows for line in row[index])])
+            max(
+                [
+                    NARROWEST_PROSE,
+                    *(_measure_longest_word(line, column.holds) for row in self._rows for line in row[index]),
+                ]
+            )
             if column.holds
             else NARROWEST_PROSE * column.prose
             for index, column in enumerate(self._columns)
@@ -134,7 +139,7 @@ class _Kept:
             self.widths[widest] -= min(over, self.widths[widest] // 3)
 
 
-def _longest(line: Line, holds: Container[str]) -> int:
+def _measure_longest_word(line: Line, holds: Container[str]) -> int:
     return max(map(cell_len, unbroken(line if isinstance(line, str) else line.plain, holds)))
 
 

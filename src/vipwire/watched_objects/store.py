@@ -102,10 +102,10 @@ class Store:
             case Upserted(changed, problems):
                 self._put(changed)
                 if problems or self._problems:
-                    self._note(_subject(changed), problems)
+                    self._keep_problems(_subject(changed), problems)
             case Deleted(kind, name, problems):
                 self._drop(kind, name)
-                self._note((kind, name), problems)
+                self._keep_problems((kind, name), problems)
         return tuple([problem for problem in dict.fromkeys(problems) if problem not in known]) if problems else ()
 
     def _note_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
@@ -117,7 +117,7 @@ class Store:
             name = spoken.get(problem.object, problem.object) if problem.kind == "Endpoints" else problem.object
             self._problems[kind, name] = (*self._problems.get((kind, name), ()), problem)
 
-    def _note(self, subject: _Subject, problems: tuple[Problem, ...]) -> None:
+    def _keep_problems(self, subject: _Subject, problems: tuple[Problem, ...]) -> None:
         """Keep the problems of an event until the next event about the same object.
 
         A problem's own kind and object are no key here: Endpoints come as slices, and a file as a Service.
@@ -173,7 +173,7 @@ class Store:
         if owner is not None and owner != piece.service:
             self._drop(Kind.ENDPOINT_SLICE, piece.name)
         slices = self._slices.get(piece.service, ())
-        at, old = _place(slices, piece.name)
+        at, old = _find_slice(slices, piece.name)
         if old == piece:
             return
         self._count(old, piece)
@@ -190,7 +190,7 @@ class Store:
                 owner = self._slice_service.pop(name, None)
                 if owner is not None:
                     slices = self._slices.pop(owner)
-                    at, old = _place(slices, name)
+                    at, old = _find_slice(slices, name)
                     self._count(old, None)
                     if len(slices) > 1:
                         self._slices[owner] = (*slices[:at], *slices[at + 1 :])
@@ -217,7 +217,7 @@ class Store:
                 self.node_changed = True
 
 
-def _place(slices: tuple[EndpointSlice, ...], name: ObjectName) -> tuple[int, EndpointSlice | None]:
+def _find_slice(slices: tuple[EndpointSlice, ...], name: ObjectName) -> tuple[int, EndpointSlice | None]:
     """Return the index of a slice by name, or its insertion point, and the slice if it exists."""
     at = bisect_left(slices, name, key=_NAME) if slices else 0
     return at, slices[at] if at < len(slices) and slices[at].name == name else None

@@ -64,12 +64,12 @@ def _parts(flags: GatewayFlags, options: Options) -> GatewayParts:
     usable = frozenset(flags.address)
     pool = tuple(map(_network, flags.address_pool))
     services = _service(flags, pool)
-    reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
+    reserved = frozenset(map(_show_bind, filter(None, (options.layout.http, options.layout.https))))
     first = (flags.controller, flags.zone, bind, reached, usable, pool, reserved)
     authorities = cache(lambda: has_system_authorities(options.haproxy))
     setting = GatewaySetting(*first, *services, authorities, limits_from(flags))
     ingresses = Ingresses(options).served if flags.ingress else None
-    return GatewayParts(setting, flags.udp_timeout, None if reached else _own_address, ingresses)
+    return GatewayParts(setting, flags.udp_timeout, None if reached else _find_source_address, ingresses)
 
 
 def _service(flags: GatewayFlags, pool: tuple[Network, ...]) -> tuple[ObjectName | None, range]:
@@ -91,7 +91,7 @@ def _service(flags: GatewayFlags, pool: tuple[Network, ...]) -> tuple[ObjectName
     return ObjectName(namespace, name), numbers
 
 
-def _place(bind: str) -> str:
+def _show_bind(bind: str) -> str:
     host, _, port = bind.rpartition(":")
     return f"{'*' if host in ('', '*', '[::]', '::', '0.0.0.0') else host}:{port}"  # noqa: S104
 
@@ -111,7 +111,7 @@ def _check_address(flag: str, text: str) -> None:
         raise ConfigError(f"{flag}: {text!r} is no address (such as 192.0.2.1 or [2001:db8::1])") from None
 
 
-def _own_address() -> tuple[str, ...]:
+def _find_source_address() -> tuple[str, ...]:
     """Return this machine's source address for other machines: most clients reach it there."""
     with socket.socket(type=socket.SOCK_DGRAM) as asking:
         try:

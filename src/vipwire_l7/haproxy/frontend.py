@@ -109,7 +109,7 @@ def frontend_text(
     if searches or layout.access_log:
         lines.append(NOTE_PATH)
     if searches:
-        lines += [*_key(layout, stages), *_bounds(bounded), *_target(layout, stages)]
+        lines += [*_key(layout, stages), *_deny_long_paths(bounded), *_target(layout, stages)]
         for index, choice in enumerate(choices):
             lines += skip_lines(index)
             lines += [*doubt_lines(choice.name, (deciding or {}).get(choice.name, ())), *choice_lines(choice)]
@@ -213,15 +213,15 @@ def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
     yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
 
 
-def _bounds(bounded: Sequence[Bounded]) -> Iterator[str]:
+def _deny_long_paths(bounded: Sequence[Bounded]) -> Iterator[str]:
     """Deny long paths where an expression guards."""
     for start in range(0, len(bounded), _SITES_IN_A_LINE):
         chosen = bounded[start : start + _SITES_IN_A_LINE]
         for longest in sorted({length for _, length in chosen}):
-            yield _bound(longest, [site for site, length in chosen if length == longest])
+            yield _deny_paths_longer_than(longest, [site for site, length in chosen if length == longest])
 
 
-def _bound(longest: int, sites: Iterable[str]) -> str:
+def _deny_paths_longer_than(longest: int, sites: Iterable[str]) -> str:
     chosen, long = plains(sites), f"{{{{ path,length gt {longest} }}}}"
     return line(f"http-request return status 414 if {long} {{{{ var(txn.site) -m str {{}} }}}}", chosen)
 

@@ -169,7 +169,9 @@ def frontend_parts(
 def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
     words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
-        words += f" ssl crt-list {write_quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
+        words += (
+            f" ssl crt-list {write_quoted(certificates)}{_write_client_verification(frontend, layout)}{protocols}"
+        )
     where = write_quoted(frontend.bind) if frontend.bind else layout.inner_bind(file_part(frontend))
     return f"    bind {where}{words}"
 
@@ -196,7 +198,7 @@ def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
     yield line("server inner {} send-proxy-v2", write_quoted(layout.inner_address(file_part(frontend))))
 
 
-def _of_clients(frontend: Frontend, layout: Layout) -> str:
+def _write_client_verification(frontend: Frontend, layout: Layout) -> str:
     """Write the `bind` options for client certificates."""
     if not frontend.clients:
         return ""
@@ -306,14 +308,14 @@ def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str
         found = f"str({key}),map_str({layout.map_file(lookups.prefixes)})"
         head.append(line("tcp-request content set-var(txn.target) {}", write_quoted(found)))
     elif lookups.maps:
-        head += _by_name(frontend, lookups, layout)
+        head += _choose_by_sni(frontend, lookups, layout)
     if lookups.maps:
         tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
     tail.append(line("default_backend {}", write_plain(REFUSED)))
     return head, tail
 
 
-def _by_name(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+def _choose_by_sni(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     """Choose the target by SNI."""
     if frontend.mode is Mode.TLS:
         yield line("tcp-request inspect-delay 5s")

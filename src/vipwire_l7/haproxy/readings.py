@@ -96,12 +96,12 @@ def parameter(name: str) -> str:
 
 def doubt_lines(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
     """Deny requests that a Pod may read differently, where a choice's conditions decide about access controls."""
-    doubts = dict.fromkeys(doubt for each in deciding for doubt in _doubts(each))
+    doubts = dict.fromkeys(doubt for each in deciding for doubt in _find_doubtful(each))
     for doubt in doubts:
         yield line(f"{_DENY} if {{{{ var(txn.target) -m str {write_plain(choice)} }}}} {{}}", doubt)
 
 
-def _doubts(of: Compared) -> Iterator[Word]:
+def _find_doubtful(of: Compared) -> Iterator[Word]:
     match of.aspect:
         case Aspect.METHOD:
             # Some servers read `get` as GET, and all answer HEAD by running GET.

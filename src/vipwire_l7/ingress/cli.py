@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from vipwire.terminal.command_flags import with_flags
 
 
-def _not_in_argv(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def _refuse_in_argv(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refuse a secret in the command line: every user of the machine can read it."""
     if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--cookie-key: other users can read it here: write it to a file for --cookie-key-file")
@@ -67,7 +67,9 @@ COMMON_FLAGS: Final = (
         type=click.Path(path_type=Path),
         help="File with the key of affinity cookies, the same for all replicas; default: $VIPWIRE_COOKIE_KEY.",
     ),
-    click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", hidden=True, callback=_not_in_argv),
+    click.option(
+        "--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", hidden=True, callback=_refuse_in_argv
+    ),
     click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
     click.option("--max-connections", default=0, help="Maximum of concurrent connections; with 0 HAProxy decides."),
     click.option(

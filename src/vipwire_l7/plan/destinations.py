@@ -194,11 +194,11 @@ class Destinations:
 
     def slices(self, service: ObjectName, snapshot: Snapshot) -> tuple[BackendSlice, ...]:
         """Return a Service's slices without the refused endpoints."""
-        return self._of(service, snapshot).slices
+        return self._review_once(service, snapshot).slices
 
     def external_server(self, pool: Pool, snapshot: Snapshot) -> tuple[Server, ...]:
         """Return the server of an ExternalName Service."""
-        address = self._of(pool.service, snapshot).external
+        address = self._review_once(pool.service, snapshot).external
         if address is None:
             return ()
         return (Server(BackendEndpoint(address, Usability.READY), pool.port.target or pool.port.number),)
@@ -234,7 +234,7 @@ class Destinations:
                 return "is a name of the cluster outside of this namespace"
         return ""
 
-    def _of(self, service: ObjectName, snapshot: Snapshot) -> Reviewed:
+    def _review_once(self, service: ObjectName, snapshot: Snapshot) -> Reviewed:
         if service not in self._reviewed:
             self.review(snapshot, (service,))
         return self._reviewed[service]
@@ -273,7 +273,9 @@ class Destinations:
                 is_trial = self.setting.from_files and _is_trial(endpoint.address)
                 text: str | None = "" if is_trial else self.objection(endpoint.address, name.namespace)
                 if text and endpoint.pod:
-                    text = self._with_pod(ObjectName(name.namespace, endpoint.pod), endpoint.address, text, pods)
+                    text = self._check_pod_address(
+                        ObjectName(name.namespace, endpoint.pod), endpoint.address, text, pods
+                    )
                 if text is None:
                     continue
                 if text:
@@ -285,7 +287,7 @@ class Destinations:
         refusal = Refusal(f"{first}; {_WAY_OUT}", whole=not some) if first else None
         return Reviewed(tuple(kept), refusal, pods=frozenset(pods) if pods else _NO_PODS)
 
-    def _with_pod(self, pod: ObjectName, address: Address, text: str, pods: set[ObjectName]) -> str | None:
+    def _check_pod_address(self, pod: ObjectName, address: Address, text: str, pods: set[ObjectName]) -> str | None:
         """Return the objection unless the Pod has the address; None until vipwire has read the Pod."""
         if not self.known.asks_pods or self.objection(address, pod.namespace, (address,)):
             return text

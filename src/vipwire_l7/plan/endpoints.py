@@ -38,7 +38,7 @@ def servers_of(
                 key = endpoint.address, port
                 if key not in found or endpoint.use is Usability.READY:
                     found[key] = endpoint
-    far = _far(found.values(), zone)
+    far = _find_other_zones(found.values(), zone)
     weights = read_weights(service.annotations)[0] if service else {}
     unit = MOST // max(UNIT, *weights.values()) if weights else UNIT
     none_ready = not any(endpoint.use is Usability.READY for endpoint in found.values())
@@ -52,7 +52,7 @@ def servers_of(
     )
 
 
-def _far(endpoints: Iterable[BackendEndpoint], zone: str) -> frozenset[BackendEndpoint]:
+def _find_other_zones(endpoints: Iterable[BackendEndpoint], zone: str) -> frozenset[BackendEndpoint]:
     """Return the endpoints for other zones; none if some have no hints, or if all are for other zones."""
     ready = [endpoint for endpoint in endpoints if endpoint.use is Usability.READY]
     if not zone or not all(endpoint.zones for endpoint in ready):

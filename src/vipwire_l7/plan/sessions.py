@@ -72,11 +72,17 @@ class Split:
 
     def choice(self, pools: Mapping[str, Pool]) -> Choice:
         bound = bound_steps(tuple(_keeping_sessions(self)), pools)
-        steps = (*_by_header(self), *_by_cookie(self), *bound, *_by_chance(self), Step(self.main))
+        steps = (
+            *_choose_by_header(self),
+            *_choose_by_cookie(self),
+            *bound,
+            *_choose_by_chance(self),
+            Step(self.main),
+        )
         return choice_of(tuple(steps))
 
 
-def _by_header(split: Split) -> Iterator[Step]:
+def _choose_by_header(split: Split) -> Iterator[Step]:
     for other, canary in split.parts:
         if canary.header:
             yield Step(other, (Compared(Aspect.HEADER, canary.value or "always", canary.header, split=True),))
@@ -84,7 +90,7 @@ def _by_header(split: Split) -> Iterator[Step]:
                 yield Step(split.main, (Compared(Aspect.HEADER, "never", canary.header, split=True),))
 
 
-def _by_cookie(split: Split) -> Iterator[Step]:
+def _choose_by_cookie(split: Split) -> Iterator[Step]:
     for other, canary in split.parts:
         if canary.cookie:
             yield Step(other, (Compared(Aspect.COOKIE, "always", canary.cookie),))
@@ -99,5 +105,5 @@ def _keeping_sessions(split: Split) -> Iterator[tuple[str, int]]:
             yield name, canary.weight
 
 
-def _by_chance(split: Split) -> Iterator[Step]:
+def _choose_by_chance(split: Split) -> Iterator[Step]:
     return share_requests(tuple((name, canary.weight) for name, canary in split.parts), 100)

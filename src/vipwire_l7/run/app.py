@@ -196,7 +196,7 @@ async def list_once(options: Options, served: Served) -> Snapshot:
     return snapshot
 
 
-def _anew(part: Part) -> Work:
+def _adapt_part(part: Part) -> Work:
     """Adapt a task to the supervisor: it opens no address of the operator's, so its first failure is not fatal."""
     return lambda _begun: part()
 
@@ -253,7 +253,7 @@ class IngressProcess:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
-                    tasks.create_task(self._supervisor.keep(name, _anew(part)), name=name)
+                    tasks.create_task(self._supervisor.keep(name, _adapt_part(part)), name=name)
                     for name, part in self._parts(source)
                 ]
                 if options.metrics:

@@ -72,14 +72,14 @@ class LeaseKeeper:
             lease = RemoteLease(client, self._name)
             try:
                 while True:
-                    await self._turn(lease)
+                    await self._renew_once(lease)
                     await asyncio.sleep(_EVERY)
             finally:
                 if self.leading():
                     with contextlib.suppress(LeaseHeldError, *REQUEST_ERRORS):
                         await release(lease, self._request.holder, _now)
 
-    async def _turn(self, lease: RemoteLease) -> None:
+    async def _renew_once(self, lease: RemoteLease) -> None:
         began, reason = time.monotonic(), ""
         try:
             await acquire_or_renew(lease, self._request, self._observer, time.monotonic, _now)

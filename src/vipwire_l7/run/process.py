@@ -145,7 +145,7 @@ class Haproxy:
             os.kill(self._pid, signal.SIGUSR2)
             if await self._answers(mark, patience):
                 return
-            if self._said():
+            if self._read_message():
                 break
             patience *= 2
         raise self._refusal()
@@ -161,9 +161,9 @@ class Haproxy:
         return False
 
     def _refusal(self) -> Refused:
-        return Refused(f"HAProxy does not start: {self._said() or 'no answer at its socket'}", is_lost=True)
+        return Refused(f"HAProxy does not start: {self._read_message() or 'no answer at its socket'}", is_lost=True)
 
-    def _said(self) -> str:
+    def _read_message(self) -> str:
         """Return HAProxy's message about the last failed start or reload, if there is one."""
         return _alerts(self._messages.read_text(errors="replace")) if self._messages.exists() else ""
 

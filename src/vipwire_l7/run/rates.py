@@ -23,16 +23,16 @@ class Rate:
 
     def wait(self, namespace: str) -> float:
         """Return the seconds until the namespace has one left; 0 if it has."""
-        return max(0.0, (1.0 - self._now(namespace)) * _MINUTE / self._most)
+        return max(0.0, (1.0 - self._count_left(namespace)) * _MINUTE / self._most)
 
     def take(self, namespace: str) -> None:
-        left, now = self._now(namespace) - 1.0, self._clock()
+        left, now = self._count_left(namespace) - 1.0, self._clock()
         self._left.pop(namespace, None)
         self._left[namespace] = left, now
-        while (oldest := next(iter(self._left))) != namespace and self._now(oldest) >= self._most:
+        while (oldest := next(iter(self._left))) != namespace and self._count_left(oldest) >= self._most:
             del self._left[oldest]
 
-    def _now(self, namespace: str) -> float:
+    def _count_left(self, namespace: str) -> float:
         left, at = self._left.get(namespace, (float(self._most), 0.0))
         return min(float(self._most), left + (self._clock() - at) * self._most / _MINUTE)
 

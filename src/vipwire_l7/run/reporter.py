@@ -127,7 +127,7 @@ class IngressReporter:
             self._repaired(done.repaired)
             return
         if done.held:
-            self._held(*done.held)
+            self._report_held(*done.held)
             return
         how, result = ("reload" if done.reload else "commands"), ("failure" if done.failure else "success")
         self._syncs.labels(how=how, result=result).inc()
@@ -199,7 +199,7 @@ class IngressReporter:
             if not events:
                 del self._due[namespace]
 
-    def _held(self, kind: IngressKind, name: ObjectName) -> None:
+    def _report_held(self, kind: IngressKind, name: ObjectName) -> None:
         text = f"{name.namespace} caused too many reloads of HAProxy; its changes wait (--namespace-limit reloads=N)"
         log.warning("changes of a namespace wait", kind=kind.value, object=name, error=text)
         if self._leading() and not self._rate.wait(name.namespace):

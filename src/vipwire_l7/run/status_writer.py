@@ -76,11 +76,11 @@ class StatusWriter:
 
     async def _keep_all(self, objects: FencedObjects, statuses: Statuses) -> None:
         if self._due is None:
-            self._due = _by_namespace(statuses.all())
-        for namespace, more in _by_namespace((*statuses.take_changed(), *self._objects.take())).items():
+            self._due = _group_by_namespace(statuses.all())
+        for namespace, more in _group_by_namespace((*statuses.take_changed(), *self._objects.take())).items():
             self._due.setdefault(namespace, set()).update(more)
         may = (refs for namespace, refs in self._due.items() if not self._rate.wait(namespace))
-        for ref in sorted((ref for refs in may for ref in self._turn(refs)), key=parents_first):
+        for ref in sorted((ref for refs in may for ref in self._choose_round(refs)), key=parents_first):
             if not self._rate.wait(ref[1].namespace):
                 await self._keep(objects, ref)
                 if not self._loop.waits(ref):  # the API server accepted the write
@@ -88,7 +88,7 @@ class StatusWriter:
         self._due = {namespace: refs for namespace, refs in self._due.items() if refs}
         self._continue(self._due)
 
-    def _turn(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
+    def _choose_round(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
         """Choose the next objects of one namespace."""
         return heapq.nsmallest(_ROUND, (ref for ref in refs if not self._loop.waits(ref)), parents_first)
 
@@ -122,7 +122,7 @@ class StatusWriter:
         await self._loop.write(ref, send, "cannot write a status", kind=kind.value, object=name)
 
 
-def _by_namespace(refs: Iterable[ObjectRef]) -> dict[str, set[ObjectRef]]:
+def _group_by_namespace(refs: Iterable[ObjectRef]) -> dict[str, set[ObjectRef]]:
     found: dict[str, set[ObjectRef]] = {}
     for ref in refs:
         found.setdefault(ref[1].namespace, set()).add(ref)

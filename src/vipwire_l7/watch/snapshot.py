@@ -223,9 +223,9 @@ class Snapshot:
         else:
             objects[name] = after  # even if equal: the fields that do not count, such as the status, may differ
         if before != after:
-            self._note(kind, name, before, after)
+            self._note_change(kind, name, before, after)
 
-    def _note(
+    def _note_change(
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
         self._note_for_followers(kind, name)

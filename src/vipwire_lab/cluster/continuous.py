@@ -76,14 +76,14 @@ class Continuous:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._note(probe(*self._work)[0])
+                self._record_result(probe(*self._work)[0])
                 self._stop.wait(self._interval)
         except Exception as error:  # noqa: BLE001 - raised again in the thread that asked
             with self._progress:
                 self._error = error
                 self._progress.notify_all()
 
-    def _note(self, result: ProbeResult) -> None:
+    def _record_result(self, result: ProbeResult) -> None:
         with self._progress:
             self._attempts += 1
             if result.answer:

@@ -81,11 +81,11 @@ def _answers(stage: Stage, host: str, address: str, port: int) -> Document:
     return {
         "outcomes": dict(outcomes),
         "pods": {name: pods[name] for name in sorted(pods)},
-        "saw": sorted({_who(stage, result) for result in results if result.answer}),
+        "saw": sorted({_name_client(stage, result) for result in results if result.answer}),
     }
 
 
-def _who(stage: Stage, result: ProbeResult) -> str:
+def _name_client(stage: Stage, result: ProbeResult) -> str:
     for host in stage.lab.topology.hosts():
         if result.saw in host.addresses:
             return host.name
@@ -157,7 +157,7 @@ def view(document: Document, *, wide: bool) -> RenderableType:
         for each in document["modes"]:
             if each["kernel"] is not None:
                 parts.append(Text(f"\n203.0.113.2 to the ClusterIP in {each['mode']} mode", style="bold"))
-                parts.append(_way(each))
+                parts.append(_lay_out_path(each))
     return Group(*parts)
 
 
@@ -212,7 +212,7 @@ def _colour(words: str) -> str:
     return "green" if words.startswith("answered") else "yellow"
 
 
-def _way(each: Document) -> Grid:
+def _lay_out_path(each: Document) -> Grid:
     columns = [Column("on the way"), Column("rule or element", prose=True), Column("effect", prose=True)]
     return Grid(columns, [[step["object"], step["text"], step["effect"]] for step in each["explained"]["path"]])
 

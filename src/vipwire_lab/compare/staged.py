@@ -27,14 +27,14 @@ def run_staged(mode: str) -> Iterator[tuple[Stage, list[Sync]]]:
         stage.write("nodes", objects.nodes())
         for name in SERVICES:
             stage.write(name, getattr(objects, name)())
-        flags = [f"--proxy-mode={mode}", *_more(mode, stage, stack)]
+        flags = [f"--proxy-mode={mode}", *_add_mode_flags(mode, stage, stack)]
         yield stage, stage.start_proxy(flags)
         if stage.proxy is not None:
             stage.proxy.stop()
             stage.cleanup()
 
 
-def _more(mode: str, stage: Stage, stack: contextlib.ExitStack) -> Sequence[str]:
+def _add_mode_flags(mode: str, stage: Stage, stack: contextlib.ExitStack) -> Sequence[str]:
     """Return the mode's flags for a lab: programs of sockets must see only those of node-1 and its Pods."""
     if mode != "ebpf":
         return ()

@@ -123,7 +123,7 @@ def _excerpt(stage: Stage, sight: Sight) -> list[str]:
     if program is None:
         return [
             f"({sight.command[0]} is not installed here; instead `vipwire explain --from 10.244.1.11`:)",
-            *_way(stage),
+            *_list_path(stage),
         ]
     done = stage.lab.run(NODE, [program, *sight.command[1:]], check=False)
     lines = [line.expandtabs(2).rstrip() for line in done.stdout.splitlines() if re.search(sight.lines, line)]
@@ -132,7 +132,7 @@ def _excerpt(stage: Stage, sight: Sight) -> list[str]:
     return [*kept[:_LINES], *more] or [done.stderr.strip() or "(nothing)"]
 
 
-def _way(stage: Stage) -> Iterator[str]:
+def _list_path(stage: Stage) -> Iterator[str]:
     command = [sys.executable, "-m", "vipwire", "explain", "--from=10.244.1.11", f"{objects.WEB}:80", "-o", "json"]
     done = stage.lab.run(NODE, command, check=False)
     for step in json.loads(done.stdout)["kernel"]["path"][:_LINES]:

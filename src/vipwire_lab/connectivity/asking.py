@@ -61,10 +61,10 @@ def checks_of(services: Sequence[Object], node: Sequence[str], families: Sequenc
     for service in services:
         for port in service["spec"]["ports"]:
             protocol = Protocol[port["protocol"]]
-            yield from _of_port(service, port, protocol, node, families)
+            yield from _list_port_checks(service, port, protocol, node, families)
 
 
-def _of_port(
+def _list_port_checks(
     service: Object, port: Object, protocol: Protocol, node: Sequence[str], families: Sequence[str]
 ) -> Iterator[Check]:
     name, spec = service["metadata"]["name"], service["spec"]
@@ -81,10 +81,10 @@ def _of_port(
             if _is_served(address, families):
                 yield Check(name, "external IP", Target(address, PORT, protocol), expected)
     if name == "load-balancer":
-        yield from _of_balancer(service, protocol)
+        yield from _list_balancer_checks(service, protocol)
 
 
-def _of_balancer(service: Object, protocol: Protocol) -> Iterator[Check]:
+def _list_balancer_checks(service: Object, protocol: Protocol) -> Iterator[Check]:
     given = (service.get("status") or {}).get("loadBalancer", {}).get("ingress") or ()
     if not given:
         yield Check("load-balancer", "load balancer", None, skip="no load balancer has assigned an address")

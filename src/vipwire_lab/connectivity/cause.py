@@ -24,8 +24,8 @@ def causes(situation: Situation, target: Target, *, refused: bool = False) -> li
         document = _explain(situation, target)
     except VipwireError as error:
         return [f"explain: {error}"]
-    found = list(_by_rules(document, "rejected" if refused else "answered"))
-    found += [] if found or refused else list(_by_endpoints(document, target))
+    found = list(_find_cause_in_rules(document, "rejected" if refused else "answered"))
+    found += [] if found or refused else list(_find_silent_endpoints(document, target))
     if not found:
         found.append("plan, kernel and endpoints are correct: another program or the network drops the packets")
     return [*found, f"see: vipwire explain {target}"]
@@ -39,7 +39,7 @@ def _explain(situation: Situation, target: Target) -> dict[str, Any]:
         return {}
 
 
-def _by_rules(document: dict[str, Any], expected: str) -> Iterator[str]:
+def _find_cause_in_rules(document: dict[str, Any], expected: str) -> Iterator[str]:
     """Yield what the plan or the kernel does otherwise than expected."""
     if not document:
         yield "this node lacks the family"
@@ -53,7 +53,7 @@ def _by_rules(document: dict[str, Any], expected: str) -> Iterator[str]:
         yield from (f"kernel: {step['object']}: {step['state']}: {step['text']}" for step in odd[:_MOST])
 
 
-def _by_endpoints(document: dict[str, Any], target: Target) -> Iterator[str]:
+def _find_silent_endpoints(document: dict[str, Any], target: Target) -> Iterator[str]:
     """Ask each endpoint directly; yield those that do not answer. A DNS server need only accept a connection."""
     names = target.port == DNS
     for each in document["endpoints"]:

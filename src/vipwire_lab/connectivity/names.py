@@ -92,9 +92,9 @@ def _read_answer(answer: bytes, wanted: str) -> tuple[int, list[str]]:
     kind, size = _TYPES[wanted]
     place, found = _HEAD.size, list[str]()
     for _ in range(questions):
-        place = _after_name(answer, place) + 4
+        place = _skip_name(answer, place) + 4
     for _ in range(answers):
-        place = _after_name(answer, place)
+        place = _skip_name(answer, place)
         type_, _, _, length = _RECORD.unpack_from(answer, place)
         place += _RECORD.size
         if type_ == kind and length == size:
@@ -103,7 +103,7 @@ def _read_answer(answer: bytes, wanted: str) -> tuple[int, list[str]]:
     return flags & 0xF, found
 
 
-def _after_name(answer: bytes, place: int) -> int:
+def _skip_name(answer: bytes, place: int) -> int:
     while length := answer[place]:
         if length >= 0xC0:
             return place + 2

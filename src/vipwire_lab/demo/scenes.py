@@ -306,7 +306,7 @@ def at_connect(stage: Stage, narrator: Narrator) -> None:
             return
         narrator.quote(as_lines(syncs))
         _connected(stage, narrator)
-        _without_rules(stage, narrator)
+        _show_without_rules(stage, narrator)
         narrator.check("it ends with status 0", holds=stage.proxy is not None and stage.proxy.stop() == 0)
         narrator.check("cleanup removes its programs", holds="removed" in stage.cleanup())
 
@@ -325,7 +325,7 @@ def _connected(stage: Stage, narrator: Narrator) -> None:
     )
 
 
-def _without_rules(stage: Stage, narrator: Narrator) -> None:
+def _show_without_rules(stage: Stage, narrator: Narrator) -> None:
     """Remove all rules: connections that get their endpoint at connect() need none."""
     if find_program("nft") is None:
         return

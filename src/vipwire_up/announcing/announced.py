@@ -42,7 +42,7 @@ class Announced:
         """Record an Event for each Service whose address this machine now announces."""
         for address in addresses:
             text = str(ipaddress.ip_address(address))
-            self._note(text, AnnouncedAddress(self._interface))
+            self._record_announced(text, AnnouncedAddress(self._interface))
             log.info("announcing an address", address=text, interface=self._interface, node=self._node)
             message = f"{text} is announced by {self._node} on {self._interface}"
             self._report(text, "AddressAnnounced", message, "Normal")
@@ -50,23 +50,23 @@ class Announced:
     def record_end(self, addresses: Iterable[str]) -> None:
         """Log addresses that this machine no longer announces. The next machine reports that it announces them."""
         for address in addresses:
-            self._note(address, None)
+            self._record_announced(address, None)
             log.info("stopped announcing an address", address=address, interface=self._interface)
 
     def record_other_claim(self, address: bytes, hardware: bytes) -> None:
         text, other = str(ipaddress.ip_address(address)), hardware.hex(":")
-        self._note(text, AnnouncedAddress(self._interface, other=other))
+        self._record_announced(text, AnnouncedAddress(self._interface, other=other))
         self._conflict(address, hardware, "another machine announces this machine's address", "too")
 
     def record_in_use(self, address: str, hardware: bytes) -> None:
         """Report a machine that already answers for an address. vipwire does not announce that address."""
         packed = ipaddress.ip_address(address).packed
-        self._note(address, AnnouncedAddress(self._interface, here=False, other=hardware.hex(":")))
+        self._record_announced(address, AnnouncedAddress(self._interface, here=False, other=hardware.hex(":")))
         self._conflict(
             packed, hardware, "another machine uses the address; not announcing the address", "and so not by us"
         )
 
-    def _note(self, address: str, announced: AnnouncedAddress | None) -> None:
+    def _record_announced(self, address: str, announced: AnnouncedAddress | None) -> None:
         if self._path is None or self._addresses.get(address) == announced:
             return
         if announced is None:

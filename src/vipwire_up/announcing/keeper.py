@@ -239,12 +239,12 @@ class AddressKeeper:
         going = [address for address in claims.mine.union(claims.named()) if wanted.get(address) != claims.node]
         await self._give({address: wanted.get(address, "") for address in going})
         coming = [each for each, node in wanted.items() if node == claims.node and each not in self._speaking]
-        taken = await asyncio.gather(*(self._own(each) for each in coming))
+        taken = await asyncio.gather(*(self._claim_address(each) for each in coming))
         fresh = [each for each, ours in zip(coming, taken, strict=True) if ours]
         await self._begin(fresh)
         return len(self._speaking) < len(wanted)
 
-    async def _own(self, address: str) -> bool:
+    async def _claim_address(self, address: str) -> bool:
         return address in self._claims.mine or await self._claims.take(address)
 
     async def _begin(self, addresses: Iterable[str]) -> None:

@@ -105,7 +105,7 @@ class NamedSecrets:
 def _names(record: Record) -> Iterator[Key]:
     """Yield the Secrets that an object names, each once. The object's fields may have any type."""
     value = readable(record)
-    found = _of_ingress(value) if record.key.resource == INGRESSES.id else _references(value.get("spec"))
+    found = _list_ingress_secrets(value) if record.key.resource == INGRESSES.id else _references(value.get("spec"))
     yield from {
         Key(SECRETS.id, namespace or record.key.namespace, name)
         for namespace, name in found
@@ -113,7 +113,7 @@ def _names(record: Record) -> Iterator[Key]:
     }
 
 
-def _of_ingress(value: Any) -> Iterator[tuple[Any, Any]]:
+def _list_ingress_secrets(value: Any) -> Iterator[tuple[Any, Any]]:
     served = at(value, "spec", "tls")
     for each in served if isinstance(served, list) else ():
         yield "", at(each, "secretName")

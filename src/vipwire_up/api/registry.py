@@ -121,7 +121,7 @@ class Registry:
         """Store a new object. An apply passes the fields it `owned`; else the manager owns all fields in the body."""
         remarks = Remarks()
         new = decode_sent(resource, value, options, remarks)
-        name_new(resource, new, namespace, self._now())
+        name_new(resource, new, namespace, self._format_now())
         name = new["metadata"]["name"]
         self._check_namespace(resource, namespace, name)
         give_first_status(resource, new)
@@ -164,7 +164,7 @@ class Registry:
         """
 
         async def attempt() -> Result:
-            record = self._sound(resource, namespace, name)
+            record = self._require_sound(resource, namespace, name)
             if record is None:
                 raise not_found(resource.id, name)
             old = decoded(record)
@@ -196,13 +196,15 @@ class Registry:
             wanted = select_addressed(without_nulls(wanted), resource, subresource)
             refuse_unknown(resource, namespace, name, wanted, options)
             writer = ssa.FieldManager(options.manager, "Apply", subresource, resource.api_version)
-            record = self._sound(resource, namespace, name)
+            record = self._require_sound(resource, namespace, name)
             old = decoded(record) if record else {}
             ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
             if record is not None and not ownership:
-                ownership = ssa.owned_before(old, resource, self._now())
+                ownership = ssa.owned_before(old, resource, self._format_now())
             force = options.force or ssa.undisputed_fields(old, resource, writer)
-            merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
+            merged, owned = ssa.apply(
+                old, wanted, resource.type, writer, ownership, force=force, now=self._format_now()
+            )
             merged = ssa.update_last_applied(merged, wanted, writer)
             if record is None:
                 check_creatable(resource, name, wanted, NO_SUCH_UID)
@@ -274,7 +276,7 @@ class Registry:
         assert new is not None  # noqa: S101  # only deletions have none, and come by another way
         resource.default(new)
         if writer is not None:  # before allocation: no manager owns allocated fields
-            new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
+            new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._format_now())
         resource.prepare(new, old)
         key = key_of(resource, attempt.namespace, attempt.name)
         taken = old is None and self.store.head(key) is not None
@@ -343,7 +345,7 @@ class Registry:
         )
         return Result(stored, deleted=True)
 
-    def _sound(self, resource: Resource, namespace: str, name: str) -> Record | None:
+    def _require_sound(self, resource: Resource, namespace: str, name: str) -> Record | None:
         """Return an object's newest state, None if missing; raise ApiError 500 if it is damaged."""
         record = self.store.head(key_of(resource, namespace, name))
         if record is not None and self.store.is_damaged(record):
@@ -359,7 +361,7 @@ class Registry:
         if readable(record)["metadata"].get("deletionTimestamp"):
             raise namespace_going(resource.id, name, namespace)
 
-    def _now(self) -> str:
+    def _format_now(self) -> str:
         return format_time(self.clock())
 
 

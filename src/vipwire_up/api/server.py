@@ -172,7 +172,7 @@ class ApiServer:
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
         with self.in_flight.request(sort, user, request.address):
             if route.verb != "watch":
-                async with self._in_time(query.duration("timeout")):
+                async with self._limit_time(query.duration("timeout")):
                     return await request.send(await self._serve(request, route, query, named, user))
             self._watching[request] = user
             try:
@@ -182,7 +182,7 @@ class ApiServer:
         raise AssertionError  # pragma: no cover  # the managers above swallow nothing
 
     @contextlib.asynccontextmanager
-    async def _in_time(self, asked: float | None) -> AsyncIterator[None]:
+    async def _limit_time(self, asked: float | None) -> AsyncIterator[None]:
         """Limit a request to the bounds, and to the time that the client asked for unless that is 0."""
         try:
             async with asyncio.timeout(min(self.bounds.request_seconds, asked or math.inf)):
@@ -260,7 +260,9 @@ class ApiServer:
         page = await list_page(store, route.resource, selector, query, damaged=table)
         left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.shows(each.key))
         pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
-        headers = content_fields(filter(None, (route.resource.deprecated, *map(_left_out, left_out))), form.media)
+        headers = content_fields(
+            filter(None, (route.resource.deprecated, *map(_describe_damaged, left_out))), form.media
+        )
         first, second = next(pieces), next(pieces, None)
         if second is None:
             return Reply(first, headers=headers)
@@ -307,7 +309,7 @@ def _is_page(path: str) -> bool:
     return path.startswith("/apis/") and path.count("/") == 3
 
 
-def _left_out(record: Record) -> str:
+def _describe_damaged(record: Record) -> str:
     name = "/".join(filter(None, record.key[1:]))
     return f"the stored {record.key.resource} {name} is damaged, and missing in lists: delete the object"
 

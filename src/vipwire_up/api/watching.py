@@ -87,7 +87,7 @@ async def follow(
                 yield chunk
             if request.initial_end:
                 yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True)))
-        async for chunk in _onwards(store, request, write, since, min(bookmark_every, request.seconds)):
+        async for chunk in _stream_changes(store, request, write, since, min(bookmark_every, request.seconds)):
             yield chunk
     except FutureRevisionError as error:
         yield error_line(expired(f"resource version {error.revision} is ahead of the store, at {error.current}"))
@@ -97,7 +97,7 @@ async def follow(
         yield error_line(error)
 
 
-async def _onwards(
+async def _stream_changes(
     store: Store, request: WatchRequest, write: Callable[[Record], bytes], since: int, bookmark_every: float
 ) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
@@ -127,7 +127,9 @@ def event(change: RecordChange, selector: Selector, write: Callable[[Record], by
         return _line("MODIFIED" if was else "ADDED", write(change.record))
     if not was or change.previous is None:
         return ()
-    return _line("DELETED", write(change.record if change.deleted else _at(change.previous, change.revision)))
+    return _line(
+        "DELETED", write(change.record if change.deleted else _set_revision(change.previous, change.revision))
+    )
 
 
 def error_line(error: ApiError) -> bytes:
@@ -163,7 +165,7 @@ def _line(kind: str, value: bytes) -> Line:
     return (b'{"type":"%s","object":' % kind.encode(), value, b"}\n")
 
 
-def _at(record: Record, revision: int) -> Record:
+def _set_revision(record: Record, revision: int) -> Record:
     """Copy a state with the revision at which the object stopped matching."""
     value = decoded(record)
     value["metadata"]["resourceVersion"] = str(revision)

@@ -111,13 +111,13 @@ async def _write(registry: Registry, request: Request, options: Options, remarks
     if route.verb == "patch":
         return await _patch(registry, request, options, remarks)
     body = _strict(await _parse_body(request, options), route.resource, options, remarks)
-    body, kind = _in_store(route, body, options, remarks), route.resource.storage
+    body, kind = _convert_to_stored(route, body, options, remarks), route.resource.storage
     if route.verb == "update":
         return await registry.replace(kind, route.namespace, route.name, body, options, subresource=route.subresource)
     return await registry.create(kind, route.namespace, body, options)
 
 
-def _in_store(route: Route, value: Any, options: Options, remarks: Remarks) -> Any:
+def _convert_to_stored(route: Route, value: Any, options: Options, remarks: Remarks) -> Any:
     """Convert a body from the version of the path to the stored one, if they differ. Raise ApiError 400."""
     resource = route.resource
     if resource.stored_as is None:
@@ -147,7 +147,7 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
                 raise bad_request(f"Object '{field[0].upper()}{field[1:]}' is missing in the applied configuration")
         if resource.renamed:
             refuse_unknown(resource, route.namespace, route.name, wanted, options)
-        wanted = _in_store(route, wanted, options, remarks)
+        wanted = _convert_to_stored(route, wanted, options, remarks)
         return await registry.apply(*place, wanted, options, subresource=route.subresource)
     edit = _PATCHES.get(request.content)
     if edit is None:
@@ -158,7 +158,7 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
 
     def patched(value: Object) -> Any:
         found = check_size(edit(served(resource, value), patch, resource))
-        return _in_store(route, found, options, remarks)
+        return _convert_to_stored(route, found, options, remarks)
 
     return await registry.change(*place, patched, options, subresource=route.subresource)
 

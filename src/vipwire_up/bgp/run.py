@@ -86,14 +86,14 @@ class BgpSpeaker:
 
     def _routes(self) -> tuple[str, ...]:
         """Return the routes; computed again only after a change of an object or of a listening socket."""
-        places = self._places()
+        places = self._find_listening()
         if self._found is None or self._found[0] != places:
             known, kinds = self._known, self._settings.kinds
             found = routes(self._node, known.services.values(), known.placed(), known.machines, kinds, places)
             self._found = places, found
         return self._found[1]
 
-    def _places(self) -> frozenset[tuple[str, int]]:
+    def _find_listening(self) -> frozenset[tuple[str, int]]:
         if not any(each.gateway for each in self._known.services.values()):
             return frozenset()
         try:

@@ -92,7 +92,7 @@ class GarbageCollector:
 
     async def step(self) -> bool:
         """Read changes, then delete what is due. Report whether an object waits for the clock."""
-        self._feed.follow(self._forget, self._note, self._guard)
+        self._feed.follow(self._forget, self._note_change, self._guard)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never existed, or are gone
         self._named.clear()
         for uid in list(self._gone):
@@ -101,7 +101,7 @@ class GarbageCollector:
         for key, value in list(self._going.items()):
             with self._may_try(key) as may:
                 if may:
-                    await self._further(key, value)
+                    await self._advance_deletion(key, value)
         await self._expire(self._registry.clock())
         return bool(self._going or self._gone or self._ageing)
 
@@ -114,7 +114,7 @@ class GarbageCollector:
         with self._guard.of(key), contextlib.suppress(ApiError):
             yield True
 
-    def _note(self, change: RecordChange) -> None:
+    def _note_change(self, change: RecordChange) -> None:
         key = change.record.key
         for uid in self._owners.pop(key, ()):
             self._dependents[uid].discard(key)
@@ -139,18 +139,18 @@ class GarbageCollector:
         if key.resource == EVENTS.id:
             heapq.heappush(self._ageing, (_end(value, self._registry.clock()), key))
 
-    async def _further(self, key: Key, value: Object) -> None:
+    async def _advance_deletion(self, key: Key, value: Object) -> None:
         meta = value["metadata"]
         finalizers = meta.get("finalizers") or []
         if _ORPHAN in finalizers:
             for dependent in list(self._dependents.get(meta["uid"], ())):
-                await self._change(dependent, functools.partial(_without_owners, uids=[meta["uid"]]))
-            await self._change(key, functools.partial(_without_finalizer, name=_ORPHAN))
+                await self._change(dependent, functools.partial(_remove_owners, uids=[meta["uid"]]))
+            await self._change(key, functools.partial(_remove_finalizer, name=_ORPHAN))
         elif _FOREGROUND in finalizers:
             dependents = list(self._dependents.get(meta["uid"], ()))
             await self._release_all(dependents)
             if not dependents:
-                await self._change(key, functools.partial(_without_finalizer, name=_FOREGROUND))
+                await self._change(key, functools.partial(_remove_finalizer, name=_FOREGROUND))
         if key.resource == NAMESPACES.id:
             await self._empty(key)
         due = time_or_none(meta["deletionTimestamp"])
@@ -159,8 +159,8 @@ class GarbageCollector:
 
     async def _empty(self, key: Key) -> None:
         """Delete a namespace's objects; then remove its finalizer, or set conditions about the rest."""
-        await self._delete_all(record.key for record in self._inside(key.name) if not _is_going(record))
-        left = [(record.key, readable(record)) for record in self._inside(key.name)]
+        await self._delete_all(record.key for record in self._list_in_namespace(key.name) if not _is_going(record))
+        left = [(record.key, readable(record)) for record in self._list_in_namespace(key.name)]
         if left:
             edit = functools.partial(with_conditions, left=left, now=format_time(self._registry.clock()))
             await self._registry.change(NAMESPACES, "", key.name, edit, _OPTIONS, subresource="status")
@@ -169,7 +169,7 @@ class GarbageCollector:
         body["spec"] = {"finalizers": []}
         await self._registry.replace(NAMESPACES, "", key.name, body, _OPTIONS, subresource="finalize")
 
-    def _inside(self, namespace: str) -> Iterator[Record]:
+    def _list_in_namespace(self, namespace: str) -> Iterator[Record]:
         for resource in RESOURCES:
             if resource.namespaced:
                 yield from (r for r in self._registry.store.scan(resource.id) if r.key.namespace == namespace)
@@ -206,13 +206,13 @@ class GarbageCollector:
 
     async def _release(self, key: Key) -> None:
         with self._guard.of(key):
-            leaving = [uid for uid in self._owners.get(key, ()) if not self._stays(uid)]
+            leaving = [uid for uid in self._owners.get(key, ()) if not self._is_kept(uid)]
             if len(leaving) == len(self._owners.get(key, ())):
                 await self._delete(key)
             elif leaving:
-                await self._change(key, functools.partial(_without_owners, uids=leaving))
+                await self._change(key, functools.partial(_remove_owners, uids=leaving))
 
-    def _stays(self, uid: str) -> bool:
+    def _is_kept(self, uid: str) -> bool:
         """Report whether an owner exists and does not wait only for its dependents' deletion."""
         going = self._going.get(self._uids[uid]) if uid in self._uids else None
         return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
@@ -242,11 +242,11 @@ def _is_going(record: Record) -> bool:
     return bool(readable(record)["metadata"].get("deletionTimestamp"))
 
 
-def _without_owners(value: Object, uids: Iterable[str]) -> Object:
+def _remove_owners(value: Object, uids: Iterable[str]) -> Object:
     kept = [owner for owner in value["metadata"].get("ownerReferences") or () if owner["uid"] not in uids]
     return value | {"metadata": value["metadata"] | {"ownerReferences": kept}}
 
 
-def _without_finalizer(value: Object, name: str) -> Object:
+def _remove_finalizer(value: Object, name: str) -> Object:
     kept = [entry for entry in value["metadata"].get("finalizers") or () if entry != name]
     return value | {"metadata": value["metadata"] | {"finalizers": kept}}

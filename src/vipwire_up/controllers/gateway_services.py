@@ -56,7 +56,7 @@ class GatewayServices:
         for change in changes:
             key = change.record.key
             if anew or key.resource == GATEWAY_CLASSES.id:
-                names |= dict.fromkeys(self._all())
+                names |= dict.fromkeys(self._list_gateways())
             elif key.resource == GATEWAYS.id:
                 names[key.namespace, key.name] = None
             elif about := at(decoded(change.record), "metadata", "annotations", GATEWAY):
@@ -67,7 +67,7 @@ class GatewayServices:
                 await self._reconcile(name)
         return bool(self._left) or self._guard.holds
 
-    def _all(self) -> Iterator[Name]:
+    def _list_gateways(self) -> Iterator[Name]:
         for record in self._registry.store.scan(GATEWAYS.id):
             yield record.key.namespace, record.key.name
 

@@ -119,13 +119,13 @@ class OwnSlices:
                     await self._feed.wait()
 
     async def step(self, now: float) -> None:
-        self._feed.follow(self._slices.clear, self._note, self._guard)
+        self._feed.follow(self._slices.clear, self._note_change, self._guard)
         for name in _OWN:
             with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):
-                left = [each for each in self._slices_of(name) if await self._stays(each, now)]
+                left = [each for each in self._slices_of(name) if await self._is_alive(each, now)]
                 await self._write_endpoints(name, left)
 
-    def _note(self, change: RecordChange) -> None:
+    def _note_change(self, change: RecordChange) -> None:
         key = change.record.key
         if change.deleted or key.resource != ENDPOINT_SLICES.id or not any(_may_be_of(key, name) for name in _OWN):
             self._slices.pop(key, None)
@@ -137,7 +137,7 @@ class OwnSlices:
         values = (readable(record) for key, record in self._slices.items() if _may_be_of(key, name))
         return [each for each in values if _label(each, SERVICE) == service and _label(each, MANAGED_BY) == MANAGER]
 
-    async def _stays(self, value: Object, now: float) -> bool:
+    async def _is_alive(self, value: Object, now: float) -> bool:
         server = _label(value, SERVER)
         if server and LocalLease(self._registry, lease_name(server)).seconds_left(self._observer, now):
             return True

@@ -69,7 +69,7 @@ class Authority:
                 self._check_new()
                 write_key(self.pair.key)
             self._key = load_key(self.pair.key)
-            self._certificate = self._own_certificate()
+            self._certificate = self._load_or_sign()
 
     @property
     def text(self) -> str:
@@ -90,7 +90,7 @@ class Authority:
                 file=self.pair.key,
             )
 
-    def _own_certificate(self) -> x509.Certificate:
+    def _load_or_sign(self) -> x509.Certificate:
         """Return the authority's certificate; sign a new one if it is missing or expires soon."""
         if self.pair.certificate.exists():
             found = _load_certificate(self.pair)

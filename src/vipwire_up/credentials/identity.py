@@ -89,7 +89,7 @@ class Access:
             if user is None or self._is_refused(user.name):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             return user
-        return self._of_certificate(request.certificate) if request.certificate else ANONYMOUS
+        return self._read_certificate_user(request.certificate) if request.certificate else ANONYMOUS
 
     def user_of(self, token: str) -> User | None:
         digest = _digest(token)
@@ -101,7 +101,7 @@ class Access:
         lists = self.revoked, self.withdrawn.others
         return any(name in each.users or serial in each.serials for each in lists)
 
-    def _of_certificate(self, certificate: Mapping[str, Any]) -> User:
+    def _read_certificate_user(self, certificate: Mapping[str, Any]) -> User:
         parts = [pair for part in certificate.get("subject", ()) for pair in part]
         name = next((value for key, value in parts if key == "commonName"), "")
         serial = int(certificate.get("serialNumber") or "0", 16)

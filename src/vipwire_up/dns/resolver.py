@@ -69,10 +69,10 @@ class Resolver:
         if kind in _META:
             return _REFUSED if kind in _TRANSFERS else _UNKNOWN_TYPE
         if zone.holds(query.name):
-            return self._inside(query.name, kind)
-        return self._outside(query)
+            return self._answer_inside(query.name, kind)
+        return self._answer_outside(query)
 
-    def _inside(self, name: bytes, kind: int) -> Reply:
+    def _answer_inside(self, name: bytes, kind: int) -> Reply:
         if self._pods and name.endswith(self._pods):
             pod = self._pod(name, kind)
             if pod is not None:
@@ -94,7 +94,7 @@ class Resolver:
             return self.zone.nothing
         return Reply.of(NOERROR, (record(OWNER, own, self.zone.ttl, address),))
 
-    def _outside(self, query: Query) -> Reply | None:
+    def _answer_outside(self, query: Query) -> Reply | None:
         ours = self.zone.reverse(query.name)
         if ours is not None:
             return ours if query.type in (PTR, ANY) else _EMPTY
@@ -135,7 +135,7 @@ class Resolver:
         zone, records, owner = self.zone, list(before), name if before else OWNER
         while True:
             if (target := zone.target(name)) is None:
-                end = zone.answer(name, kind) or self._inside(name, kind)
+                end = zone.answer(name, kind) or self._answer_inside(name, kind)
                 if end is _FAILED:
                     return _Chain(())
                 rest = tuple(name + each[2:] for each in end.answers)

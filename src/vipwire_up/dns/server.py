@@ -131,7 +131,7 @@ class DnsServer:
         self._statistics.dropped["waiting"] += 1
         return _FAILED
 
-    async def _slow(self, query: Query, client: str) -> Reply:
+    async def _answer_slowly(self, query: Query, client: str) -> Reply:
         try:
             return await self._resolver.slow(query)
         except Exception as error:  # noqa: BLE001  # as above
@@ -149,7 +149,7 @@ class DnsServer:
 
     async def _answer_later(self, query: Query, back: tuple[socket.socket, Any, Any]) -> None:
         datagrams, asker, source = back
-        reply = await self._slow(query, asker[0])
+        reply = await self._answer_slowly(query, asker[0])
         self._statistics.count_answer("udp", query.type, reply.rcode)
         try:
             self._turn += 1
@@ -214,7 +214,7 @@ class DnsServer:
 
     async def _answer_stream_later(self, query: Query, client: str, writer: asyncio.StreamWriter) -> None:
         try:
-            await _write(writer, self._encode_reply(query, await self._slow(query, client)))
+            await _write(writer, self._encode_reply(query, await self._answer_slowly(query, client)))
         except (OSError, TimeoutError):
             writer.transport.abort()
         except Exception as error:  # noqa: BLE001  # as above

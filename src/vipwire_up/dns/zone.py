@@ -55,7 +55,7 @@ class Zone:
         self._problems: dict[tuple[str, ObjectName], tuple[Problem, ...]] = {}
         self._failed: list[Problem] = []
         self._waiting = set(DnsKind)
-        self._place(ObjectName("", ""), self._own_records(addresses))
+        self._put_records(ObjectName("", ""), self._build_own_records(addresses))
         self._renew()
 
     @property
@@ -67,7 +67,7 @@ class Zone:
     def sizes(self) -> Mapping[str, int]:
         return {"services": len(self._services), "names": len(self._names) + len(self._reverse)}
 
-    def _own_records(self, addresses: tuple[Address, ...]) -> Records:
+    def _build_own_records(self, addresses: tuple[Address, ...]) -> Records:
         server = names.name_of(("ns", "dns"), self.name)
         mailbox = names.name_of(("hostmaster",), self.name)
         timers = struct.pack("!IIIII", self.serial, REFRESH, RETRY, EXPIRE, self.ttl)
@@ -98,10 +98,10 @@ class Zone:
                 self._list(kind, objects)
             case Upserted(item, problems):
                 kind = DnsKind.SERVICE if isinstance(item, DnsService) else DnsKind.SLICE
-                fresh = self._note(kind.value, item.name, problems)
+                fresh = self._keep_problems(kind.value, item.name, problems)
                 self._put(item)
             case Deleted(kind, name, problems):
-                fresh = self._note(kind.value, name, problems)
+                fresh = self._keep_problems(kind.value, name, problems)
                 self._drop(kind, name)
         failed, self._failed = tuple(self._failed), []
         return (*fresh, *failed)
@@ -114,7 +114,7 @@ class Zone:
             self._problems[key] = (*self._problems.get(key, ()), problem)
         return tuple(problem for problem in dict.fromkeys(problems) if problem not in known)
 
-    def _note(self, kind: str, name: ObjectName, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    def _keep_problems(self, kind: str, name: ObjectName, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
         known = self._problems.pop((kind, name), ())
         if problems:
             self._problems[kind, name] = problems
@@ -160,7 +160,7 @@ class Zone:
     def _update(self, name: ObjectName) -> None:
         service, slices = self._services.get(name), self._slices.get(name, {})
         records = {} if service is None else self._records(service, slices)
-        if self._place(name, records):
+        if self._put_records(name, records):
             self._renew()
 
     def _records(self, service: DnsService, slices: Mapping[ObjectName, DnsSlice]) -> Records:
@@ -172,7 +172,7 @@ class Zone:
             self._failed.append(Problem("Service", service.name, "", message[:300]))
             return {}
 
-    def _place(self, owner: ObjectName, records: Records) -> bool:
+    def _put_records(self, owner: ObjectName, records: Records) -> bool:
         before = self._held.get(owner, ())
         if records.keys() == set(before) and all(self._sets(name, owner) == records[name] for name in before):
             return False

@@ -138,7 +138,7 @@ class Enrolment:
                 raise refused("certificates", node, why)
             origin = await self._token_origin(user, node)
         else:
-            origin = self._own_origin(user, node)
+            origin = self._find_own_origin(user, node)
         authority, name = self._authority(), f"{kind}{node}"
         made = authority.sign(request.public_key(), name, (_ROLES[kind].value,))
         issued = _record_issued(x509.load_pem_x509_certificate(made), replace(origin, user=name))
@@ -162,7 +162,7 @@ class Enrolment:
         log.info("signed a machine's certificate", node=node, role=_ROLES[kind].name.lower(), user=user.name)
         return {"certificate": made.decode(), "authority": authority.text}
 
-    def _own_origin(self, user: User, node: str) -> Origin:
+    def _find_own_origin(self, user: User, node: str) -> Origin:
         """Return the origin of the certificate that a machine used to ask. Raise ApiError if it has ended."""
         uid = self._uid(NODES, "", node)
         if uid is None:
@@ -221,7 +221,7 @@ class Enrolment:
             node = str(sent.get("node") or "")
         if not node or subdomain(node):
             raise bad_request("expected {'node': the name of a Node}")
-        shown = tuple(self._own_certificates(node, sent.get("certificates")))
+        shown = tuple(self._select_own_certificates(node, sent.get("certificates")))
         await change_machine(self._objects, node, lambda record: record.with_all_refused(*shown), self._clock())
         self._refusing()
         await self._objects.delete(LEASES, NODE_LEASES, node)
@@ -229,7 +229,7 @@ class Enrolment:
         log.info("refusing the certificates of a machine that has left", node=node, user=user.name)
         return {"node": node}
 
-    def _own_certificates(self, node: str, certificates: Any) -> Iterator[IssuedCertificate]:
+    def _select_own_certificates(self, node: str, certificates: Any) -> Iterator[IssuedCertificate]:
         """Yield those certificates that belong to the machine: it cannot revoke another machine's."""
         authority = self._authority()
         for text in certificates if isinstance(certificates, list) else ():

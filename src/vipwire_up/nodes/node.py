@@ -79,10 +79,10 @@ def mark_lost(node: Object, now: str, seconds: float) -> Object:
     """Set condition Ready to Unknown on a Node that has been silent for `seconds`."""
     message = f"no renewal of its Lease for {seconds:g} s"
     told = {"type": "Ready", "status": "Unknown", "reason": LOST, "message": message}
-    return _with_ready(node, told | {"lastTransitionTime": now})
+    return _set_ready(node, told | {"lastTransitionTime": now})
 
 
-def _with_ready(node: Object, ready: Object) -> Object:
+def _set_ready(node: Object, ready: Object) -> Object:
     status = node.get("status") or {}
     before = ready_condition(node)
     if before.get("status") == ready["status"] and before.get("lastTransitionTime"):
@@ -127,4 +127,4 @@ def served_node(value: Object, addresses: list[Object], now: str) -> Object:
     """Update this machine's facts; and condition Ready, unless another client has set one."""
     value = value | {"status": (value.get("status") or {}) | _facts() | {"addresses": addresses}}
     ours = ready_condition(value).get("reason") in (None, "", SERVED, LOST)
-    return _with_ready(value, _served_condition(now)) if ours else value
+    return _set_ready(value, _served_condition(now)) if ours else value

@@ -79,10 +79,10 @@ class NodeReadiness:
             for each in self._heard.values():
                 each.when += now - self._looked
         self._looked = now
-        self._feed.follow(self._ready.clear, self._note, self._guard)
+        self._feed.follow(self._ready.clear, self._note_change, self._guard)
         return True
 
-    def _note(self, change: RecordChange) -> None:
+    def _note_change(self, change: RecordChange) -> None:
         key, value = change.record.key, decoded(change.record)
         if key.resource == LEASES.id:
             if key.namespace == NODE_LEASES and not change.deleted:

@@ -80,7 +80,7 @@ async def _get(action: Object, host: str, port: int) -> str:
 
 async def _request(url: SplitResult, headers: Mapping[str, str]) -> tuple[int, str]:
     """Send a request; return the status and the Location."""
-    server = Server(f"{url.scheme}://{url.netloc}", _without_verification() if url.scheme == "https" else None)
+    server = Server(f"{url.scheme}://{url.netloc}", _make_unverified_context() if url.scheme == "https" else None)
     client = Client()
     try:
         target = urlunsplit(("", "", url.path or "/", url.query, ""))
@@ -91,7 +91,7 @@ async def _request(url: SplitResult, headers: Mapping[str, str]) -> tuple[int, s
 
 
 @cache
-def _without_verification() -> ssl.SSLContext:
+def _make_unverified_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

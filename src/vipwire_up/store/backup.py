@@ -42,7 +42,7 @@ def restore(folder: Path, source: Path) -> int:
     with lock(folder):
         fresh = folder / "store.db.restored"
         fresh.unlink(missing_ok=True)
-        revision = max(_copy(source, fresh, "take another backup") + SKIPPED, _newest(target) + 1)
+        revision = max(_copy(source, fresh, "take another backup") + SKIPPED, _read_newest_revision(target) + 1)
         _forget(fresh, revision)
         if target.exists():
             _keep(target)
@@ -77,7 +77,7 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
     return revision
 
 
-def _newest(path: Path) -> int:
+def _read_newest_revision(path: Path) -> int:
     """Return the newest revision of a store; 0 if it is missing or unreadable."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:

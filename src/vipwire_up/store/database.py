@@ -76,7 +76,7 @@ class Database:
                 kept = min(_LOG_BYTES, limit // 8) if limit else _LOG_BYTES
                 self._connection.execute(f"PRAGMA journal_size_limit = {kept}")
                 self._connection.execute(f"PRAGMA wal_autocheckpoint = {max(1, kept // _PAGE)}")
-                self._allow(self._room())
+                self._allow(self._count_free_pages())
             self._opened = on_error.pop_all()
 
     def load(self) -> Contents:
@@ -94,7 +94,7 @@ class Database:
         newest = max((floor, *records)) if records else floor
         return Contents(tuple(records[revision] for revision in sorted(current)), changes, floor, newest)
 
-    def _room(self) -> int:
+    def _count_free_pages(self) -> int:
         """Return the pages that the file may have beside its log. Raise StoreFullError if both exceed the limit.
 
         A reader, such as a backup, keeps SQLite from folding the log into the file.
@@ -120,7 +120,7 @@ class Database:
     def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
         """Commit all changes, or none when it raises. `beyond` allows them to exceed the size limit."""
         with explain_errors(self.path):
-            self._allow(_MOST_PAGES if beyond else self._room())
+            self._allow(_MOST_PAGES if beyond else self._count_free_pages())
             self._append(changes)
 
     def _append(self, changes: Sequence[RecordChange]) -> None:

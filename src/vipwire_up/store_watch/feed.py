@@ -29,7 +29,7 @@ class Feed:
         """Return the changes since the last look, in the order of resources, and whether this is a complete list."""
         until = self._store.revision
         try:
-            changes = self._since(self._seen) if self._seen else None
+            changes = self._list_changes(self._seen) if self._seen else None
         except (CompactedError, FutureRevisionError):  # history dropped, or the store was reset: list all again
             changes = None
         self._seen = until
@@ -71,9 +71,9 @@ class Feed:
 
     async def wait(self) -> None:
         with contextlib.suppress(CompactedError, FutureRevisionError):  # the next look lists all objects
-            while self._seen and not self._since(self._seen):
+            while self._seen and not self._list_changes(self._seen):
                 self._seen = self._store.revision
                 await self._store.wait_for_revision(self._seen + 1)
 
-    def _since(self, revision: int) -> list[RecordChange]:
+    def _list_changes(self, revision: int) -> list[RecordChange]:
         return [change for name in self._resources for change in self._store.changes(name, revision)]

@@ -33,7 +33,7 @@ class Members(Client):
     def _is_connected(self, server: EtcdServer) -> bool:
         return server in self._connected
 
-    async def _once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
+    async def _ask_once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         del method, request
         self.asked.append((server, round(seconds, 1)))
         said = next(self._answers[server])
@@ -137,12 +137,12 @@ class Stalled(Client):
 
     kept: Any = None
 
-    async def _once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
+    async def _ask_once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         if method == "KV/Txn" and self.kept is None and len(request.success) > 1:  # not that of `tries` alone
             self.kept = request
             late, nothing = grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata()
             raise grpc.aio.AioRpcError(late, nothing, nothing, details="Deadline Exceeded")
-        return await super()._once(server, method, request, seconds)
+        return await super()._ask_once(server, method, request, seconds)
 
 
 @pytest.mark.slow

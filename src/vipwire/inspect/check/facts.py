@@ -96,7 +96,7 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
         release=release,
         capabilities=capabilities(proc),
         sysctls=read_sysctls(SYSCTLS, proc),
-        tools={name: said for name in tools if (said := _tool(name))},
+        tools={name: said for name in tools if (said := _describe_tool(name))},
         modes={mode: lacks(config, mode) for mode in mode_names()},
         tables=nft_tables(),
         legacy=legacy_chains(),
@@ -131,7 +131,7 @@ def read_sysctls(paths: Iterable[str], proc: Path) -> dict[str, int]:
     return found
 
 
-def _tool(name: str) -> str:
+def _describe_tool(name: str) -> str:
     path = shutil.which(name) or ""
     if path and name in ("iptables", "ip6tables", "iptables-restore"):
         version = _run([path, "--version"])

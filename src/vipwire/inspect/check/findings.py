@@ -225,7 +225,7 @@ def _check_others(facts: Facts, mode: str) -> Iterator[Finding]:
     yield from _ipvs(facts, mode)
 
 
-def _earlier(facts: Facts, mode: str) -> Iterator[Finding]:
+def _report_earlier_chains(facts: Facts, mode: str) -> Iterator[Finding]:
     """Report other programs' chains that decide before the mode's: those that translate take over connections."""
     del mode
     for each in facts.earlier:
@@ -299,7 +299,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _remarks,
     _conntrack,
     _check_others,
-    _earlier,
+    _report_earlier_chains,
 )
 
 

@@ -132,7 +132,7 @@ def earlier_chains(
         with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_NETFILTER) as netlink:
             found += looking.nf_tables(netlink)
         found += looking.legacy()
-        found += _at_interfaces(family, programs, packet.interface if packet is not None else "")
+        found += _find_interface_programs(family, programs, packet.interface if packet is not None else "")
     return tuple(
         sorted(found, key=lambda each: (each.family.value, each.hook, each.priority, each.table, each.chain))
     )
@@ -144,7 +144,9 @@ def earlier_for(
     return earlier_chains(config, [family_of(packet.destination)], packet, targets, own)
 
 
-def _at_interfaces(family: Family, programs: Iterable[InterfaceProgram], interface: str) -> Iterator[EarlierChain]:
+def _find_interface_programs(
+    family: Family, programs: Iterable[InterfaceProgram], interface: str
+) -> Iterator[EarlierChain]:
     """Name each program once, with all its interfaces: a CNI may attach one to each Pod's."""
     places: dict[tuple[str, str], list[str]] = {}
     for each in programs:
@@ -234,7 +236,7 @@ class _Looking:
     ) -> None:
         self._family, self._table, self._owner, self._hooks, self._own = family, table, owner, hooks, own
 
-    def _effects(
+    def _find_effects(
         self,
         meeting: _Meeting,
         place: tuple[str, str, str],
@@ -268,7 +270,7 @@ class _Looking:
             )
             reader = _Reader(netlink, chain.family, chain.table, seen)
             place = chain.table, chain.name, hook
-            if effects := self._effects(meeting, place, reader.rules, drops=at.policy == "drop"):
+            if effects := self._find_effects(meeting, place, reader.rules, drops=at.policy == "drop"):
                 table = f"{_NAMES[chain.family]} {chain.table}"
                 yield EarlierChain(self._family, table, chain.name, hook, at.priority, effects)
 
@@ -302,7 +304,7 @@ class _Looking:
         for hook, priority, meeting in met:
             name = hook.upper()
             reader = functools.partial(self._legacy_rules, chains, meeting)
-            if effects := self._effects(meeting, (table, name, hook), reader, drops=name in drops):
+            if effects := self._find_effects(meeting, (table, name, hook), reader, drops=name in drops):
                 where = f"{_LEGACY[self._family]} {table}"
                 yield EarlierChain(self._family, where, name, hook, priority, effects)
 

@@ -148,13 +148,13 @@ class _Reading:
             self.holds = held if held is False else None
 
     def _load(self, register: memoryview, value: _Bytes, length: int = 0) -> None:
-        at = _place(register)
+        at = _find_register_byte(register)
         self._marks.pop(at, None)
         size = length or len(value)
         self._registers[at : at + size] = (value + [None] * size)[:size]
 
     def _read_register(self, register: memoryview, size: int) -> _Bytes:
-        at = _place(register)
+        at = _find_register_byte(register)
         return self._registers[at : at + size]
 
     def payload(self, data: _Attributes) -> None:
@@ -172,15 +172,15 @@ class _Reading:
         if 1 in data:
             self._load(data[1], self._seen.meta.get(number_of(data[2]), []), 16)
             if is_mark:
-                self._marks[_place(data[1])] = 0, 0
-        elif is_mark and (written := self._marks.get(_place(data[3]))) is not None:
+                self._marks[_find_register_byte(data[1])] = 0, 0
+        elif is_mark and (written := self._marks.get(_find_register_byte(data[3]))) is not None:
             self.effects |= of_mark(*written, self._seen.mark)
 
     def ct(self, data: _Attributes) -> None:
         if 1 in data:
             self._load(data[1], self._seen.state if number_of(data[2]) == nft.CT_STATE else [], 16)
             if number_of(data[2]) == nft.CT_MARK:  # a connection's mark does not have vipwire's bit
-                self._marks[_place(data[1])] = 0, _ALL
+                self._marks[_find_register_byte(data[1])] = 0, _ALL
 
     def bitwise(self, data: _Attributes) -> None:
         size = number_of(data[3])
@@ -188,7 +188,7 @@ class _Reading:
             self._load(data[2], [], size)
             return
         mask, xor = (attributes(data[kind])[DATA_VALUE] for kind in (4, 5))
-        held, marked = self._read_register(data[1], size), self._marks.get(_place(data[1]))
+        held, marked = self._read_register(data[1], size), self._marks.get(_find_register_byte(data[1]))
         if marked == (0, 0) and self._seen.unmarked and not int.from_bytes(mask, sys.byteorder) & self._seen.mark:
             held = [0] * size
         made = [x if m == 0 else None if h is None else h & m ^ x for h, m, x in zip(held, mask, xor, strict=False)]
@@ -196,7 +196,7 @@ class _Reading:
         if marked is not None and size == 4:
             value, changed = marked
             kept, flipped = (int.from_bytes(each, sys.byteorder) for each in (mask, xor))
-            self._marks[_place(data[2])] = value & kept ^ flipped, changed | ~kept & _ALL
+            self._marks[_find_register_byte(data[2])] = value & kept ^ flipped, changed | ~kept & _ALL
 
     def cmp(self, data: _Attributes) -> None:
         wanted = bytes(attributes(data[3])[DATA_VALUE])
@@ -235,7 +235,7 @@ class _Reading:
         else:
             self._load(data[1], [*value[DATA_VALUE]])
             if len(value[DATA_VALUE]) == 4:
-                self._marks[_place(data[1])] = int.from_bytes(value[DATA_VALUE], sys.byteorder), _ALL
+                self._marks[_find_register_byte(data[1])] = int.from_bytes(value[DATA_VALUE], sys.byteorder), _ALL
 
     def _verdict(self, verdict: VerdictData) -> None:
         if verdict.chain:
@@ -280,7 +280,7 @@ class _Reading:
         self.ends = bool(found & {RuleEffect.TRANSLATE, RuleEffect.DROP, RuleEffect.QUEUE})
 
 
-def _place(register: memoryview) -> int:
+def _find_register_byte(register: memoryview) -> int:
     """Return a register's first byte: NFT_REG_1 to 4 have 16 bytes, NFT_REG32_00 to 15 four."""
     number = number_of(register)
     return 16 * (number - 1) if number < 8 else 4 * (number - 8)

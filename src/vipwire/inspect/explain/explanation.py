@@ -253,11 +253,11 @@ def _agreement_of_rules(explanation: Explanation) -> tuple[Agreement, str]:
     if walk.end is not planned:
         difference = f"the plan says {planned.value}, the kernel's rules say {walk.end.value}"
     elif isinstance(explanation.outcome, Answered):
-        difference = _other_answer(explanation, explanation.outcome, walk)
+        difference = _describe_difference(explanation, explanation.outcome, walk)
     return Agreement.OTHERWISE if difference else Agreement.SAME, difference
 
 
-def _other_answer(explanation: Explanation, outcome: Answered, walk: Walk) -> str:
+def _describe_difference(explanation: Explanation, outcome: Answered, walk: Walk) -> str:
     """Describe how the kernel's answer differs from the plan's; "" if they agree."""
     planned = {(target.address, target.port): share for target, share in explanation.pool.items()}
     held = walk.shares or {}

@@ -23,7 +23,7 @@ def read_packet(situation: Situation, source: str, destination: str, interface: 
     address, port, protocol = read_destination(situation, destination, _family(source))
     family = family_of(address)
     own = situation.own_addresses
-    sender = read_address(source, "--from") if source else _own_address(situation, family)
+    sender = read_address(source, "--from") if source else _find_node_address(situation, family)
     if family_of(sender) is not family:
         raise ConfigError(
             f"--from {source} is {family_of(sender).value} and {format_address(address)} is {family.value}: "
@@ -92,7 +92,7 @@ def _parse_target(text: str) -> tuple[Address, int, Protocol] | _Named:
 
 def _service_address(situation: Situation, named: _Named, family: Family | None) -> tuple[Address, int, Protocol]:
     name, _, wanted = named.name.partition(":")
-    service = _only(find_services(situation.store.services, name), name)
+    service = _require_one(find_services(situation.store.services, name), name)
     port = _find_port(service, wanted, named.protocol)
     for address in service.cluster_ips:
         if family in (None, family_of(address)):
@@ -100,7 +100,7 @@ def _service_address(situation: Situation, named: _Named, family: Family | None)
     raise ConfigError(f"{service.name} has no {family.value if family else ''} ClusterIP")
 
 
-def _only(services: list[Service], name: str) -> Service:
+def _require_one(services: list[Service], name: str) -> Service:
     if len(services) > 1:
         raise ConfigError(f"{name!r} could be {', '.join(str(each.name) for each in services)}: write one of these")
     return services[0]
@@ -119,7 +119,7 @@ def _find_port(service: Service, wanted: str, protocol: Protocol | None) -> Serv
     raise ConfigError(f"{service.name} has no port {wanted!r}{meant(wanted, there)}")
 
 
-def _own_address(situation: Situation, family: Family) -> Address:
+def _find_node_address(situation: Situation, family: Family) -> Address:
     side = situation.side(family)
     if side is not None and side.node.address is not None:
         return side.node.address

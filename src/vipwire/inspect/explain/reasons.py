@@ -48,11 +48,11 @@ def _untouched_reason(explanation: Explanation) -> str:
         else "the kernel routes the packet unchanged"
     )
     nor = ", and no health check of a Service" if packet.to_node and packet.protocol is Protocol.TCP else ""
-    return f"no Service is at {_place(packet)}{nor}: {what}"
+    return f"no Service is at {_show_destination(packet)}{nor}: {what}"
 
 
 def _check_reasons(explanation: Explanation) -> Iterable[str]:
-    place, checks = _place(explanation.packet), explanation.health_checks
+    place, checks = _show_destination(explanation.packet), explanation.health_checks
     for check in checks:
         status = check.answer(proxy_healthy=True).status
         ready = f"{check.local_endpoints or 'no'} ready endpoint{'s' * (check.local_endpoints != 1)}"
@@ -61,7 +61,7 @@ def _check_reasons(explanation: Explanation) -> Iterable[str]:
         yield "several Services have this health check node port: vipwire answers for the newest"
 
 
-def _place(packet: Packet) -> str:
+def _show_destination(packet: Packet) -> str:
     return f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
 
 

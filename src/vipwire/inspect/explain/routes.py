@@ -30,7 +30,7 @@ _NO_WAY = {
 def source_towards(address: Address) -> Address | None:
     """Return the source that masquerading gives to packets to a destination; None without a route."""
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
-        way = _way(netlink, address)
+        way = _ask_route(netlink, address)
         if way is not None:
             found = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, encode_list_addresses())]
             held = sorted((each for each in found if each is not None), key=lambda each: each.link)
@@ -41,7 +41,7 @@ def source_towards(address: Address) -> Address | None:
 def interface_towards(address: Address) -> str:
     """Return the interface by which this machine reaches an address; "" without a route."""
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
-        way = _way(netlink, address)
+        way = _ask_route(netlink, address)
         return "" if way is None else socket.if_indextoname(way.link)
     return ""
 
@@ -51,7 +51,7 @@ def obstacle_towards(address: Address) -> str:
     try:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             try:
-                _way(netlink, address)
+                _ask_route(netlink, address)
             except OSError as error:
                 return _NO_WAY.get(error.errno or 0, "")
     except OSError:  # the kernel gives no netlink socket
@@ -59,7 +59,7 @@ def obstacle_towards(address: Address) -> str:
     return ""
 
 
-def _way(netlink: NetlinkSocket, address: Address) -> Route | None:
+def _ask_route(netlink: NetlinkSocket, address: Address) -> Route | None:
     found = (decode_route(answer.payload) for answer in netlink.request(GET_ROUTE, encode_get_route(address)))
     return next((each for each in found if each is not None and each.link), None)
 
@@ -90,11 +90,11 @@ def masquerade_source(
     """
     ours = [each for each in addresses if len(each.address) == len(destination)]
     if len(destination) == 4:
-        return _four(link, next_hop, ours)
-    return _six(link, destination, ours)
+        return _choose_ipv4_source(link, next_hop, ours)
+    return _choose_ipv6_source(link, destination, ours)
 
 
-def _four(link: int, next_hop: Address, addresses: Sequence[InterfaceAddress]) -> Address | None:
+def _choose_ipv4_source(link: int, next_hop: Address, addresses: Sequence[InterfaceAddress]) -> Address | None:
     """Choose the interface's address in the next hop's network, else its first, else any interface's first."""
     usable = [each for each in addresses if each.scope == SCOPE_GLOBAL and not each.flags & _SECONDARY]
     here = [each for each in usable if each.link == link]
@@ -102,7 +102,7 @@ def _four(link: int, next_hop: Address, addresses: Sequence[InterfaceAddress]) -
     return next((each.address for each in (*near, *here, *usable)), None)
 
 
-def _six(link: int, destination: Address, addresses: Sequence[InterfaceAddress]) -> Address | None:
+def _choose_ipv6_source(link: int, destination: Address, addresses: Sequence[InterfaceAddress]) -> Address | None:
     usable = [each for each in addresses if not each.flags & (FLAG_DUPLICATE | _TENTATIVE)]
     if destination in _LINK_LOCAL:
         usable = [each for each in usable if each.link == link]

@@ -59,7 +59,7 @@ class Board:
         seen = -1
         while True:
             news, version = self._news, self._version
-            for notice in self._since(seen):
+            for notice in self._collect_notices(seen):
                 yield notice
             seen = version
             if self._version != version:
@@ -70,7 +70,7 @@ class Board:
             except TimeoutError:
                 yield None
 
-    def _since(self, seen: int) -> list[Notice]:
+    def _collect_notices(self, seen: int) -> list[Notice]:
         anew = seen < self._forgotten or seen < 0
         if anew:
             seen = -1

@@ -250,7 +250,7 @@ def row_of(service: Document) -> Document:
     return {
         "name": service_text(service),
         "type": service["type"],
-        "at": list(dict.fromkeys(_place(each) for port in service["ports"] for each in port["frontends"])),
+        "at": list(dict.fromkeys(_show_frontend(each) for port in service["ports"] for each in port["frontends"])),
         "endpoints": _count_pods(endpoints),
         "used": _count_pods(each for each in endpoints if each["forPolicies"]),
         "drained": _count_pods(each for each in endpoints if is_drained(each)),
@@ -261,7 +261,7 @@ def row_of(service: Document) -> Document:
     }
 
 
-def _place(frontend: Document) -> str:
+def _show_frontend(frontend: Document) -> str:
     if frontend["address"] is None:
         return f":{frontend['port']}/{frontend['protocol']}"
     return f"{endpoint_text(frontend)}/{frontend['protocol']}"

@@ -72,23 +72,23 @@ class PageSite:
         if question is None:
             return refusal(HTTPStatus.NOT_FOUND, SAFE)
         if self._asking >= MOST_ASKING:
-            return _trouble("too many requests at once; try again", HTTPStatus.SERVICE_UNAVAILABLE)
+            return _answer_error("too many requests at once; try again", HTTPStatus.SERVICE_UNAVAILABLE)
         self._asking += 1
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 return _json(await self._look.ask(question))
         except (FirstReadingPendingError, TimeoutError) as error:
-            return _trouble(str(error) or "the answer takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
+            return _answer_error(str(error) or "the answer takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
         except ConfigError as error:
-            return _trouble(str(error), HTTPStatus.BAD_REQUEST)
+            return _answer_error(str(error), HTTPStatus.BAD_REQUEST)
         except VipwireError as error:
-            return _trouble(str(error), HTTPStatus.UNPROCESSABLE_ENTITY)
+            return _answer_error(str(error), HTTPStatus.UNPROCESSABLE_ENTITY)
         finally:
             self._asking -= 1
 
     def _stream(self) -> Reply | Stream:
         if self._readers >= MOST_READERS:
-            return _trouble(f"{MOST_READERS} pages are already open", HTTPStatus.SERVICE_UNAVAILABLE)
+            return _answer_error(f"{MOST_READERS} pages are already open", HTTPStatus.SERVICE_UNAVAILABLE)
         return Stream(self._events(), {**SAFE, "Content-Type": "text/event-stream"})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
@@ -107,7 +107,7 @@ def _json(document: Any, status: int = HTTPStatus.OK) -> Reply:
     return Reply(_text(document), status, {**SAFE, "Content-Type": "application/json"})
 
 
-def _trouble(text: str, status: int) -> Reply:
+def _answer_error(text: str, status: int) -> Reply:
     return _json({"error": text}, status)
 
 

@@ -107,7 +107,7 @@ def _services(document: Document) -> RenderableType:
 
 
 def _addresses(port: Document) -> str:
-    places = [_place(each) for each in (*port["frontends"], *port.get("ranges", ()))]
+    places = [_show_frontend(each) for each in (*port["frontends"], *port.get("ranges", ()))]
     return "-" if not places else places[0] + (f" +{len(places) - 1}" if len(places) > 1 else "")
 
 
@@ -152,7 +152,7 @@ def _row(service: Document, port: Document) -> list[str | Text]:
     return [
         port_text(service, port),
         service["type"],
-        _column([_place(each) for each in (*port["frontends"], *port.get("ranges", ()))]),
+        _column([_show_frontend(each) for each in (*port["frontends"], *port.get("ranges", ()))]),
         _column([end for end, _, _ in ends]),
         _column([share for _, share, _ in ends]),
         "\n".join(number for _, _, number in ends) or str(counts["connections"]) if counted else "-",
@@ -163,7 +163,7 @@ def _column(items: Sequence[str]) -> str:
     return "\n".join(items) or "-"
 
 
-def _place(frontend: Document) -> str:
+def _show_frontend(frontend: Document) -> str:
     if frontend["address"] is None:
         return f"node port {frontend['port']}/{frontend['protocol']} {frontend['family']}{_show_sockets(frontend)}"
     kind = "" if frontend["kind"] == "cluster IP" else f" ({frontend['kind']})"
@@ -269,7 +269,7 @@ def _details(document: Document) -> Iterator[RenderableType]:
         for port in service["ports"]:
             name = f"{service_text(service)}:{port['name'] or port['port']}"
             yield Text(f"\nAddresses of {name}", style="bold")
-            yield from (Text(f"  {_place(each)}") for each in (*port["frontends"], *port.get("ranges", ())))
+            yield from (Text(f"  {_show_frontend(each)}") for each in (*port["frontends"], *port.get("ranges", ())))
             shares = {end.removesuffix(" (here)"): share for end, share, _ in _endpoints(port)}
             rows = [_usage(usage, shares.get(endpoint_text(usage), "-")) for usage in port["endpoints"]]
             yield Text(f"\nEndpoints of {name}", style="bold")

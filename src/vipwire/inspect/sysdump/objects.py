@@ -40,12 +40,14 @@ _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 def object_files(config: Config) -> Iterator[tuple[str, str]]:
     """Yield a file name and YAML for each kind. Raise VipwireError if the source cannot be read."""
-    found = _of_manifests(config.manifests) if config.manifests else asyncio.run(_of_server(api_access(config)))
+    found = (
+        _read_manifests(config.manifests) if config.manifests else asyncio.run(_list_from_server(api_access(config)))
+    )
     for kind, items in found.items():
         yield f"objects/{kind.lower()}.yaml", yaml.safe_dump_all(map(redact_object, items), sort_keys=False)
 
 
-async def _of_server(access: Access) -> dict[str, list[Any]]:
+async def _list_from_server(access: Access) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     async with ObjectClient(access, "vipwire-sysdump", timeout=_TIMEOUT) as client:
         for kind, path in KINDS.items():
@@ -57,7 +59,7 @@ async def _of_server(access: Access) -> dict[str, list[Any]]:
     return found
 
 
-def _of_manifests(names: tuple[str, ...]) -> dict[str, list[Any]]:
+def _read_manifests(names: tuple[str, ...]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name in names:
         path = Path(name)

@@ -107,10 +107,10 @@ def _find_secrets(config: Config, data_dirs: tuple[Path, ...]) -> Iterator[str]:
     configs += [found for folder in data_dirs for found in sorted(folder.glob("*.kubeconfig"))]
     for path in configs:
         with contextlib.suppress(yaml.YAMLError):
-            yield from _of_users(yaml.safe_load(_read(path)))
+            yield from _find_user_secrets(yaml.safe_load(_read(path)))
 
 
-def _of_users(value: Any) -> Iterator[str]:
+def _find_user_secrets(value: Any) -> Iterator[str]:
     users = value.get("users") if isinstance(value, dict) else None
     for each in users if isinstance(users, list) else ():
         user = each.get("user") if isinstance(each, dict) else None

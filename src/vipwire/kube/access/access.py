@@ -70,10 +70,10 @@ def load_access(
         server = _server(master, "--master")
         tls = Tls(authority_field=_SYSTEM, name_field="--master") if server.startswith("https:") else None
         return Access(server, Fixed(), tls=tls, proxy=environment_proxy(server, environ))
-    return _in_cluster(environ, service_account)
+    return _read_service_account(environ, service_account)
 
 
-def _in_cluster(environ: Mapping[str, str], account: Path) -> Access:
+def _read_service_account(environ: Mapping[str, str], account: Path) -> Access:
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise ConfigError(
@@ -92,7 +92,7 @@ def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]
     """Build the access that kubeconfigs describe; `master`, `environ` as in `load_access`. Raise ConfigError."""
     cluster, where = selected.cluster, selected.file
     server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
-    authority = _authority(selected)
+    authority = _find_authority(selected)
     tls = None
     if server.startswith("https:"):
         tls = Tls(
@@ -129,7 +129,7 @@ def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Map
     return Fixed(basic(user.username, user.password or "")) if user.username else Fixed()
 
 
-def _authority(selected: Selected) -> AuthorityFile | str | None:
+def _find_authority(selected: Selected) -> AuthorityFile | str | None:
     """Find the server's CA: in the kubeconfig, or in a file, which is read again for every request."""
     cluster, field = selected.cluster, "cluster.certificate-authority"
     if cluster.certificate_authority_data or not cluster.certificate_authority:

@@ -136,7 +136,7 @@ class Connection:
         except OSError:
             if self._known and self._access.proxy is None:
                 address, _ = self._known[0]
-                self._url = _with_host(self._url, format_address(address))
+                self._url = _replace_host(self._url, format_address(address))
             return
         known = tuple((address, port) for address in found)
         if known != self._known:
@@ -167,7 +167,7 @@ def _host_and_port(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _with_host(url: str, host: str) -> str:
+def _replace_host(url: str, host: str) -> str:
     parts = urlsplit(url)
     place = f"[{host}]" if ":" in host else host
     return parts._replace(netloc=f"{place}:{parts.port}" if parts.port else place).geturl()

@@ -192,7 +192,7 @@ def _parse(text: str, *, json_only: bool) -> list[object]:
 
 
 def _json_documents(text: str) -> Iterator[object]:
-    decoder, rest = json.JSONDecoder(object_pairs_hook=_without_repeats), _skip_space(text, 0)
+    decoder, rest = json.JSONDecoder(object_pairs_hook=_refuse_repeated_keys), _skip_space(text, 0)
     while rest < len(text):
         try:
             document, end = decoder.raw_decode(text, rest)
@@ -210,7 +210,7 @@ def _skip_space(text: str, start: int) -> int:
     return space.end() if space else start
 
 
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise DecodeError(f"duplicate key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r}")

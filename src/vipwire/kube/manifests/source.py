@@ -238,7 +238,7 @@ class ManifestSource(Generic[K, T]):
         except Exception as error:  # noqa: BLE001 - an error in one file must not stop the others
             return _keep_old_objects(name, known, _signature(status), error)
         if manifest.problems and known is not None:
-            manifest = _with_missing(manifest, known.manifest)
+            manifest = _keep_missing(manifest, known.manifest)
         if manifest.ignored:
             _log.info("%s: ignoring kinds: %s", manifest.file, ", ".join(sorted(manifest.ignored)))
         return _File(_signature(status), manifest)
@@ -261,7 +261,7 @@ class ManifestSource(Generic[K, T]):
                 )
 
 
-def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[K, T]:
+def _keep_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[K, T]:
     """Keep missing objects of a file with an unreadable document, which may contain them."""
     there = {(entry.kind, name) for entry in manifest.entries for name in entry.names}
     missing = (entry for entry in before.entries if not any((entry.kind, name) in there for name in entry.names))
@@ -270,7 +270,7 @@ def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[
 
 def _keep_old_objects(name: str, known: _File[K, T] | None, signature: Signature, error: Exception) -> _File[K, T]:
     good: Manifest[K, T] = known.manifest if known else Manifest(format_value(name))
-    return _File(signature, good, file_problem(name, *_place(error)))
+    return _File(signature, good, file_problem(name, *_split_error(error)))
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:
@@ -320,7 +320,7 @@ def _is_in(name: str, path: Path) -> bool:
     return name == str(path) or Path(name).parent == path
 
 
-def _place(error: Exception) -> tuple[str, str]:
+def _split_error(error: Exception) -> tuple[str, str]:
     """Split an error into its place in the file and its text."""
     if isinstance(error, DecodeError):
         where, _, message = str(error).partition(": ")

@@ -99,7 +99,7 @@ def read_object(data: bytes) -> ObjectFile:
             {each.name: each.body for each in sections if each.kind == _PROGBITS and each.name.startswith("cgroup/")},
             {
                 sections[each.target].name: tuple(_relocations(each, symbols))
-                for each in _of_kind(sections, _RELOCATIONS)
+                for each in _select_sections(sections, _RELOCATIONS)
             },
             {
                 each.name: MapShape(*struct.unpack_from("<IIIII", named["maps"], each.value))
@@ -137,12 +137,12 @@ def _sections(data: bytes) -> list[_Section]:
     ]
 
 
-def _of_kind(sections: list[_Section], kind: int) -> Iterator[_Section]:
+def _select_sections(sections: list[_Section], kind: int) -> Iterator[_Section]:
     return (section for section in sections if section.kind == kind)
 
 
 def _symbols(sections: list[_Section]) -> list[_Symbol]:
-    table = next(_of_kind(sections, _SYMBOLS))
+    table = next(_select_sections(sections, _SYMBOLS))
     names = sections[table.link].body
     found = []
     for name, _, _, section, value, size in struct.iter_unpack("<IBBHQQ", table.body):

@@ -89,7 +89,7 @@ def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, froz
         if plan is not None:
             for wide in plan.ranges:
                 if wide.key.protocol is Protocol.UDP:
-                    found.update(_of_range(wide))
+                    found.update(_split_range(wide))
             found.update(
                 ((each.key.address, each.key.port), each.serving)
                 for each in plan.frontends
@@ -98,7 +98,7 @@ def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, froz
     return found
 
 
-def _of_range(wide: RangeFrontend) -> Iterator[tuple[UdpFrontend, frozenset[UdpEndpoint]]]:
+def _split_range(wide: RangeFrontend) -> Iterator[tuple[UdpFrontend, frozenset[UdpEndpoint]]]:
     """Yield the frontends of a range's ports without a Frontend object for each: a range may have all ports."""
     named = wide.frontend.key.port
     moving = [address for address, port in wide.frontend.serving if port == named]
@@ -176,10 +176,10 @@ def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:
 
 
 def _used_endpoints(plan: ServicePlan) -> frozenset[ProtocolEndpoint]:
-    return frozenset(_places(plan))
+    return frozenset(_list_endpoints(plan))
 
 
-def _places(plan: ServicePlan) -> Iterator[ProtocolEndpoint]:
+def _list_endpoints(plan: ServicePlan) -> Iterator[ProtocolEndpoint]:
     """Yield the endpoints of new connections from any client."""
     for frontend in (*plan.frontends, *(wide.frontend for wide in plan.ranges)):
         for action in (frontend.action, frontend.short_circuit):

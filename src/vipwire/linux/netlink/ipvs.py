@@ -238,7 +238,7 @@ def decode_timeouts(payload: memoryview) -> Timeouts:
 
 
 def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduling, TrafficStats]:
-    found = _inside(payload, _SERVICE, "virtual server")
+    found = _unwrap_attributes(payload, _SERVICE, "virtual server")
     family = _FAMILIES.get(_number(found, 1, "virtual server's family"))
     if family is None:
         raise DecodeError("a virtual server is of an unknown family")
@@ -257,7 +257,7 @@ def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduli
 
 
 def decode_dest(payload: memoryview) -> RealServerState:
-    found = _inside(payload, _DEST, "real server")
+    found = _unwrap_attributes(payload, _DEST, "real server")
     family = _FAMILIES.get(_number(found, 11, "real server's family"))
     if family is None:
         raise DecodeError("a real server is of an unknown family")
@@ -275,7 +275,7 @@ def decode_dest(payload: memoryview) -> RealServerState:
     )
 
 
-def _inside(payload: memoryview, kind: int, what: str) -> Mapping[int, memoryview]:
+def _unwrap_attributes(payload: memoryview, kind: int, what: str) -> Mapping[int, memoryview]:
     outer = attributes(payload, HEADER_SIZE).get(kind)
     if outer is None:
         raise DecodeError(f"an IPVS message has no {what}")

@@ -100,17 +100,17 @@ def find(start: int, *path: int, missing: str) -> Program:
 
 def pass_if_among(values: Iterable[int]) -> Program:
     """Pass the message if the loaded value is one of `values`, else discard it; a binary search."""
-    return _among(sorted(set(values)))
+    return _search_values(sorted(set(values)))
 
 
-def _among(values: Sequence[int]) -> Program:
+def _search_values(values: Sequence[int]) -> Program:
     if len(values) <= _LEAF:
         steps: Program = []
         for index, value in enumerate(values):  # of the other values of this leaf, the last instruction passes
             steps.append(Instruction(_IF_EQUAL, value, f"+{len(values) - index}"))
         return [*steps, DISCARD, PASS]
     half = len(values) // 2
-    left, right = _among(values[:half]), _among(values[half:])
+    left, right = _search_values(values[:half]), _search_values(values[half:])
     return [Instruction(_IF_AT_LEAST, values[half], "", "+1"), Instruction(_JUMP, len(left)), *left, *right]
 
 
@@ -165,10 +165,10 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
             go("discard"),
             Label("wanted"),
             load_half(_TYPE),
-            if_equal(_to_network_order(CT_DELETE), "destroyed"),
-            if_equal(_to_network_order(CT_NEW), "", "discard"),
+            if_equal(_convert_to_network_order(CT_DELETE), "destroyed"),
+            if_equal(_convert_to_network_order(CT_NEW), "", "discard"),
             load_half(_FLAGS),
-            if_any_bit(_to_network_order(NLM_F_CREATE), "new", "discard"),
+            if_any_bit(_convert_to_network_order(NLM_F_CREATE), "new", "discard"),
             Label("destroyed"),
             *find(_ATTRIBUTES, _STATUS, missing="discard"),
             load_word_of_attribute(),
@@ -182,12 +182,12 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
             Label("discard"),
             DISCARD,
             Label("address"),
-            *_to(addresses),
+            *_filter_addresses(addresses),
         ]
     )
 
 
-def _to(addresses: Collection[Address]) -> Program:
+def _filter_addresses(addresses: Collection[Address]) -> Program:
     if len(addresses) > MOST_ADDRESSES:
         return [PASS]
     return [
@@ -207,7 +207,7 @@ def _to(addresses: Collection[Address]) -> Program:
     ]
 
 
-def _to_network_order(number: int) -> int:
+def _convert_to_network_order(number: int) -> int:
     """Convert a number in host order to the value of a load in network order."""
     loaded: int = struct.unpack(">H", struct.pack("=H", number))[0]
     return loaded

@@ -50,7 +50,7 @@ class ConnectedSockets:
         if peers is None or not stale:
             return 0
         ended = 0
-        for path in self._places():
+        for path in self._list_namespaces():
             try:
                 ended += within(path, lambda: _end(peers, stale))
             except (OSError, DecodeError) as error:
@@ -72,7 +72,7 @@ class ConnectedSockets:
             if protocol == Protocol.UDP and ends is not None and endpoint not in ends:
                 yield cookie, endpoint
 
-    def _places(self) -> Iterable[Path]:
+    def _list_namespaces(self) -> Iterable[Path]:
         """List one path for each network namespace to search, this one first."""
         seen = set()
         found = self._namespaces

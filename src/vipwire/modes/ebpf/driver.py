@@ -82,7 +82,7 @@ class ProgramRemains(Remains):
         return RemovalResult(removed=("programs and maps of ebpf mode",))
 
 
-def _remains(_family: Family, running: ModeSpec) -> ProgramRemains | None:
+def _find_remains(_family: Family, running: ModeSpec) -> ProgramRemains | None:
     if running is not MODE:
         with suppress(UnsupportedError):
             return ProgramRemains(NodePins(folder(), None))
@@ -167,7 +167,7 @@ DRIVER: Final = Driver(
     kernel_counters={},
     cleaners=clean_by(_build),
     owner=lambda _: None,
-    remains=_remains,
+    remains=_find_remains,
     translates=_translates,
     before_first_commit=lambda backend, _others: backend,
 )

@@ -128,10 +128,10 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         if held is None:
             yield Step("", _SOCKETS, describe(key), ObjectState.MISSING, (Effect(Verdict.LEAVE),))
             return
-        effect = Effect(Verdict.CONNECT, self._effect(held, packet))
+        effect = Effect(Verdict.CONNECT, self._describe_effect(held, packet))
         yield Step("", _SOCKETS, describe(key), state_of(key, observed, wanted), (effect,))
 
-    def _effect(self, held: bytes, packet: Packet) -> str:
+    def _describe_effect(self, held: bytes, packet: Packet) -> str:
         shown = self._list_endpoints(set(endpoints(self._family, held)))
         which = "unconnected sockets" if packet.protocol is Protocol.UDP else "sockets"
         flags, seconds, _ = Head.read(held)

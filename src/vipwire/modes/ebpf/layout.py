@@ -126,11 +126,11 @@ def read_frontend_key(key: bytes) -> tuple[Address, int, int]:
 
 def endpoint_slot(address: Address, port: int) -> bytes:
     """Pack struct endpoint, padded to a slot."""
-    return address + _behind(port, len(address))
+    return address + _pack_port(port, len(address))
 
 
 @lru_cache(maxsize=4096)  # 100,000 endpoints have a few ports
-def _behind(port: int, width: int) -> bytes:
+def _pack_port(port: int, width: int) -> bytes:
     return _PORT.pack(port, 0) + (b"" if width == 4 else bytes(4))
 
 

@@ -41,10 +41,10 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
         yield _pods(cgroup)
     with closing(NodePins(folder, cgroup)) as pinned:
         if pinned.exists:
-            yield from _in_force(cgroup, pinned)
+            yield from _check_attached_programs(cgroup, pinned)
         yield from _name_foreign(cgroup, pinned)
         yield from _fill(pinned)
-    yield from _other_nodes(folder)
+    yield from _check_other_nodes(folder)
     yield from _meshes(config, proc)
 
 
@@ -57,7 +57,7 @@ def standing(config: Config, folder: Path) -> Iterator[Remark]:
         return
     with closing(NodePins(folder, cgroup)) as pinned:
         looks = {
-            "programs": _in_force(cgroup, pinned),
+            "programs": _check_attached_programs(cgroup, pinned),
             "other programs": _name_foreign(cgroup, pinned),
             "maps": _fill(pinned),
         }
@@ -68,7 +68,7 @@ def standing(config: Config, folder: Path) -> Iterator[Remark]:
                 yield Remark(area, f"cannot be read: {error}", bad=True)
 
 
-def _in_force(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
+def _check_attached_programs(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     running = pinned.in_force()
     missing = [hook for hook in HOOKS if hook not in running]
     said = f"{len(running)} of {len(HOOKS)} programs, for {cgroup}"
@@ -117,7 +117,7 @@ def _name_foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
         )
 
 
-def _other_nodes(folder: Path) -> Iterator[Remark]:
+def _check_other_nodes(folder: Path) -> Iterator[Remark]:
     gone, others = find_others(folder)
     if gone:
         yield Remark(

@@ -144,21 +144,21 @@ class Tables:
         frontends, slots, members = (self._pins.held(self._names[name]) for name in _LOOKED_UP)
         if slots.number != self._of:
             self.observe()
-        joining, leaving = _of(MEMBERS, delta.added), _of(MEMBERS, delta.removed)
-        changed = _of(FRONTENDS, delta.written)
+        joining, leaving = _select_entries(MEMBERS, delta.added), _select_entries(MEMBERS, delta.removed)
+        changed = _select_entries(FRONTENDS, delta.written)
         if len(self._where) + len(changed) > frontends.shape.max_entries:
             raise SlotsFullError(len(self._where) + len(changed))
         if self._members + len(joining) > members.shape.max_entries:
             raise SlotsFullError(self._members + len(joining))
         members.write(list(joining), [b"\1\0\0\0"] * len(joining))
         self._write(frontends, slots, changed)
-        self._remove(frontends, _of(FRONTENDS, delta.removed))
+        self._remove(frontends, _select_entries(FRONTENDS, delta.removed))
         members.remove(leaving)
         self._members += len(joining) - len(leaving)
 
     def grow(self, wanted: Ours) -> None:
         """Replace these maps by larger ones with `wanted` in them. Attached programs continue with the old ones."""
-        frontends, members = _of(FRONTENDS, wanted), _of(MEMBERS, wanted)
+        frontends, members = _select_entries(FRONTENDS, wanted), _select_entries(MEMBERS, wanted)
         needed = sum(max(1, (len(value) - HEAD.size) // self._each) for value in frontends.values())
         rooms = {"frontends": len(frontends), "slots": needed, "members": len(members)}
         self._outgrow()
@@ -279,5 +279,5 @@ def takes_nothing(error: OSError) -> bool:
     return error.errno in (errno.E2BIG, errno.EPERM)
 
 
-def _of(space: str, objects: Mapping[OurKey, bytes]) -> dict[bytes, bytes]:
+def _select_entries(space: str, objects: Mapping[OurKey, bytes]) -> dict[bytes, bytes]:
     return {key: value for (of, key), value in objects.items() if of == space}

@@ -77,7 +77,7 @@ def _rules(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
         chain = message[at + _HEADER : at + length]
         if chain != current:
             current, name, place = chain, _text(chain), 0
-        yield RuleCounter(name, place, _note(message), _count(message))
+        yield RuleCounter(name, place, _read_comment(message), _count(message))
         place += 1
 
 
@@ -88,7 +88,7 @@ def _count(message: bytes) -> int:
     return 0 if at < 0 else int(_PACKETS_ATTRIBUTE.unpack_from(message, at + _HEADER)[0])
 
 
-def _note(message: bytes) -> str:
+def _read_comment(message: bytes) -> str:
     """Return the text of the match `comment`: name, revision, information."""
     at = message.find(_COMMENT)
     while at >= 0:

@@ -139,7 +139,7 @@ class IptablesBackend:
         another.
         """
         drafted = drafts(delta, self._dispatches)
-        tails = {**self._tails, **_tails(delta)}
+        tails = {**self._tails, **_select_root_rules(delta)}
         writer = self._writer(tails)
         before, size, commits = self._detector.look(), 0, 0
         known, trees = before == self._observed, count_branches(self._dispatches)
@@ -161,12 +161,14 @@ class IptablesBackend:
         self._tails = tails
         self._rules.update(_count_rules(delta))
         after = self._detector.after(before, commits)
-        if known and after is not None and self._alone(before, after, delta, trees):
+        if known and after is not None and self._changed_only_by(before, after, delta, trees):
             self._observed = after
         self._firewall_missing = False
         return size
 
-    def _alone(self, before: Observation, after: Observation, delta: Delta[Key, Rules], trees: Counter[str]) -> bool:
+    def _changed_only_by(
+        self, before: Observation, after: Observation, delta: Delta[Key, Rules], trees: Counter[str]
+    ) -> bool:
         """Report whether the tables changed by exactly this commit, without a foreign change.
 
         A commit may skip parts: chains that foreign rules use, or rules of kubelet.
@@ -178,7 +180,7 @@ class IptablesBackend:
 
     def script(self, delta: Delta[Key, Rules]) -> Iterator[str]:
         """Write the input of iptables-restore that `commit` would use for this difference."""
-        writer = self._writer({**self._tails, **_tails(delta)})
+        writer = self._writer({**self._tails, **_select_root_rules(delta)})
         return (run.text for run in writer.runs(delta, drafts(delta, self._dispatches)))
 
     def _writer(self, tails: Mapping[tuple[str, str], Rules]) -> Writer:
@@ -221,7 +223,7 @@ def _count_rules(delta: Delta[Key, Rules]) -> Counter[str]:
     return more
 
 
-def _tails(delta: Delta[Key, Rules]) -> dict[tuple[str, str], Rules]:
+def _select_root_rules(delta: Delta[Key, Rules]) -> dict[tuple[str, str], Rules]:
     return {(key.table, key.chain): rules for key, rules in delta.written.items() if key.kind == ROOT}
 
 

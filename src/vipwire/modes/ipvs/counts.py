@@ -75,10 +75,10 @@ def origins(plans: Iterable[ServicePlan], marks: Marks) -> dict[VirtualServer, O
 
     A mark counts with and without the masquerade bit.
     """
-    return {server: origin for plan in plans for server, origin in _of_plan(plan, marks)}
+    return {server: origin for plan in plans for server, origin in _list_origins(plan, marks)}
 
 
-def _of_plan(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, Origin]]:
+def _list_origins(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, Origin]]:
     direct = method_of(plan.wishes) is not Method.MASQUERADE
     for frontend in plan.frontends:
         key = frontend.key

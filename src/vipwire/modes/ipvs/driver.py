@@ -172,7 +172,7 @@ def in_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[Any, Any],
     return first, rest
 
 
-def _before_first_commit(backend: Backend[Any, Any], others: Others) -> Backend[Any, Any]:
+def _split_first_commit(backend: Backend[Any, Any], others: Others) -> Backend[Any, Any]:
     """Split the first commit in two steps if another mode's rules are in force."""
     listens = False  # without this answer, assume a mode whose node ports are rules, not sockets
     with contextlib.suppress(CommitError, OSError):
@@ -202,5 +202,5 @@ DRIVER: Final = Driver(
     owner=IpvsOwner,
     remains=lambda family, running: None if running is MODE else IpvsRemains(family, to_sockets=running.relays),
     translates=lambda _: False,
-    before_first_commit=_before_first_commit,
+    before_first_commit=_split_first_commit,
 )

@@ -161,7 +161,7 @@ class IpvsBackend(Writing):
         self._release()
         self._terminating.record_look(now, self._clock())
         if self._lingering and now >= self._look_at:
-            self._device.remove(self._without_sockets(self._lingering))
+            self._device.remove(self._drop_used_addresses(self._lingering))
 
     def _unused_addresses(self, parts: DeltaByKind) -> list[Address]:
         """Return the addresses that may leave kube-ipvs0: those to which no local socket is bound.
@@ -171,9 +171,9 @@ class IpvsBackend(Writing):
         """
         gone = {vip.address for vip in parts.vips.removed}
         routed = gone & {route.address for route in parts.routes.added}
-        return [*(gone - routed), *self._without_sockets(routed)] if routed else list(gone)
+        return [*(gone - routed), *self._drop_used_addresses(routed)] if routed else list(gone)
 
-    def _without_sockets(self, addresses: set[Address]) -> list[Address]:
+    def _drop_used_addresses(self, addresses: set[Address]) -> list[Address]:
         used = socket_sources() & addresses
         self._lingering = (self._lingering - addresses) | used
         self._look_at = self._clock() + _SOCKETS_SECONDS

@@ -223,13 +223,13 @@ def parse_flows(text: str, family: Family) -> frozenset[IpvsConnection]:
         if len(fields) < 8 or (":" in fields[3]) is not (family is Family.IPV6):
             continue
         template = int(fields[2], 16) == 0  # a persistence template: binds a client to an endpoint
-        flow = IpvsConnection(_place(fields[3], fields[4]), _place(fields[5], fields[6]))
+        flow = IpvsConnection(_parse_place(fields[3], fields[4]), _parse_place(fields[5], fields[6]))
         if not template and fields[7] not in _OVER and flow.frontend != flow.endpoint:
             flows.add(flow)
     return frozenset(flows)
 
 
-def _place(address: str, port: str) -> tuple[Address, int]:
+def _parse_place(address: str, port: str) -> tuple[Address, int]:
     digits = address.strip("[]").replace(":", "")
     return Address(bytes.fromhex(digits)), int(port, 16)
 

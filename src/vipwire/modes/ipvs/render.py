@@ -99,7 +99,7 @@ class _Writer:
         key = frontend.key
         addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
         if key.address in self._plan.own_addresses:
-            self._at_the_node(frontend)
+            self._write_at_node(frontend)
             return
         method = self._method(frontend)
         for address in addresses:
@@ -215,7 +215,7 @@ class _Writer:
             if target.local:
                 self.shared[Receiver(target.address, vip)] = method
 
-    def _at_the_node(self, frontend: Frontend) -> None:
+    def _write_at_node(self, frontend: Frontend) -> None:
         """Write a frontend at an address of this node, which a node port may share.
 
         IPVS looks a mark up first, so this frontend gets a virtual server of a mark. Without endpoints, the packet is

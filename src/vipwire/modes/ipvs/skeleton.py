@@ -159,7 +159,7 @@ class _Rules:
             ],
             "FORWARD": [firewall, nobody, _jump("kubernetes forwarding rules", "KUBE-FORWARD")],
             "OUTPUT": [nobody],
-            "KUBE-NO-ENDPOINTS": self._nobody(),
+            "KUBE-NO-ENDPOINTS": self._reject_without_endpoints(),
             "KUBE-NODE-PORT": [
                 comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
             ],
@@ -256,7 +256,7 @@ class _Rules:
             f"{others} -j {ranges.MARKS}",
         )
 
-    def _nobody(self) -> Rules:
+    def _reject_without_endpoints(self) -> Rules:
         """Reject packets to frontends without endpoints, in INPUT and in FORWARD."""
         reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
         nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"

@@ -107,7 +107,9 @@ class DrainingMarks:
         """Take the virtual servers that should drain out of the removals."""
         drains = {real.server for real in parts.reals.removed} | {real.server for real in self._terminating}
         gone = [
-            (entry, mark) for entry, mark in parts.entries.removed.items() if mark and self._stays(entry, parts, left)
+            (entry, mark)
+            for entry, mark in parts.entries.removed.items()
+            if mark and self._is_still_served(entry, parts, left)
         ]
         gone += [(entry, old) for entry, (old, _) in parts.entries.changed.items() if entry.set in self._sets]
         # The first port of a range is a frontend, too: keep only marks of the range.
@@ -121,7 +123,7 @@ class DrainingMarks:
                 if server in parts.servers.removed and server in drains:
                     self._keep(server, named, mark, parts)
 
-    def _stays(self, entry: SetEntry, parts: DeltaByKind, left: Mapping[ObjectKey, Object]) -> bool:
+    def _is_still_served(self, entry: SetEntry, parts: DeltaByKind, left: Mapping[ObjectKey, Object]) -> bool:
         """Report whether a frontend that loses this mark is still served by other means."""
         place = entry.element
         server = VirtualServer(place.protocol, place.address, place.port)
@@ -182,7 +184,7 @@ class TerminationPolicy:
             if isinstance(key, SetEntry) and isinstance(mark, int) and mark and key.element.protocol in _DATAGRAMS
         }
         serving: frozenset[tuple[Address, int]] = frozenset().union(
-            *(each.serving for each in plan.frontends), *map(_left_alone, plan.ranges)
+            *(each.serving for each in plan.frontends), *map(_find_kept_ports, plan.ranges)
         )
         for server in servers:
             if is_among(server.mark, marks) if server.mark else server.protocol in _DATAGRAMS:
@@ -217,6 +219,6 @@ def keeps_server(frontend: Frontend, action: Action) -> bool:
     return isinstance(action, Forward) or frontend.key.protocol is Protocol.TCP or bool(frontend.serving)
 
 
-def _left_alone(wide: RangeFrontend) -> frozenset[tuple[Address, int]]:
+def _find_kept_ports(wide: RangeFrontend) -> frozenset[tuple[Address, int]]:
     """Return a range's endpoints that keep the client's port, as real servers with port 0."""
     return frozenset((address, 0) for address, port in wide.frontend.serving if port == wide.frontend.key.port)

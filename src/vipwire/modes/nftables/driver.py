@@ -81,7 +81,7 @@ def _has_chain(sock: NetlinkSocket, family: Family, table: str, name: str) -> bo
     return any(chain.table == table and chain.name == name for chain in chains)
 
 
-def _remains(family: Family, running: ModeSpec) -> TableRemains:
+def _find_remains(family: Family, running: ModeSpec) -> TableRemains:
     return TableRemains(family, ours=running is not MODE and MODE.name not in running.includes)
 
 
@@ -94,7 +94,7 @@ DRIVER: Final = Driver(
     kernel_counters={},
     cleaners=clean_by(_build),
     owner=lambda _: None,
-    remains=_remains,
+    remains=_find_remains,
     translates=lambda family: bool(_tables_left(family, ours=True)),
     before_first_commit=lambda backend, _others: backend,
 )

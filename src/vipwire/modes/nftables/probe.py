@@ -103,20 +103,20 @@ def _intervals(family: Family) -> Objects:
     return {(SET, RANGES.encode()): declared, **_chain("interval", rule), **elements}
 
 
-def _remembering(family: Family) -> Objects:
+def _build_memory(family: Family) -> Objects:
     client = f"{Words(family).ip} saddr"
     changes = (("update", " timeout 10s"), ("delete", ""))
     rules = (f"{verb} @tried-memory {{ {client}{life} : meta priority }}" for verb, life in changes)
     return {(SET, b"tried-memory"): memory_set(family, "tried-memory"), **_chain("memory", *rules)}
 
 
-def _counting(family: Family) -> Objects:
+def _build_counting(family: Family) -> Objects:
     declared = next(spec for spec in counting_sets(family) if spec.name == CONNECTIONS)
     (name, chain), *_ = connection_chains(family, CounterLevel.CONNECTIONS)
     return {(SET, CONNECTIONS.encode()): declared, (CHAIN, name.encode()): chain}
 
 
-def _offloading(_family: Family) -> Objects:
+def _build_offloading(_family: Family) -> Objects:
     rule, hook = "ct packets > 20 flow add @tried-flowtable", Hook("filter", "forward", 0)
     return {(FLOWTABLE, b"tried-flowtable"): FlowtableSpec(), **_chain("offload", rule, hook=hook)}
 
@@ -146,15 +146,15 @@ FEATURES: Final = (
     Feature("jhash", "source-hash, maglev", "4.9", "nft_hash",
             _rules("jhash", "meta priority set jhash {ip} saddr mod 2 seed 0x1 offset 1"),
             needed=False, word="jhash"),
-    Feature("update and delete in maps from rules", "session affinity", "5.4", "CONFIG_NF_TABLES", _remembering),
-    Feature("elements with counters, ct original", "counting", "5.7", "nft_ct and nft_counter", _counting),
+    Feature("update and delete in maps from rules", "session affinity", "5.4", "CONFIG_NF_TABLES", _build_memory),
+    Feature("elements with counters, ct original", "counting", "5.7", "nft_ct and nft_counter", _build_counting),
 )
 """The parts, in the order in which they build on each other."""
 
 OFFLOADING: Final = Feature(
     "flowtables", "--offload-packet-threshold", "5.8",
     "nf_flow_table_inet and nft_flow_offload (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)",
-    _offloading, needed=False)
+    _build_offloading, needed=False)
 """The part for the fast path, which a flag and no Service asks for."""
 # fmt: on
 

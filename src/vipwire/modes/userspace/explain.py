@@ -206,12 +206,12 @@ def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
 
 
 def _describe_listener(listener: Listener) -> str:
-    binds = ", ".join(_place(each, "any port") for each in listener.binds)
-    to = ", ".join(_place(share.place, "the client's port") for share in listener.shares)
+    binds = ", ".join(_show_place(each, "any port") for each in listener.binds)
+    to = ", ".join(_show_place(share.place, "the client's port") for share in listener.shares)
     return f"listen for {listener.name} at {binds}/{Protocol(listener.protocol).label}, {listener.algorithm}: {to}"
 
 
-def _place(place: SocketAddress, any_port: str) -> str:
+def _show_place(place: SocketAddress, any_port: str) -> str:
     address = Address(place.address)
     return format_endpoint(address, place.port) if place.port else f"{format_address(address)} ({any_port})"
 

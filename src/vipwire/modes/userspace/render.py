@@ -101,7 +101,7 @@ class _Writer:
         relayed = frontend.key.protocol is not Protocol.SCTP
         if self._choices.bind is not Bind.RULES:
             if relayed and entrance.wide is None:
-                self._without_rules(entrance)
+                self._write_without_rules(entrance)
             return
         if not relayed:
             self._add([sctp_refusal(entrance)])
@@ -115,7 +115,7 @@ class _Writer:
     def _portal(self, entrance: Entrance) -> None:
         outside, here = self._sides(entrance)
         for side in filter(None, (outside, here)):
-            self._front(side, entrance, (self._own_place(),))
+            self._front(side, entrance, (self._choose_front_address(),))
         if here is not None:
             self._lead(names.PORTALS_POD, entrance, here)
         if outside is not None:
@@ -128,11 +128,11 @@ class _Writer:
         outside, here = self._sides(entrance)
         limited = frontend.allowed_sources is not None
         if here is not None:
-            self._front(here, entrance, (self._own_place(),))
+            self._front(here, entrance, (self._choose_front_address(),))
             self._lead(names.NODEPORT_POD, entrance, here)
             self._lead(names.NODEPORT_HOST, entrance, here)
         if outside is not None and limited:
-            self._front(outside, entrance, (self._own_place(),))
+            self._front(outside, entrance, (self._choose_front_address(),))
             self._lead(names.NODEPORT_CONTAINER, entrance, outside)
             if here is None:
                 self._lead(names.NODEPORT_HOST, entrance, outside)
@@ -147,7 +147,7 @@ class _Writer:
         places = tuple(SocketAddress(address, key.port) for address in self._node_port_addresses())
         words = f"{match_service_port(key.protocol, key.port, note)} {NEW}"
         if places and key.protocol is Protocol.UDP:
-            places = (self._own_place(), *places)
+            places = (self._choose_front_address(), *places)
             self._lead(names.NODEPORT_CONTAINER, entrance, side)
             words = match_named_port(key.protocol, key.port, note)
         self._front(side, entrance, places)
@@ -162,7 +162,7 @@ class _Writer:
             words = match_service_port(key.protocol, entrance.dport, note, address=key.address, source=source)
             self.rule(NAT, chain, f"{words} {translate(self._node.address)}", side.name)
 
-    def _without_rules(self, entrance: Entrance) -> None:
+    def _write_without_rules(self, entrance: Entrance) -> None:
         frontend = entrance.frontend
         forward = frontend.short_circuit or frontend.action
         if isinstance(forward, Forward):
@@ -215,7 +215,7 @@ class _Writer:
         asked = self._plan.wishes.balancing
         return str((asked or Algorithm.ROUND_ROBIN).value)
 
-    def _own_place(self) -> SocketAddress:
+    def _choose_front_address(self) -> SocketAddress:
         """Return the address of a front that rules lead to: any port of the node's address."""
         return SocketAddress(self._node.address or _ANYWHERE[self._node.family], 0)
 

@@ -52,17 +52,17 @@ def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
 
 
 def _rules(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
-    for rule, times in _of(table, delta.removed):
+    for rule, times in _select_rules(table, delta.removed):
         yield from (f"-D {rule.chain} {write_rule(rule, old)}" for _ in range(times))
     for key, (before, after) in delta.changed.items():
         if isinstance(key, Rule) and key.table == table and isinstance(before, int) and isinstance(after, int):
             yield from (f"-D {key.chain} {write_rule(key, old)}" for _ in range(before - after))
-    for rule, times in _of(table, delta.added):
+    for rule, times in _select_rules(table, delta.added):
         how = f"-I {rule.chain} 1" if rule.first else f"-A {rule.chain}"
         yield from (f"{how} {write_rule(rule, new)}" for _ in range(times))
 
 
-def _of(table: str, objects: Mapping[Key, Value]) -> Iterator[tuple[Rule, int]]:
+def _select_rules(table: str, objects: Mapping[Key, Value]) -> Iterator[tuple[Rule, int]]:
     for key, value in objects.items():
         if isinstance(key, Rule) and key.table == table and isinstance(value, int):
             yield key, value

@@ -159,13 +159,13 @@ class Judgement:
         return None if found is None else found is condition.wanted
 
     def source(self, condition: Condition) -> bool | None:
-        return _within(self._header.source, condition.words[0])
+        return _is_within(self._header.source, condition.words[0])
 
     def destination(self, condition: Condition) -> bool | None:
-        return _within(self._header.destination, condition.words[0])
+        return _is_within(self._header.destination, condition.words[0])
 
     def first_destination(self, condition: Condition) -> bool | None:
-        return _within(self._header.packet.destination, condition.words[0])
+        return _is_within(self._header.packet.destination, condition.words[0])
 
     def interface(self, condition: Condition) -> bool | None:
         name, here = condition.words[0], self._header.packet.interface
@@ -254,7 +254,7 @@ class Judgement:
         return self._around.run_program(condition.words[0], self._header.source)
 
 
-def _within(address: Address, text: str) -> bool:
+def _is_within(address: Address, text: str) -> bool:
     """Report whether an address is in a network: `10.0.0.0/8`, `::1`, or any mask, `0.0.0.1/0.0.0.3`."""
     network, slash, size = text.partition("/")
     wanted, bits = parse_address(network), len(address) * 8

@@ -22,27 +22,27 @@ class _Option(NamedTuple):
     details: dict[str, int] = {}  # noqa: RUF012 - never changed
 
 
-def _of(module: str, words: int = 1, details: dict[str, int] | None = None) -> _Option:
+def _declare_option(module: str, words: int = 1, details: dict[str, int] | None = None) -> _Option:
     return _Option(words, frozenset({module}), details or {})
 
 
 _OPTIONS: Final = {
     **dict.fromkeys(("-s", "-d", "-i", "-p"), _Option(1)),
     "--dport": _Option(1, _PORTED),
-    "--dports": _of("multiport"),
-    "--ctorigdst": _of("conntrack"),
-    "--ctorigdstport": _of("conntrack"),
-    "--ctdir": _of("conntrack"),
-    "--ctstate": _of("conntrack"),
-    "--mark": _of("mark"),
-    "--src-type": _of("addrtype"),
-    "--dst-type": _of("addrtype"),
-    "--tcp-flags": _of("tcp", 2),
-    "--match-set": _of("set", 2),
-    "--mode": _of("statistic", 1, {"--probability": 1, "--every": 1, "--packet": 1}),
-    "--rcheck": _of("recent", 0, {"--seconds": 1, "--reap": 0, **_RECENT}),
-    "--set": _of("recent", 0, _RECENT),
-    "--bytecode": _of("bpf"),
+    "--dports": _declare_option("multiport"),
+    "--ctorigdst": _declare_option("conntrack"),
+    "--ctorigdstport": _declare_option("conntrack"),
+    "--ctdir": _declare_option("conntrack"),
+    "--ctstate": _declare_option("conntrack"),
+    "--mark": _declare_option("mark"),
+    "--src-type": _declare_option("addrtype"),
+    "--dst-type": _declare_option("addrtype"),
+    "--tcp-flags": _declare_option("tcp", 2),
+    "--match-set": _declare_option("set", 2),
+    "--mode": _declare_option("statistic", 1, {"--probability": 1, "--every": 1, "--packet": 1}),
+    "--rcheck": _declare_option("recent", 0, {"--seconds": 1, "--reap": 0, **_RECENT}),
+    "--set": _declare_option("recent", 0, _RECENT),
+    "--bytecode": _declare_option("bpf"),
 }
 """The options that decide about a packet."""
 _JUDGES_NOTHING: Final = frozenset({"--comment", "--nfacct-name"})

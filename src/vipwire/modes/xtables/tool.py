@@ -121,7 +121,7 @@ class IptablesTool:
         with _memory_file(text) as given:
             done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], given)
             if done.returncode:
-                raise refusal(self.name, done.stderr.decode(errors="replace"), _again(given), waited=wait)
+                raise refusal(self.name, done.stderr.decode(errors="replace"), _reread(given), waited=wait)
 
     def chain(self, table: str, chain: str) -> list[str]:
         """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if reading fails."""
@@ -159,7 +159,7 @@ class IptablesTool:
         try:
             return _call(command, given, self._limit)
         except (OSError, subprocess.SubprocessError) as error:
-            transaction = "" if given is None else _again(given)
+            transaction = "" if given is None else _reread(given)
             raise CommitError(f"{self.name}: {error}", transaction=transaction) from error
 
 
@@ -224,7 +224,7 @@ def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
 
 def preferred_variant() -> Variant | None:
     """Return the variant of the plain name `iptables`; None without such a program."""
-    path = _which("iptables")
+    path = _find_tool("iptables")
     if path is None:
         return None
     return Variant.NFT if "nf_tables" in _version(path) else Variant.LEGACY
@@ -242,13 +242,13 @@ def _require(family: Family, variant: Variant, suffix: str, purpose: str) -> str
 
 def _find(family: Family, variant: Variant, suffix: str) -> str | None:
     """Find a program by the variant's name, else by the plain name if that is of the variant."""
-    path = _which(f"{PROGRAM[family]}-{variant.value}{suffix}")
+    path = _find_tool(f"{PROGRAM[family]}-{variant.value}{suffix}")
     if path is None and preferred_variant() is variant:
-        return _which(f"{PROGRAM[family]}{suffix}")
+        return _find_tool(f"{PROGRAM[family]}{suffix}")
     return path
 
 
-def _which(program: str) -> str | None:
+def _find_tool(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_DIRECTORIES}")
 
 
@@ -275,7 +275,7 @@ def _memory_file(text: Iterable[str]) -> Iterator[BinaryIO]:
         yield given
 
 
-def _again(given: BinaryIO) -> str:
+def _reread(given: BinaryIO) -> str:
     given.seek(0)
     return given.read().decode()
 
@@ -283,7 +283,7 @@ def _again(given: BinaryIO) -> str:
 def _call(
     command: list[str], given: BinaryIO | None = None, limit: float | None = None
 ) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
+    return subprocess.run(  # noqa: S603 - a path that `_find_tool` has found, and no shell
         command,
         stdin=subprocess.DEVNULL if given is None else given,
         capture_output=True,

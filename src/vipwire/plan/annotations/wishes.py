@@ -120,7 +120,7 @@ def _read_annotations(name: ObjectName, annotations: tuple[tuple[str, str], ...]
         if value is not None:
             found[BY_KEY[key].wish], given[BY_KEY[key].wish] = value, key
     problems += (Problem("Service", name, field_of(key), text) for key, text in _find_unknown(present))
-    problems += _without_effect(name, found, given)
+    problems += _remove_ineffective(name, found, given)
     if "slow_start" in found and found.get("balancing") is Balancing.SOURCE_HASH:
         # Each step of slow start would move clients of all endpoints, which contradicts a hash.
         del found["slow_start"]
@@ -129,7 +129,7 @@ def _read_annotations(name: ObjectName, annotations: tuple[tuple[str, str], ...]
     return Wishes(**found, given=MappingProxyType(given), problems=tuple(problems))
 
 
-def _without_effect(name: ObjectName, found: dict[str, Any], given: dict[str, str]) -> Iterator[Problem]:
+def _remove_ineffective(name: ObjectName, found: dict[str, Any], given: dict[str, str]) -> Iterator[Problem]:
     """Remove annotations that have no effect without another one; yield a Problem for each."""
     if "eject_after" in found:
         return

@@ -53,7 +53,7 @@ def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | Non
     free = [spec for spec in every_spec() if driver_of(spec).owner(Family.IPV4) is None]
     yield from _clean_everything(families, free, rules=True)
     for family in families:
-        yield from _beside(family, kept, beside)
+        yield from _clean_beside(family, kept, beside)
     rest = [spec for spec in every_spec() if spec not in free and spec.name not in kept]
     yield from _clean_everything(families, rest, rules=False)
 
@@ -66,7 +66,7 @@ def _clean_everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *
                     yield Cleaned(spec.name, family)
 
 
-def _beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator[Cleaned]:
+def _clean_beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator[Cleaned]:
     """Remove iptables rules, and their helpers, beside a kube-proxy that runs in one of the modes `kept`."""
     known = owners(family)
     running = spec_of(beside.mode) if beside.mode in known else every_spec()[0]

@@ -34,7 +34,7 @@ Read = Callable[[], Awaitable[Counts]]
 """Reads the counts of all families."""
 
 
-async def _no_counts() -> Counts:
+async def _count_nothing() -> Counts:
     return Counts()
 
 
@@ -59,7 +59,7 @@ class _Room(Struct):
 class ServiceMetrics(Collector):
     """The collector: `refresh` reads the counts, a collection serves the last counts read."""
 
-    def __init__(self, series: Series = Series.NONE, limit: int = 0, read: Read = _no_counts) -> None:
+    def __init__(self, series: Series = Series.NONE, limit: int = 0, read: Read = _count_nothing) -> None:
         self._series, self._limit, self._read = series, limit, read
         self._counts = Counts()
         self._known: set[Hashable] = set()

@@ -131,7 +131,7 @@ def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyR
     if record.format != _VERSION:
         return ProxyState.NONE, None
     holder = running_proxy()
-    if holder is not None and holder.uid == owner and _wrote(holder, record):
+    if holder is not None and holder.uid == owner and _is_writer(holder, record):
         return ProxyState.RUNNING, record
     return (ProxyState.DIED if record.ended is None else ProxyState.ENDED), record
 
@@ -155,7 +155,7 @@ def recorded_node(state_dir: str, name: str) -> Node | None:
         return None
 
 
-def _wrote(holder: Holder, record: ProxyRecord) -> bool:
+def _is_writer(holder: Holder, record: ProxyRecord) -> bool:
     """Report whether a claim's holder wrote a record. Its pid may differ in the holder's own pid namespace."""
     return record.pid == holder.pid or str(record.pid) == holder.said.get("pid")
 

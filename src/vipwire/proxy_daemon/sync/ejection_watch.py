@@ -132,11 +132,11 @@ class EjectionWatch:
             self._timer = None
         if busy:
             loop.remove_reader(self._socket.fileno())
-            self._timer = loop.call_later(_PAUSE, self._again)
+            self._timer = loop.call_later(_PAUSE, self._resume_reading)
         elif (due := self._attempts.due()) is not None:
             self._timer = loop.call_later(max(0.0, due - now), self._read)
 
-    def _again(self) -> None:
+    def _resume_reading(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
             self._read()

@@ -89,7 +89,7 @@ class Reporter:
                 field=problem.field,
                 reason=problem.message,
             )
-            self._about(problem.kind, problem.object, "InvalidField", f"{problem.field}: {problem.message}")
+            self._record_event(problem.kind, problem.object, "InvalidField", f"{problem.field}: {problem.message}")
 
     def report_sync(self, line: Line, outcome: Outcome, now: float) -> None:
         """Report one sync of one family. `now` is seconds since the epoch."""
@@ -171,7 +171,7 @@ class Reporter:
     def _annotations(self, line: Line, outcome: Outcome) -> None:
         """Report annotations without effect: once, although both families' plans have them."""
         for change in outcome.changes.values():
-            before, now = _in_vain(line, change.old), _in_vain(line, change.new)
+            before, now = _find_ineffective(line, change.old), _find_ineffective(line, change.new)
             if not before and not now:
                 continue
             self._told -= before - now
@@ -222,9 +222,9 @@ class Reporter:
     def _about_service(
         self, name: ObjectName, reason: str, message: str, kind: EventType = EventType.WARNING
     ) -> None:
-        self._about(Kind.SERVICE.value, name, reason, message, kind)
+        self._record_event(Kind.SERVICE.value, name, reason, message, kind)
 
-    def _about(
+    def _record_event(
         self, kind: str, name: ObjectName, reason: str, message: str, type_: EventType = EventType.WARNING
     ) -> None:
         version = _API_VERSIONS.get(kind)
@@ -235,7 +235,7 @@ class Reporter:
         self._recorder.record(subject, reason, message, type_)
 
 
-def _in_vain(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
+def _find_ineffective(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
     """Collect a Service's invalid settings and those that the mode does not support."""
     if plan is None:
         return _NO_PROBLEMS

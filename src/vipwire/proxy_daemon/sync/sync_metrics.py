@@ -89,12 +89,12 @@ class SyncMetrics:
         syncs, self._uncounted = self._uncounted, []
         for line in self._engine.lines:
             ours = [sync for sync in syncs if sync.line is line]
-            self._took(line, [sync.outcome for sync in ours])
+            self._record_durations(line, [sync.outcome for sync in ours])
             for sync in ours:
                 if sync.refused:
                     self._count_refusal(sync.outcome, line.family.value)
             if written := [sync for sync in ours if sync.outcome.error is None]:
-                self._wrote(line, written)
+                self._record_written(line, written)
                 self._count_plans(line, [sync.outcome for sync in written])
 
     def _trigger_times(self, outcome: Outcome) -> tuple[float, ...]:
@@ -105,7 +105,7 @@ class SyncMetrics:
         found = map(self._engine.store.triggered, asked)
         return tuple([when for when in found if when is not None])
 
-    def _took(self, line: Line, outcomes: Sequence[Outcome]) -> None:
+    def _record_durations(self, line: Line, outcomes: Sequence[Outcome]) -> None:
         metrics, family = self._metrics, line.family.value
         full = [outcome.seconds for outcome in outcomes if outcome.report.observed is not None]
         partial = [outcome.seconds for outcome in outcomes if outcome.report.observed is None]
@@ -128,7 +128,7 @@ class SyncMetrics:
         for failure in failures:
             failure.labels(ip_family=family).inc()
 
-    def _wrote(self, line: Line, syncs: Sequence[_Sync]) -> None:
+    def _record_written(self, line: Line, syncs: Sequence[_Sync]) -> None:
         metrics, family = self._metrics, line.family.value
         self._rules(line)
         of_family(metrics.sync_proxy_rules_last_timestamp_seconds, family).set(syncs[-1].now)
@@ -155,7 +155,7 @@ class SyncMetrics:
             for plan, sign in ((change.old, -1), (change.new, +1)):
                 if plan is None:
                     continue
-                for policy in _without_local(plan):
+                for policy in _find_policies_without_local(plan):
                     self._without_local[line.family, policy] += sign
                 self._endpoints[line.family] += sign * _endpoints(plan)
                 self._lost[line.family] += sign * len(plan.lost)
@@ -173,7 +173,7 @@ def _joint_changes(outcomes: Sequence[Outcome]) -> Iterable[PlanChange]:
     return joint.values()
 
 
-def _without_local(plan: ServicePlan) -> set[str]:
+def _find_policies_without_local(plan: ServicePlan) -> set[str]:
     """Return the Local policies that have endpoints, but none on this node."""
     return {
         "internal" if frontend.kind is FrontendKind.CLUSTER_IP else "external"

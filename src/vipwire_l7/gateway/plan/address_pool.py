@@ -38,7 +38,7 @@ class AddressPool:
         wanting = [each for each in gateways if not list_requested_addresses(each)]
         given = dict[ObjectName, tuple[str, ...]]()
         for each in wanting:
-            had = before.get(each.name) or _in_status(each)
+            had = before.get(each.name) or _read_status_addresses(each)
             kept = [text for text in had if text in self and text not in taken]
             given[each.name] = tuple(_one_of_each_family(kept))
             taken.update(given[each.name])
@@ -66,7 +66,7 @@ def list_requested_addresses(gateway: Gateway) -> tuple[str, ...]:
     return tuple(each.value for each in gateway.spec.addresses if each.value)
 
 
-def _in_status(gateway: Gateway) -> tuple[str, ...]:
+def _read_status_addresses(gateway: Gateway) -> tuple[str, ...]:
     return tuple(each["value"] for each in (gateway.status or {}).get("addresses", ()))
 
 

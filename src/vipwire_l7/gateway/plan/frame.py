@@ -151,7 +151,7 @@ class _Draft:
         verdict, binds, reached = _addresses(gateway, self._setting, made.given.get(gateway.name, ()), assigned)
         serves = verdict.holds
         if standing is not None:
-            verdict, binds = _with_service(verdict, standing), (self._setting.bind,)
+            verdict, binds = _judge_by_service(verdict, standing), (self._setting.bind,)
             # Its node ports work without the address.
             serves = verdict.holds or bool(standing.lacks) or verdict.reason == "AddressNotAssigned"
         made.sets |= {(item.kind, item.name): SetResult(item, verdict, let_in) for item, let_in in sets}
@@ -161,7 +161,7 @@ class _Draft:
         placed = []
         for listener in judged:
             port = listener.port if standing is None else standing.targets.get(listener.place, 0)
-            placed.append(self._place(listener, port, binds) if listener.serves and serves else listener)
+            placed.append(self._place_listener(listener, port, binds) if listener.serves and serves else listener)
             self._tell(listener.owner, "spec.listeners", placed[-1].accepted, placed[-1].resolved)
         made.gateways[gateway.kind, gateway.name] = GatewayResult(
             gateway, tuple(placed), verdict, reached, certificate
@@ -176,7 +176,7 @@ class _Draft:
         service = self._world.snapshot.assigned(gateway.name)
         return service.balanced if service is not None else ()
 
-    def _place(self, listener: Listener, port: int, binds: Iterable[str]) -> Listener:
+    def _place_listener(self, listener: Listener, port: int, binds: Iterable[str]) -> Listener:
         if not port:
             return replace(listener, waits="the Gateway's Service does not have this port yet")
         places: list[str] = []
@@ -286,7 +286,7 @@ def _addresses(
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
 
 
-def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
+def _judge_by_service(verdict: Verdict, standing: Standing) -> Verdict:
     if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
         return no(standing.reason, standing.lacks)
     return verdict

@@ -47,7 +47,7 @@ class Hosts:
 
     def swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[HostKey]:
         """Replace a route's result; return the hosts concerned."""
-        old, new = _by_host(before.brought if before else ()), _by_host(now.brought if now else ())
+        old, new = _group_by_host(before.brought if before else ()), _group_by_host(now.brought if now else ())
         for key in old.keys() - new.keys():
             del self._hosts[key][ref]
             if not self._hosts[key]:
@@ -82,7 +82,7 @@ class Hosts:
         changed = [ref for ref in both if before.get(ref) != self._refused.get(ref)]
         for ref in both:
             self._results[ref].excess = self._refused[ref][0] if ref in self._refused else ""
-        return {ref: _by_host(self._results[ref].brought) for ref in changed}
+        return {ref: _group_by_host(self._results[ref].brought) for ref in changed}
 
     def _fits(self) -> bool:
         return not self._crowded and Budget.has_room(self._sum)
@@ -93,7 +93,7 @@ class Hosts:
         if not any(each.is_tried for own in found.values() for each in own):
             return Counter(), False
         host, tried, steps = HostSteps(), Counter[str](), Counter[str]()
-        for ref in self._in_order(found):
+        for ref in self._sort_routes(found):
             own, namespace = found[ref], ref[1].namespace
             more = [rules_of(each.entries) for each in own]
             tried[namespace] += sum(map(host.cost, more))
@@ -115,7 +115,7 @@ class Hosts:
         def cost(found: Iterable[Brought]) -> int:
             return sum(host_of(each).cost(rules_of(each.entries)) for each in found)
 
-        for ref in self._in_order(asking):
+        for ref in self._sort_routes(asking):
             result = self._results[ref]
             found = result.brought
             fresh = {(way, name): number for way, name, _, number in _shares_of(result) if (way, name) not in shares}
@@ -133,7 +133,7 @@ class Hosts:
                 host_of(each).add(rules_of(each.entries))
         return refused
 
-    def _in_order(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
+    def _sort_routes(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
         return sorted(refs, key=lambda ref: order_of(self._results[ref].route))
 
     def plan(self, key: HostKey, site: str) -> HostPlan | None:
@@ -141,8 +141,8 @@ class Hosts:
         entries: list[Entry] = []
         shares: dict[str, Choice] = {}
         there = self._hosts.get(key, {})
-        for ref in self._in_order(there):
-            found = there[ref] if ref not in self._refused else _by_host(self._refused[ref][1]).get(key, ())
+        for ref in self._sort_routes(there):
+            found = there[ref] if ref not in self._refused else _group_by_host(self._refused[ref][1]).get(key, ())
             entries += (entry for each in found for entry in each.entries)
             shares |= self._results[ref].shares
         if not entries:
@@ -153,7 +153,7 @@ class Hosts:
         return HostPlan(routes, choices, tuple(shares[name] for name in used))
 
 
-def _by_host(brought: Iterable[Brought]) -> dict[HostKey, list[Brought]]:
+def _group_by_host(brought: Iterable[Brought]) -> dict[HostKey, list[Brought]]:
     found: dict[HostKey, list[Brought]] = {}
     for each in brought:
         found.setdefault((each.way, each.host), []).append(each)

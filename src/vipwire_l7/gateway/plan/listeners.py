@@ -125,7 +125,7 @@ def listeners_of(
         for owner in owners
         for index, each in enumerate(owner.spec.listeners)
     ]
-    return tuple(_with_overlaps(tuple(_without_conflicts(made))))
+    return tuple(_mark_overlaps(tuple(_mark_conflicts(made))))
 
 
 def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
@@ -204,11 +204,11 @@ _Index: TypeAlias = dict[tuple[int, bool], dict[Mode, dict[str, list[Listener]]]
 """Listeners by port, mode and hostname: a scan of all listeners would be quadratic in their thousands."""
 
 
-def _note(index: _Index, listener: Listener) -> None:
+def _add_to_index(index: _Index, listener: Listener) -> None:
     index.setdefault(listener.place, {}).setdefault(listener.mode, {}).setdefault(listener.host, []).append(listener)
 
 
-def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
+def _mark_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
     """Find conflicts of each owner's listeners with those of earlier owners, and with each other."""
     taken: _Index = {}
     for _, group in groupby(made, lambda each: (each.owner.kind, each.owner.name)):
@@ -216,10 +216,10 @@ def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
         judged = [replace(each, conflict=_conflict(each, taken)) if each.accepted.holds else each for each in own]
         rivals: _Index = {}
         for each in filter(_is_rival, judged):
-            _note(rivals, each)
+            _add_to_index(rivals, each)
         found = [replace(each, conflict=_conflict(each, rivals)) if _is_rival(each) else each for each in judged]
         for each in filter(_is_rival, found):
-            _note(taken, each)
+            _add_to_index(taken, each)
         yield from found
 
 
@@ -243,7 +243,7 @@ def _conflict(listener: Listener, others: _Index) -> Verdict:
     return no("NoConflicts")
 
 
-def _with_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
+def _mark_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
     """Find listeners with overlapping hostnames: browsers may send requests for one over a connection to another."""
     ending: dict[tuple[int, bool], dict[str, list[Listener]]] = {}
     for each in made:

@@ -68,7 +68,7 @@ class Policies:
         self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
     ) -> Policy | None:
         """Complete the policy of a rule at a listener; None if a TrafficPolicy for it is invalid."""
-        for place in _places(route, rule, listener):
+        for place in _list_targets(route, rule, listener):
             world.looked_at.add(place[:2])
             asked = self.by_place.get(place)
             if asked is None:
@@ -83,11 +83,11 @@ class Policies:
         for section in (port.name, "") if port.name else ("",):
             asked = self.by_place.get((IngressKind.SERVICE, service, section))
             if asked is not None:
-                policy = _with_backend(policy, asked.policy)
+                policy = _merge_with_backend(policy, asked.policy)
         return policy
 
 
-def _places(route: RouteObject, rule: rule_wire.RouteRule, listener: Listener) -> Iterator[Place]:
+def _list_targets(route: RouteObject, rule: rule_wire.RouteRule, listener: Listener) -> Iterator[Place]:
     """Yield the targets that a policy for a rule may have, the nearest first."""
     owner, gateway = listener.owner, listener.gateway
     if rule.name:
@@ -99,7 +99,7 @@ def _places(route: RouteObject, rule: rule_wire.RouteRule, listener: Listener) -
         yield gateway.kind, gateway.name, ""
 
 
-def _with_backend(policy: Policy, asked: Policy) -> Policy:
+def _merge_with_backend(policy: Policy, asked: Policy) -> Policy:
     timeouts = {**dict(asked.timeouts), **dict(policy.timeouts)}
     connect = [dict(each.timeouts)["connect"] for each in (policy, asked) if "connect" in dict(each.timeouts)]
     if connect:

@@ -120,7 +120,7 @@ SetT = TypeVar("SetT")
 
 
 @lru_cache(maxsize=1024)
-def _once(found: SetT) -> SetT:
+def _share_equal(found: SetT) -> SetT:
     """Return the one stored set that equals this one, to save memory."""
     return found
 
@@ -144,9 +144,9 @@ def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
     attachments: dict[ListenerKey, Attachment] = {}
     for each in (each for parent in made.parents for each in parent.attachments):
         attachments.setdefault(each.listener.key, each)
-    made.services, made.listeners = tuple(services_of(route)), _once(frozenset(attachments))
+    made.services, made.listeners = tuple(services_of(route)), _share_equal(frozenset(attachments))
     world.looked_at |= {(IngressKind.SERVICE, each) for each in made.services}
-    made.gateways = _once(frozenset(each.listener.gateway.name for each in attachments.values()))
+    made.gateways = _share_equal(frozenset(each.listener.gateway.name for each in attachments.values()))
     targets = Targets(world, frame)
     made.pools, made.shares, made.files = targets.pools, targets.choices, targets.bodies
     for attachment in attachments.values():
@@ -156,13 +156,13 @@ def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
             continue
         entries = tuple(entries_of(route, attachment, targets, made.read))
         for place in listener.places:
-            brought += _brought(attachment, entries, place, frame, world)
+            brought += _bring_entries(attachment, entries, place, frame, world)
     made.brought, made.datagrams = tuple(brought), datagrams
     leading = {entry.target for found in brought for entry in found.entries}
-    made.guarded = _once(frozenset(filter(targets.is_guarded, leading)))
+    made.guarded = _share_equal(frozenset(filter(targets.is_guarded, leading)))
 
 
-def _brought(
+def _bring_entries(
     attachment: Attachment, entries: tuple[Entry, ...], place: str, frame: Frame, world: GatewayWorld
 ) -> Iterator[Brought]:
     """Yield the route's entries for each hostname of a listener at one address and port."""

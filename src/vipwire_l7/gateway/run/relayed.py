@@ -46,9 +46,9 @@ def _build_relay_listener(
         taking = [each for each in found if each.weight and each.endpoint.use is Usability.READY]
         whole = sum(each.weight for each in taking)
         for each in found:
-            serving[_place(each)] = None
-            labels[_place(each)] = _labels(pool, each)
-        for place, part in ((_place(each), each.weight) for each in taking):
+            serving[_encode_server_address(each)] = None
+            labels[_encode_server_address(each)] = _labels(pool, each)
+        for place, part in ((_encode_server_address(each), each.weight) for each in taking):
             weights[place] = weights.get(place, Fraction()) + Fraction(weight * part, whole)
         if not taking:
             weights[NOWHERE] = weights.get(NOWHERE, Fraction()) + weight
@@ -58,7 +58,7 @@ def _build_relay_listener(
     return Relayed(Listener(frontend.name, Protocol.UDP, binds, shares, serving=old), labels)
 
 
-def _place(server: Server) -> SocketAddress:
+def _encode_server_address(server: Server) -> SocketAddress:
     return SocketAddress(bytes(server.endpoint.address), server.port)
 
 

@@ -57,7 +57,7 @@ class ServiceWriter:
             gateway = gateways.get(service.gateway)
             if gateway is not None and gateway.identity[0]:
                 await self._keep(objects, service, gateway)
-        for name in list(self._left_over(wanted)):
+        for name in list(self._find_left_over(wanted)):
             await self._delete(objects, path_of(*_SERVICES, *name))
 
     async def _keep(self, objects: FencedObjects, service: OwnService, gateway: Declared[object]) -> None:
@@ -78,7 +78,7 @@ class ServiceWriter:
         for name in (each for each in found if each.name.startswith(slice_prefix(service))):
             await self._delete(objects, path_of(*_SLICES, *name))
 
-    def _left_over(self, wanted: Mapping[ObjectName, OwnService]) -> Iterator[ObjectName]:
+    def _find_left_over(self, wanted: Mapping[ObjectName, OwnService]) -> Iterator[ObjectName]:
         """Yield Services that no Gateway needs. Garbage collection deletes those of deleted Gateways."""
         for gateway in self._snapshot.declared(IngressKind.GATEWAY):
             for each in self._snapshot.services_of(gateway):

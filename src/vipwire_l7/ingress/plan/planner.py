@@ -178,7 +178,7 @@ class IngressPlanner:
             self._by_site.setdefault(site, set()).add(name)
         return old | new
 
-    def _at(self, sites: Iterable[str]) -> list[Wanted]:
+    def _find_at_sites(self, sites: Iterable[str]) -> list[Wanted]:
         """Return the Ingresses of some sites, the oldest first."""
         names = {name for site in sites for name in self._by_site.get(site, ())}
         return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
@@ -186,7 +186,7 @@ class IngressPlanner:
     def _tenancy(self, sites: Iterable[str], world: World) -> Tenancy:
         looked = {each for site in sites for each in (site, wildcard_of(site))}
         world.looked_at.update(map(_site_ref, looked))
-        return tenancy_of(looked, self._at(looked), hosts_apart=self._setting.hosts_apart)
+        return tenancy_of(looked, self._find_at_sites(looked), hosts_apart=self._setting.hosts_apart)
 
     def _plan_defaults(self, names: Iterable[ObjectName], world: World) -> bool:
         before = dict(self._defaults)
@@ -249,7 +249,7 @@ class IngressPlanner:
             drafts[site] = SiteDraft(world, site, self._tenancy((site,), world), budget, defaults)
             seen[site] = set(world.take())
         for is_canary in (False, True):
-            for wanted in self._at(sites):
+            for wanted in self._find_at_sites(sites):
                 for site in wanted.sites & drafts.keys():
                     if bool(wanted.canary) is is_canary:
                         drafts[site].add(wanted)

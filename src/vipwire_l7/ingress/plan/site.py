@@ -77,23 +77,23 @@ class SiteDraft:
         """Give a canary its part of a path."""
         main = self._routes.get(key)
         if main is None or wanted.canary is None:
-            self._note(wanted.ingress, rule.field, "no other Ingress serves this path; the canary is ignored")
+            self._add_problem(wanted.ingress, rule.field, "no other Ingress serves this path; the canary is ignored")
             return
         foreign = main.owner.namespace != wanted.ingress.name.namespace
-        if foreign and self._is_strange(wanted, rule, "a canary"):
+        if foreign and self._is_at_foreign_host(wanted, rule, "a canary"):
             return
         shared = self.pools.get(main.target)
         if shared is None:
             text = f"the path belongs to {main.owner} and answers 503, so the canary does too"
-            self._note(wanted.ingress, rule.field, text)
+            self._add_problem(wanted.ingress, rule.field, text)
             return
         split = self._splits.get(key) or Split(main.target)
         left = split.left
         if wanted.canary.weight > left:
             text = f"the weights of all canaries exceed 100 percent; this one is reduced to {left} percent"
-            self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
+            self._add_problem(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
         if text := self._excess(wanted, _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
-            self._note(wanted.ingress, _path_of(rule), f"{text}; it is left out")
+            self._add_problem(wanted.ingress, _path_of(rule), f"{text}; it is left out")
             return
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
         part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
@@ -119,7 +119,7 @@ class SiteDraft:
         host = HostPlan(tuple(self._routes.values()), tuple(made.values())) if self._routes else None
         return SiteResult(host, self.pools, self.problems, bool(self._misread))
 
-    def _is_strange(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
+    def _is_at_foreign_host(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
         """Report whether a path is at a host of another namespace that does not share it, and record the problem."""
         owner = self._tenancy.stranger_to(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
         if owner is not None:
@@ -127,7 +127,7 @@ class SiteDraft:
                 f"{what} at {rule.host or 'all hosts'}, which is {owner}'s, needs the annotation "
                 f"vipwire.io/share-with: {wanted.ingress.name.namespace} there; it is left out"
             )
-            self._note(wanted.ingress, _path_of(rule), text)
+            self._add_problem(wanted.ingress, _path_of(rule), text)
         return owner is not None
 
     def _is_apart(self, ingress: ObjectName) -> bool:
@@ -137,7 +137,7 @@ class SiteDraft:
     def _close(self) -> None:
         """Deny all paths at or below those to deny, unless they have the same access controls."""
         for key, route in tuple(self._routes.items()) if self._shut else ():
-            above = self._shut if key[1] is Match.EXPRESSION else _above(key[2])
+            above = self._shut if key[1] is Match.EXPRESSION else _list_parents(key[2])
             guards = {guard for below in above for guard in self._shut.get(below, ())}
             pool = self.pools.get(route.target)
             if guards and (pool is None or guards != {pool.policy.guard}):
@@ -155,36 +155,36 @@ class SiteDraft:
                 continue
             why = f"read it as {other[:80]}, which leads elsewhere" if other else "read it in several ways"
             text = f"HAProxy answers 400 to requests for {rule.path[:80]}: some servers {why}"
-            self._note(wanted.ingress, _path_of(rule), text)
+            self._add_problem(wanted.ingress, _path_of(rule), text)
 
     def _find_target(self, path: str) -> str:
         """Return the target of a path, without regular expressions."""
         exact = self._routes.get((self._site, Match.EXACT, path))
-        above = (self._routes.get((self._site, Match.PREFIX, each)) for each in _above(path.rstrip("/")))
+        above = (self._routes.get((self._site, Match.PREFIX, each)) for each in _list_parents(path.rstrip("/")))
         found = exact or next(filter(None, above), None)
         return found.target if found else next(iter(self._defaults.values()), "")
 
     def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
-        if key[1] is Match.EXPRESSION and self._is_strange(wanted, rule, "a regular expression"):
+        if key[1] is Match.EXPRESSION and self._is_at_foreign_host(wanted, rule, "a regular expression"):
             return
         guards = key[1] is Match.EXPRESSION and (wanted.closed or bool(wanted.policy.guard))
         if guards and is_costly(rule.path):
             self._shut_below(wanted, rule, "it is too expensive to enforce access control")
             return
-        if self._tenancy.hosts_apart and self._is_strange(wanted, rule, "a path"):
+        if self._tenancy.hosts_apart and self._is_at_foreign_host(wanted, rule, "a path"):
             return
         holder = self._routes.get(key)
         if holder is not None:
             is_own = holder.owner == wanted.ingress.name
             owner = "occurs twice" if is_own else f"belongs to {holder.owner}, which is older"
             text = f"{rule.host or EVERY_HOST}{rule.path} {owner}; it is left out"
-            self._note(wanted.ingress, _path_of(rule), text)
+            self._add_problem(wanted.ingress, _path_of(rule), text)
             return
         if key[1] is Match.EXPRESSION and (text := self._excess(wanted, steps_of(rule.path))):
             if guards:
                 self._shut_below(wanted, rule, text)
             else:
-                self._note(wanted.ingress, _path_of(rule), f"{text}; it is left out")
+                self._add_problem(wanted.ingress, _path_of(rule), f"{text}; it is left out")
             return
         target = self._target(wanted, rule.backend, rule, rule.field)
         self._routes[key] = Route(*key, target, wanted.ingress.name)
@@ -200,7 +200,7 @@ class SiteDraft:
         guard = () if wanted.closed else wanted.policy.guard
         self._shut.setdefault(below, set()).add(guard)
         text = f"{rule.path[:80]} has access controls, but {why}: all of {below or '/'} is denied"
-        self._note(wanted.ingress, _path_of(rule), text)
+        self._add_problem(wanted.ingress, _path_of(rule), text)
 
     def _target(
         self,
@@ -230,7 +230,7 @@ class SiteDraft:
             pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)
         return self.pools.setdefault(pool.name, pool).name
 
-    def _note(self, ingress: Ingress, field: str, message: str) -> None:
+    def _add_problem(self, ingress: Ingress, field: str, message: str) -> None:
         self.problems.setdefault(ingress.name, []).append(Problem("Ingress", ingress.name, field, message))
 
 
@@ -238,7 +238,7 @@ def _path_of(rule: PathRule) -> str:
     return rule.field.removesuffix(".backend") + ".path"
 
 
-def _above(path: str) -> Iterator[str]:
+def _list_parents(path: str) -> Iterator[str]:
     """Yield a path and all its parents."""
     yield path
     while path:

@@ -55,7 +55,7 @@ def to_gateway(
         _note_lost(each, values, made)
         if not values.is_true("canary"):
             one = _One(each, values, services, made, canaries)
-            routes = [route for host, rules in _by_host(each).items() for route in _routes(one, host, rules)]
+            routes = [route for host, rules in _group_by_host(each).items() for route in _routes(one, host, rules)]
             made.objects += routes
             made.objects += traffic_policies(each, values, [route["metadata"]["name"] for route in routes])
     policies, problems = backend_policies([(each, values) for each, values in read if not values.is_true("canary")])
@@ -73,7 +73,7 @@ def _note_lost(ingress: Ingress, values: AnnotationValues, made: Converted) -> N
             made.problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{name}]", text))
 
 
-def _by_host(ingress: Ingress) -> dict[str, list[PathRule]]:
+def _group_by_host(ingress: Ingress) -> dict[str, list[PathRule]]:
     found: dict[str, list[PathRule]] = {}
     for rule in ingress.rules:
         found.setdefault(rule.host or EVERY_HOST, []).append(rule)
@@ -156,7 +156,7 @@ def _rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
         main = _backend(one, rule.backend, rule.field)
         if main is None:
             continue
-        more = _more(one, filters)
+        more = _write_rule_fields(one, filters)
         shares, weight = [], 100
         for ingress, values, canary in _canaries(one, rule):
             part = _backend(one, canary.backend, canary.field)
@@ -259,7 +259,7 @@ def _cors(values: AnnotationValues) -> Json:
     return {key: to for key, to in found.items() if to}
 
 
-def _more(one: _One, filters: list[Json]) -> Json:
+def _write_rule_fields(one: _One, filters: list[Json]) -> Json:
     values = one.values
     found: Json = {}
     if filters:

@@ -221,7 +221,7 @@ def _build_table(
 
 def _row(record: Record, resource: Resource, form: Representation, now: datetime) -> dict[str, Any]:
     value = shown(record)
-    cells = [_cell(column, value, now) for column in _columns(resource)]
+    cells = [_compute_cell(column, value, now) for column in _columns(resource)]
     if form.include == "None":
         return {"cells": cells}
     if form.include == "Object":
@@ -229,7 +229,7 @@ def _row(record: Record, resource: Resource, form: Representation, now: datetime
     return {"cells": cells, "object": _partial(value, form)}
 
 
-def _cell(column: Column, value: Object, now: datetime) -> Any:
+def _compute_cell(column: Column, value: Object, now: datetime) -> Any:
     """Compute a cell. A value of a wrong type shows as unknown, so that the list still works."""
     try:
         return column.cell(value, now)

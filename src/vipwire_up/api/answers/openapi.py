@@ -260,7 +260,7 @@ def _message(name: str, value: Mapping[str, Any]) -> bytes:
             number, what = fields[key]
             parts.append(_field(number, what, part))
         elif key.startswith("x-") and "x-" in fields:
-            parts.append(_bytes(fields["x-"][0], _pair(key, _any(part))))
+            parts.append(_bytes(fields["x-"][0], _pair(key, _encode_any(part))))
     return b"".join(parts)
 
 
@@ -278,7 +278,7 @@ def _value(what: str, value: Any) -> bytes:  # noqa: PLR0911  # one return for e
         case "s":
             return str(value).encode()
         case "Any":
-            return _any(value)
+            return _encode_any(value)
         case "Additional" | "Items":  # a oneof whose first choice is a schema; a list of one schema
             return _bytes(1, _message("Schema", value))
         case "TypeItem":
@@ -297,7 +297,7 @@ def _pair(name: str, value: bytes) -> bytes:
     return _bytes(1, name.encode()) + _bytes(2, value)
 
 
-def _any(value: Any) -> bytes:
+def _encode_any(value: Any) -> bytes:
     return _bytes(2, encode(value) + b"\n")
 
 

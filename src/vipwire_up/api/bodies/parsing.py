@@ -47,7 +47,7 @@ def check_size(value: Value) -> Value:
 def repeated_fields(body: bytes) -> list[str]:
     """Return the paths of duplicate fields in JSON; none if the body is not JSON."""
     try:
-        found = _of_json(body)
+        found = _find_repeated_json_keys(body)
     except (ValueError, RecursionError):  # the decoder reports the error
         return []
     return list(dict.fromkeys(found))
@@ -57,7 +57,7 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object as written, with duplicates."""
 
 
-def _of_json(body: bytes) -> list[str]:
+def _find_repeated_json_keys(body: bytes) -> list[str]:
     repeats = False
 
     def look(pairs: list[tuple[str, Any]]) -> None:
@@ -65,10 +65,10 @@ def _of_json(body: bytes) -> list[str]:
         repeats = repeats or len({key for key, _ in pairs}) < len(pairs)
 
     json.loads(body, object_pairs_hook=look)
-    return list(_of_pairs(json.loads(body, object_pairs_hook=_Pairs), "")) if repeats else []
+    return list(_find_repeated_keys(json.loads(body, object_pairs_hook=_Pairs), "")) if repeats else []
 
 
-def _of_pairs(value: Any, path: str) -> Iterator[str]:
+def _find_repeated_keys(value: Any, path: str) -> Iterator[str]:
     if isinstance(value, _Pairs):
         seen = set[str]()
         for key, part in value:
@@ -76,10 +76,10 @@ def _of_pairs(value: Any, path: str) -> Iterator[str]:
             if key in seen:
                 yield where
             seen.add(key)
-            yield from _of_pairs(part, where)
+            yield from _find_repeated_keys(part, where)
     elif isinstance(value, list):
         for index, part in enumerate(value):
-            yield from _of_pairs(part, f"{path}[{index}]")
+            yield from _find_repeated_keys(part, f"{path}[{index}]")
 
 
 def parse_yaml(body: bytes) -> tuple[Any, list[str]]:

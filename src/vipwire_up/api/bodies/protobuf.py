@@ -110,7 +110,7 @@ def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa
         case "bool":
             return bool(_number(part))
         case "int32" | "int64":
-            return _to_signed(_number(part))
+            return _convert_to_signed(_number(part))
         case "bytes":
             return base64.b64encode(_bytes(part)).decode()
         case "time" | "microtime":
@@ -119,7 +119,9 @@ def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa
             return _bytes(dict(_fields(_bytes(part))).get(1, b"")).decode()
         case "intstr":
             found = dict(_fields(_bytes(part)))
-            return _bytes(found.get(3, b"")).decode() if found.get(1) else _to_signed(_number(found.get(2, 0)))
+            return (
+                _bytes(found.get(3, b"")).decode() if found.get(1) else _convert_to_signed(_number(found.get(2, 0)))
+            )
     return _bytes(part).decode()
 
 
@@ -137,7 +139,7 @@ def _opaque(body: bytes, name: str) -> Any:
 
 def _time(body: bytes, *, micro: bool) -> str | None:
     found = dict(_fields(body))
-    seconds, nanos = _to_signed(_number(found.get(1, 0))), _number(found.get(2, 0))
+    seconds, nanos = _convert_to_signed(_number(found.get(1, 0))), _number(found.get(2, 0))
     if not found:
         return None
     try:
@@ -193,5 +195,5 @@ def _number(part: int | bytes) -> int:
     return part
 
 
-def _to_signed(number: int) -> int:
+def _convert_to_signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number

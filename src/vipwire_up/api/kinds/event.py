@@ -77,7 +77,7 @@ _FIXED: Final = (
 """Fields that an update by events.k8s.io/v1 cannot change: all but the series."""
 
 
-def _since(value: Object, now: datetime) -> str:
+def _show_age(value: Object, now: datetime) -> str:
     return age(value.get("firstTimestamp") or value.get("eventTime"), now)
 
 
@@ -171,7 +171,7 @@ EVENTS: Final = Resource(
         Column("Subobject", path_cell("involvedObject", "fieldPath", absent=""), priority=1),
         Column("Source", _source, priority=1),
         Column("Message", lambda value, _: str(value.get("message") or "").strip()),
-        Column("First Seen", _since, priority=1),
+        Column("First Seen", _show_age, priority=1),
         Column(
             "Count",
             lambda value, _: at(value, "series", "count") or value.get("count") or 1,

@@ -26,11 +26,11 @@ class Cause:
 
 
 def required(field: str, detail: str = "") -> Cause:
-    return Cause(field, "FieldValueRequired", f"Required value{_colon(detail)}")
+    return Cause(field, "FieldValueRequired", f"Required value{_add_colon(detail)}")
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
-    return Cause(field, "FieldValueInvalid", f"Invalid value: {_json(value)}{_colon(detail)}")
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_json(value)}{_add_colon(detail)}")
 
 
 def unsupported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
@@ -48,7 +48,7 @@ def missing(field: str, value: Any) -> Cause:
 
 
 def forbidden(field: str, detail: str) -> Cause:
-    return Cause(field, "FieldValueForbidden", f"Forbidden{_colon(detail)}")
+    return Cause(field, "FieldValueForbidden", f"Forbidden{_add_colon(detail)}")
 
 
 def too_long(field: str, most: int) -> Cause:
@@ -75,18 +75,18 @@ def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiE
 
 def not_found(resource: str, name: str) -> ApiError:
     """Build the 404 of a missing object. `resource` includes the API group, as in `deployments.apps`."""
-    return ApiError(404, "NotFound", f'{resource} "{name}" not found', _about(resource, name))
+    return ApiError(404, "NotFound", f'{resource} "{name}" not found', _name_object(resource, name))
 
 
 def already_exists(resource: str, name: str) -> ApiError:
-    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _about(resource, name))
+    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _name_object(resource, name))
 
 
 def conflict(resource: str, name: str, why: str = "") -> ApiError:
     """Build the 409 of an object that changed since the caller read it."""
     why = why or ("the object has been modified; please apply your changes to the latest version and try again")
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return ApiError(409, "Conflict", message, _about(resource, name))
+    return ApiError(409, "Conflict", message, _name_object(resource, name))
 
 
 def bad_request(message: str) -> ApiError:
@@ -100,7 +100,7 @@ def expired(message: str) -> ApiError:
 
 def refused(resource: str, name: str, why: str) -> ApiError:
     about = f'{resource} "{name}"' if name else resource
-    return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _about(resource, name))
+    return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _name_object(resource, name))
 
 
 def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
@@ -137,7 +137,7 @@ def damaged(resource: str, name: str) -> ApiError:
 
 
 def no_such_page(why: str = "") -> ApiError:
-    return ApiError(404, "NotFound", f"the server could not find the requested resource{_colon(why)}")
+    return ApiError(404, "NotFound", f"the server could not find the requested resource{_add_colon(why)}")
 
 
 def not_allowed() -> ApiError:
@@ -157,7 +157,7 @@ def server_timeout(resource: str, verb: str, why: str) -> ApiError:
     """Build the 500 of an unavailable store: nothing changed, and the client may repeat the request."""
     said = f"The {verb} operation against {resource} could not be completed at this time, please try again."
     message = f"{said} ({why})"
-    details = _about(resource, "") | {"causes": [{"message": why}], "retryAfterSeconds": 1}
+    details = _name_object(resource, "") | {"causes": [{"message": why}], "retryAfterSeconds": 1}
     return ApiError(500, "ServerTimeout", message, details)
 
 
@@ -170,7 +170,7 @@ def unknown_outcome(why: str) -> ApiError:
     return ApiError(504, "Timeout", message, details)
 
 
-def _about(resource: str, name: str) -> dict[str, Any]:
+def _name_object(resource: str, name: str) -> dict[str, Any]:
     plural, _, group = resource.partition(".")
     return _compact({"name": name, "group": group, "kind": plural})
 
@@ -183,5 +183,5 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _colon(detail: str) -> str:
+def _add_colon(detail: str) -> str:
     return f": {detail}" if detail else ""

@@ -154,7 +154,7 @@ def apply(
     before: Paths = frozenset().union(*(owned.paths for owned in mine))
     kept = prefixes(chain(wants, *(owned.paths for owned in others.values())))
     merged = _merge(live, wanted, Field("", kind))
-    merged = _without(merged, tree(path for path in before if path not in kept), Field("", kind))
+    merged = _remove_fields(merged, tree(path for path in before if path not in kept), Field("", kind))
     same = bool(mine) and before == wants.keys() and merged == live
     return merged, others | {writer: Owned(frozenset(wants), mine[0].time if same else now)}
 
@@ -218,7 +218,7 @@ def _merge_elements(
     return result + [found for key, found in zip(keys[at:], live[at:], strict=True) if key not in asked]
 
 
-def _without(value: Any, gone: Tree, known: Field) -> Any:
+def _remove_fields(value: Any, gone: Tree, known: Field) -> Any:
     """Copy a value without the fields at the ends of a tree of paths, and without maps that become empty."""
     if isinstance(value, dict):
         return dict(_fields_without(value, gone, known.type))
@@ -234,7 +234,7 @@ def _fields_without(value: dict[str, Any], gone: Tree, kind: Type) -> Iterator[t
         if below is None:
             yield name, part
         elif below and inner:
-            left = _without(part, below, inner)
+            left = _remove_fields(part, below, inner)
             if left or left == part:
                 yield name, left
 
@@ -249,7 +249,7 @@ def _elements_without(value: list[Any], gone: Tree, known: Field, element: Type)
             yield part
         elif below:
             fields = {step: deeper for step, deeper in below.items() if step not in keys}
-            yield _without(part, fields, Field("", element))
+            yield _remove_fields(part, fields, Field("", element))
 
 
 ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"

@@ -69,7 +69,7 @@ class _Patching:
                 self.document = _remove(self.document, path)
             case "test":
                 if _find(self.document, path, absent=None) != operation["value"]:
-                    raise _unfit(f"testing value {operation.get('path')} failed: test failed")
+                    raise _refuse_patch(f"testing value {operation.get('path')} failed: test failed")
             case "move":
                 self._move(_pointer(operation.get("from")), path)
             case "copy":
@@ -80,7 +80,7 @@ class _Patching:
     def _move(self, source: list[str], path: list[str]) -> None:
         moved = _find(self.document, source)
         if path[: len(source)] == source and len(path) > len(source):
-            raise _unfit(f"path /{'/'.join(source)} cannot be moved into itself")
+            raise _refuse_patch(f"path /{'/'.join(source)} cannot be moved into itself")
         self.document = _put(_remove(self.document, source), path, moved, insert=True)
 
     def _copy(self, source: list[str]) -> Any:
@@ -88,7 +88,7 @@ class _Patching:
         self._copied += len(encode(found))
         if self._copied > _MOST_COPIED:
             why = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_MOST_COPIED}"
-            raise _unfit(f"Unable to complete the copy, {why}")
+            raise _refuse_patch(f"Unable to complete the copy, {why}")
         return copy_value(found)
 
 
@@ -145,8 +145,8 @@ def _remove(document: Any, path: list[str]) -> Any:
 
 
 def _missing_error(path: list[str]) -> ApiError:
-    return _unfit(f"path /{'/'.join(path)} does not exist")
+    return _refuse_patch(f"path /{'/'.join(path)} does not exist")
 
 
-def _unfit(why: str) -> ApiError:
+def _refuse_patch(why: str) -> ApiError:
     return ApiError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")

@@ -127,9 +127,9 @@ def _order_rest(result: dict[str, Any], patch: dict[str, Any], kind: Type) -> No
             if merge_key == "-":
                 result[name] = _sort_by_order(result[name], order, lambda part: part)
             elif merge_key:
-                by_key = _by(merge_key)
+                by_key = _read_merge_key(merge_key)
                 result[name] = _sort_by_order(result[name], order, by_key, wanted=by_key)
 
 
-def _by(key: str) -> Any:
+def _read_merge_key(key: str) -> Any:
     return lambda part: part.get(key) if isinstance(part, dict) else part

@@ -89,7 +89,7 @@ class InFlight:
     @contextlib.contextmanager
     def request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
         who = (sort, user.name, host if sort is Sort.WATCH else "")
-        most, most_of_one = self._most(sort)
+        most, most_of_one = self._find_limit(sort)
         if not _exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):
             raise too_many_requests()
         self._all[sort] += 1
@@ -123,7 +123,7 @@ class InFlight:
     def count(self, sort: Sort) -> int:
         return self._all[sort]
 
-    def _most(self, sort: Sort) -> tuple[int, int]:
+    def _find_limit(self, sort: Sort) -> tuple[int, int]:
         bounds = self._bounds
         if sort is Sort.WATCH:
             return bounds.watches, bounds.one_watcher

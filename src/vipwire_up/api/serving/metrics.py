@@ -68,13 +68,13 @@ class ApiMetrics:
             outcome.code = error.code
             raise
         finally:
-            about = _about(route, dry_run=dry_run)
+            about = _list_labels(route, dry_run=dry_run)
             self._requests.labels(*about, str(outcome.code or 499)).inc()  # 499: the client closed the connection
             if route.verb != "watch":
                 self._seconds.labels(*about).observe(time.perf_counter() - begun)
 
 
-def _about(route: Route, *, dry_run: bool) -> tuple[str, ...]:
+def _list_labels(route: Route, *, dry_run: bool) -> tuple[str, ...]:
     resource = route.resource
     scope = "resource" if route.name else "namespace" if route.namespace else "cluster"
     verb = _VERBS.get(route.verb, route.verb.upper())

@@ -54,11 +54,11 @@ class Addresses:
                 self._check(owner, addresses[index])
             else:
                 addresses.append(self._choose(family))
-            writes += (_note(owner, addresses[index], now), *self._stays(addresses[index]))
+            writes += (_write_ip_address(owner, addresses[index], now), *self._require_service_cidr(addresses[index]))
         spec["clusterIPs"], spec["clusterIP"] = addresses, addresses[0] if addresses else ""
         return tuple(writes)
 
-    def _stays(self, address: str) -> Iterator[Check]:
+    def _require_service_cidr(self, address: str) -> Iterator[Check]:
         """Require that the ServiceCIDR of an address is unchanged, because another server may be deleting it.
 
         The deleting server marks the ServiceCIDR first and then looks for its addresses: so it sees those allocated
@@ -101,10 +101,10 @@ class Addresses:
         inside = [n for n in self.networks() if n.version == address.version and int(address) in address_range(n)]
         if not inside:
             ranges = ", ".join(str(n) for n in self.networks() if n.version == address.version)
-            raise _refusal(owner, text, f"the provided IP ({text}) is not in the valid range. "
+            raise _refuse_address(owner, text, f"the provided IP ({text}) is not in the valid range. "
                            f"The range of valid IPs is {ranges}")  # fmt: skip
         if self._store.head(_key(text)) is not None:
-            raise _refusal(owner, text, "provided IP is already allocated")
+            raise _refuse_address(owner, text, "provided IP is already allocated")
 
 
 def address_object(owner: Object, address: str, now: str) -> Object:
@@ -143,10 +143,10 @@ def _reference(owner: Object) -> Object:
     return {"group": "", "resource": "services", "namespace": meta["namespace"], "name": meta["name"]}
 
 
-def _note(owner: Object, address: str, now: str) -> Write:
+def _write_ip_address(owner: Object, address: str, now: str) -> Write:
     return Write(_key(address), encoder(address_object(owner, address, now)), 0)
 
 
-def _refusal(owner: Object, address: str, why: str) -> ApiError:
+def _refuse_address(owner: Object, address: str, why: str) -> ApiError:
     cause = invalid("spec.clusterIPs", owner["spec"]["clusterIPs"], f"failed to allocate IP {address}: {why}")
     return not_valid("Service", "", owner["metadata"]["name"], (cause,))

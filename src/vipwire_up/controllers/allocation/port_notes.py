@@ -39,7 +39,7 @@ class PortNotes:
         if self._store.shared:
             for port in sorted(ports):
                 if self.holder(port) != owner:
-                    yield _note(port, owner)
+                    yield _write_port_note(port, owner)
 
     def release(self, owner: Owner, ports: Ports) -> Iterator[Write]:
         for port in sorted(ports) if self._store.shared else ():
@@ -62,14 +62,14 @@ class PortNoteRepair:
 
     async def step(self) -> None:
         """Compare all notes and Services once. Writes that lose a race are left for the next time."""
-        for steps in self._wrong():
+        for steps in self._find_repairs():
             with self._guard.of(steps[0].key):
                 try:
                     await self._store.write(*steps, self._fence)
                 except (ConflictError, StoreError):
                     continue
 
-    def _wrong(self) -> list[tuple[Step, ...]]:
+    def _find_repairs(self) -> list[tuple[Step, ...]]:
         services = {(r.key.namespace, r.key.name): r for r in self._store.scan(SERVICES.id)}
         notes = {int(r.key.name): r for r in self._store.scan(NOTES) if r.key.name.isdecimal()}
         users: dict[int, Owner] = {}
@@ -77,7 +77,7 @@ class PortNoteRepair:
             for port in ports_of(readable(record)):
                 users.setdefault(port, owner)
         steps: list[tuple[Step, ...]] = [
-            (_note(port, owner), Check(services[owner].key, services[owner].revision))
+            (_write_port_note(port, owner), Check(services[owner].key, services[owner].revision))
             for port, owner in users.items()
             if port not in notes
         ]
@@ -96,7 +96,7 @@ def holder_of(note: Record) -> Owner:
     return str(at(holder, "namespace") or ""), str(at(holder, "name") or "")
 
 
-def _note(port: int, owner: Owner) -> Write:
+def _write_port_note(port: int, owner: Owner) -> Write:
     value = {"metadata": {"name": str(port)}, "holder": {"namespace": owner[0], "name": owner[1]}}
     return Write(_key(port), lambda revision: encode(value | {"metadata": _meta(port, revision)}), 0)
 

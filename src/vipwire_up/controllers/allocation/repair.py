@@ -59,7 +59,7 @@ class AddressRepair:
         touched = {key.name: None for key in self._guard.due() if key.resource == IP_ADDRESSES.id}
         for change in changes:
             with self._guard.of(change.record.key):
-                touched.update(dict.fromkeys(self._note(change)))
+                touched.update(dict.fromkeys(self._collect_addresses(change)))
         for number, address in enumerate(touched):
             with self._guard.of(key_of(IP_ADDRESSES, "", address)), contextlib.suppress(ApiError):
                 await self._reconcile(address)  # a conflict means a change, whose event brings another check
@@ -67,7 +67,7 @@ class AddressRepair:
                 await asyncio.sleep(0)
         return self._guard.holds
 
-    def _note(self, change: RecordChange) -> Iterator[str]:
+    def _collect_addresses(self, change: RecordChange) -> Iterator[str]:
         key = change.record.key
         if key.resource == IP_ADDRESSES.id:
             yield key.name

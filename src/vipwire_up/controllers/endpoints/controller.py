@@ -65,7 +65,7 @@ class EndpointController:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        self._feed.follow(self._forget, self._note, self._guard)
+        self._feed.follow(self._forget, self._note_change, self._guard)
         again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
         dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
         writes: list[tuple[Name, Awaitable[Result]]] = []
@@ -97,7 +97,7 @@ class EndpointController:
         if problem and problem != before and (service := self._registry.find(SERVICES, *name)) is not None:
             await warn(self._registry, SERVICES, service, "TopologyAwareHintsDisabled", f"no zone hints: {problem}")
 
-    def _note(self, change: RecordChange) -> None:
+    def _note_change(self, change: RecordChange) -> None:
         name = change.record.key.namespace, change.record.key.name
         resource, value = change.record.key.resource, decoded(change.record)
         if resource == PODS.id:
@@ -152,7 +152,7 @@ class EndpointController:
         owner, grouped = None, Grouped()
         if service is not None and at(service, "spec", "type") != "ExternalName":
             if at(service, "spec", "selector"):
-                grouped = self._from_pods(name, service)
+                grouped = self._group_pods(name, service)
                 if is_auto(service):
                     self._undivided[name] = self._divide(grouped)
                 owner = slices.Owner(service, service, slices.CONTROLLER)
@@ -173,7 +173,7 @@ class EndpointController:
                     check_slice(value)
                     yield value
 
-    def _from_pods(self, name: Name, service: Object) -> Grouped:
+    def _group_pods(self, name: Name, service: Object) -> Grouped:
         selected = {pod: self._registry.find(PODS, *pod) for pod in self._selection.pods_of(name)}
         pods = {pod: value for pod, value in selected.items() if value is not None}
         with contextlib.suppress(Exception):  # the lookup below finds it

@@ -72,7 +72,7 @@ def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
                 family = "" if endpoint_problem(address.get("ip", "")) else family_of(address["ip"])
                 if family:
                     found.setdefault(Group(family, ports), []).append(_mirror(address, zones, ready=ready))
-    return {group: list(_once(listed)) for group, listed in found.items()}
+    return {group: list(_drop_repeated(listed)) for group, listed in found.items()}
 
 
 def is_endpoint(pod: Object) -> bool:
@@ -127,13 +127,13 @@ def _endpoint(service: Object, pod: Object, address: str, zones: Mapping[str, st
     }
     if spec.get("hostname") and spec.get("subdomain") == service["metadata"]["name"]:
         endpoint["hostname"] = spec["hostname"]
-    _place(endpoint, spec.get("nodeName") or "", zones)
+    _set_node(endpoint, spec.get("nodeName") or "", zones)
     wanted = None if is_auto(service) else at(service, "spec", "trafficDistribution")  # this takes precedence
     hints = _hints(wanted, endpoint) if ready else {}
     return endpoint | ({"hints": hints} if hints else {})
 
 
-def _place(endpoint: Object, node: str, zones: Mapping[str, str]) -> None:
+def _set_node(endpoint: Object, node: str, zones: Mapping[str, str]) -> None:
     if node:
         endpoint["nodeName"] = node
         if zones.get(node):
@@ -155,11 +155,11 @@ def _mirror(address: Object, zones: Mapping[str, str], *, ready: bool) -> Object
     for name in ("hostname", "targetRef"):
         if address.get(name):
             endpoint[name] = address[name]
-    _place(endpoint, address.get("nodeName") or "", zones)
+    _set_node(endpoint, address.get("nodeName") or "", zones)
     return endpoint
 
 
-def _once(endpoints: Iterable[Object]) -> Iterator[Object]:
+def _drop_repeated(endpoints: Iterable[Object]) -> Iterator[Object]:
     seen = set[str]()
     for endpoint in endpoints:
         if endpoint["addresses"][0] not in seen:

@@ -28,22 +28,22 @@ class Selection:
         if self._selectors.pop(name, None):
             _discard(self._services, self._found_by.pop(name), name)
         if selector:
-            place = min(_places(name, selector), key=lambda each: len(self._services.get(each, ())))
+            place = min(_list_places(name, selector), key=lambda each: len(self._services.get(each, ())))
             self._selectors[name], self._found_by[name] = dict(selector), place
             self._services[place].add(name)
 
     def put_pod(self, name: Name, labels: Mapping[str, str]) -> None:
         """Set a Pod's labels; None removes the Pod."""
-        for place in _places(name, self._labels.pop(name, {})):
+        for place in _list_places(name, self._labels.pop(name, {})):
             _discard(self._pods, place, name)
         if labels:
             self._labels[name] = dict(labels)
-            for place in _places(name, labels):
+            for place in _list_places(name, labels):
                 self._pods[place].add(name)
 
     def services_of(self, pod: Name) -> Iterator[Name]:
         labels = self._labels.get(pod, {})
-        for place in _places(pod, labels):
+        for place in _list_places(pod, labels):
             for name in self._services.get(place, ()):
                 if self._selectors[name].items() <= labels.items():
                     yield name
@@ -52,14 +52,14 @@ class Selection:
         selector = self._selectors.get(service)
         if not selector:
             return []
-        found = min((self._pods.get(place, ()) for place in _places(service, selector)), key=len)
+        found = min((self._pods.get(place, ()) for place in _list_places(service, selector)), key=len)
         return sorted(name for name in found if selector.items() <= self._labels[name].items())
 
     def services(self) -> tuple[Name, ...]:
         return tuple(self._selectors)
 
 
-def _places(name: Name, labels: Mapping[str, str]) -> list[_Place]:
+def _list_places(name: Name, labels: Mapping[str, str]) -> list[_Place]:
     return [(name[0], key, labels[key]) for key in sorted(labels)]
 
 

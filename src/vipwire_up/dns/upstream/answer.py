@@ -94,10 +94,10 @@ class Answer:
         if not self.wire:
             return (), ()
         age, received = max(0, int(now - self.stored)), receive(self.wire, 0)
-        return _alone(received.answer, age), _alone(received.authority, age)
+        return _encode_each(received.answer, age), _encode_each(received.authority, age)
 
 
-def _alone(rrsets: Iterable[dns.rrset.RRset], age: int) -> tuple[bytes, ...]:
+def _encode_each(rrsets: Iterable[dns.rrset.RRset], age: int) -> tuple[bytes, ...]:
     found = []
     for rrset in rrsets:
         for single in rrset:

@@ -174,7 +174,7 @@ class Forwarder:
     async def _try(self, server: UpstreamServer, query: Query, *, edns: bool) -> Answer | None:
         cut: Answer | None = None
         end = 12 + len(query.question)
-        for protocol, exchange in (("udp", _over_udp), ("tcp", _over_tcp)):
+        for protocol, exchange in (("udp", _exchange_over_udp), ("tcp", _exchange_over_tcp)):
             began = time.perf_counter()
             number, mixed = secrets.randbelow(65536), not self._wants_small_letters(server)
             message = question(query, number, mixed=mixed, edns=edns)
@@ -246,7 +246,7 @@ class _Exchange(asyncio.DatagramProtocol):
             self.answer.set_exception(error)
 
 
-async def _over_udp(server: UpstreamServer, message: bytes, end: int) -> bytes:
+async def _exchange_over_udp(server: UpstreamServer, message: bytes, end: int) -> bytes:
     """Exchange datagrams; `end` is the end of the question in the message."""
     transport, exchange = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Exchange(message, end), remote_addr=(server.host, server.port)
@@ -258,7 +258,7 @@ async def _over_udp(server: UpstreamServer, message: bytes, end: int) -> bytes:
         transport.close()
 
 
-async def _over_tcp(server: UpstreamServer, message: bytes, end: int) -> bytes:
+async def _exchange_over_tcp(server: UpstreamServer, message: bytes, end: int) -> bytes:
     reader, writer = await asyncio.open_connection(server.host, server.port)
     try:
         writer.write(len(message).to_bytes(2) + message)

@@ -136,7 +136,7 @@ class Client:
         if not settings.near or home == self.server == self.watched:
             return False
         with contextlib.suppress(grpc.aio.AioRpcError, StoreError):
-            await self._once(home, "KV/Range", nothing, _TRIES[0])
+            await self._ask_once(home, "KV/Range", nothing, _TRIES[0])
             self._at = 0
         return home == self.server != self.watched
 
@@ -152,7 +152,7 @@ class Client:
             try:
                 allowed = _TRIES[failed] if failed < len(_TRIES) else _LAST_TRIES
                 seconds = min(allowed, max(end - loop.time(), 0.1))
-                message = await self._once(server, method, request, seconds)
+                message = await self._ask_once(server, method, request, seconds)
             except ForeignMemberError as error:
                 text = str(error)
             except grpc.aio.AioRpcError as error:
@@ -172,7 +172,7 @@ class Client:
             if failed % len(self._settings.servers) == 0:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
+    async def _ask_once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         seen = self._seen
         message = await self._asked(server, method, request, seconds)
         self._check(server, message, seen + _has_written(method, request, message))

@@ -74,7 +74,9 @@ def tls_trouble(server: EtcdServer, settings: EtcdSettings, now: datetime) -> st
             context.load_cert_chain(settings.certfile, settings.keyfile)
         context.set_alpn_protocols(["h2"])
     except (OSError, ssl.SSLError) as error:
-        return f"the files of --etcd-cafile, --etcd-certfile and --etcd-keyfile cannot be used: {_short(error)}"
+        return (
+            f"the files of --etcd-cafile, --etcd-certfile and --etcd-keyfile cannot be used: {_shorten_error(error)}"
+        )
     try:
         with socket.create_connection((server.host, server.port), _SECONDS) as plain:
             return _shake_hands(context, plain, server, settings, now)
@@ -94,14 +96,18 @@ def _shake_hands(
         clock = clock or (f"; this machine's clock says {now:%Y-%m-%d %H:%M} UTC" if "expired" in str(error) else "")
         return f"the certificate of {server.target} is not valid: {error.verify_message}{clock}"
     except ssl.SSLError as error:
-        own = _own_certificate(settings.certfile, now)
-        return f"{server.target} refuses the connection: {_short(error)}{own}" if "ALERT" in _short(error) else ""
+        own = _explain_client_certificate(settings.certfile, now)
+        return (
+            f"{server.target} refuses the connection: {_shorten_error(error)}{own}"
+            if "ALERT" in _shorten_error(error)
+            else ""
+        )
     except OSError:
         return ""
     return ""
 
 
-def _own_certificate(path: str, now: datetime) -> str:
+def _explain_client_certificate(path: str, now: datetime) -> str:
     if not path:
         return "; the server may require a client certificate: --etcd-certfile, --etcd-keyfile"
     try:
@@ -114,6 +120,6 @@ def _own_certificate(path: str, now: datetime) -> str:
     return f"; the server may not trust the issuer of {path}"
 
 
-def _short(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     return str(reason or getattr(error, "strerror", None) or error)

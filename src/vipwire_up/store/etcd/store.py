@@ -102,7 +102,7 @@ class EtcdStore(Visible):
             else:
                 return
 
-    async def _newest(self) -> tuple[int, int]:
+    async def _ask_newest(self) -> tuple[int, int]:
         """Ask for the newest revisions. Raise and record ForeignStoreError if the prefix is not this cluster's."""
         try:
             found = await self.transactions.newest()
@@ -120,7 +120,7 @@ class EtcdStore(Visible):
             log.info("etcd's prefix belongs to this cluster again", prefix=self._layout.prefix)
 
     async def _load(self, replayed: int) -> None:
-        marker, newest = await self._newest()
+        marker, newest = await self._ask_newest()
         at = max(newest - replayed, 1)
         try:
             state = await self.transactions.state(at)
@@ -180,7 +180,7 @@ class EtcdStore(Visible):
         try:
             async with self._asking:
                 self._asked = None  # a later caller may have seen writes after this request
-                newest, _ = await self._newest()
+                newest, _ = await self._ask_newest()
             await self._wait_until_shown(newest)
         except TimeoutError:
             fail(answer, StoreUnavailableError("etcd: the watch lags behind"))
@@ -295,12 +295,12 @@ class EtcdStore(Visible):
                 continue
             if isinstance(error, CompactedError):
                 log.warning("etcd has compacted unread changes; reading all objects again")
-                await self._again(self._load(0))
+                await self._succeeds(self._load(0))
             elif str(error or "") != self._broken:
                 log.warning("the watch of etcd broke; opening a new one", error=error or "the watch lagged behind")
                 self._broken = str(error or "")
             await asyncio.sleep(0.1)
-            while not await self._again(self._look_back()):  # noqa: ASYNC110  # etcd does not report its return
+            while not await self._succeeds(self._look_back()):  # noqa: ASYNC110  # etcd does not report its return
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _read(self) -> StoreError | CompactedError | None:
@@ -314,7 +314,7 @@ class EtcdStore(Visible):
             return error
         return None
 
-    async def _again(self, work: Any) -> bool:
+    async def _succeeds(self, work: Any) -> bool:
         """Await `work`; keep the text of its error; report success."""
         try:
             await work
@@ -325,7 +325,7 @@ class EtcdStore(Visible):
 
     async def _look_back(self) -> None:
         """If etcd was restored, read all objects again, at a revision beyond all that any server has shown."""
-        _, revision = await self._newest()
+        _, revision = await self._ask_newest()
         if self._reread or revision < self.revision:
             self._reread = self._restored = True
             log.error("etcd has an older revision: etcd was restored", seen=self.revision, now=revision)
@@ -393,4 +393,4 @@ class EtcdStore(Visible):
                     self._reread = True
                     if self._reading is not None:
                         self._reading.cancel()
-                await self._newest()
+                await self._ask_newest()

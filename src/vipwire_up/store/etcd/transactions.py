@@ -134,7 +134,7 @@ class Transactions:
                     put = _Op(request_put=MESSAGES["PutRequest"](key=self._layout.tries))
                     shown = _Op(request_range=_Range(key=self._layout.cluster))
                     request = MESSAGES["TxnRequest"](
-                        compare=self._own_prefix_comparisons(), success=[put], failure=[shown]
+                        compare=self._compare_own_prefix(), success=[put], failure=[shown]
                     )
                     answer = (await self._client.call("KV/Txn", request, patience=patience)).message
                     if not answer.succeeded:
@@ -173,7 +173,7 @@ class Transactions:
             MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=revision)
             for place, revision in (*expected, *([(self._layout.tries, guard)] if guard else ()))
         ]
-        compare += self._own_prefix_comparisons()
+        compare += self._compare_own_prefix()
         success, left = [], iter(values)
         for place, step in zip(places, steps, strict=True):
             if isinstance(step, Write):
@@ -184,7 +184,7 @@ class Transactions:
         shown = [_Op(request_range=_Range(key=place)) for place in (*places, *notes)]
         return MESSAGES["TxnRequest"](compare=compare, success=success, failure=shown)
 
-    def _own_prefix_comparisons(self) -> list[Any]:
+    def _compare_own_prefix(self) -> list[Any]:
         """Return the comparisons that restrict a transaction to this cluster's prefix."""
         if not self.owner:
             return []
@@ -226,7 +226,7 @@ class Transactions:
         compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=known)
         shown = [_Op(request_range=_Range(key=each)) for each in (key, self._layout.cluster)]
         request = MESSAGES["TxnRequest"](
-            compare=[compare, *self._own_prefix_comparisons()], success=[_Op(request_put=note)], failure=shown
+            compare=[compare, *self._compare_own_prefix()], success=[_Op(request_put=note)], failure=shown
         )
         answer = (await self._client.call("KV/Txn", request)).message
         if not answer.succeeded:
@@ -330,7 +330,7 @@ class Gathering:
     async def _send(self) -> None:
         try:
             while self._waiting:
-                await self._together(self._take())
+                await self._commit_together(self._take())
         finally:
             self._senders -= 1
 
@@ -344,9 +344,9 @@ class Gathering:
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _together(self, batch: Sequence[_Waiting]) -> None:
+    async def _commit_together(self, batch: Sequence[_Waiting]) -> None:
         if len(batch) == 1:
-            await self._alone(batch[0])
+            await self._commit_alone(batch[0])
             return
         steps = [step for each in batch for step in each.steps]
         values = [value for each in batch for value in each.values]
@@ -356,12 +356,12 @@ class Gathering:
             for each in batch:
                 fail(each.done, error)
         except (ConflictError, StoreError):
-            await asyncio.gather(*map(self._alone, batch))
+            await asyncio.gather(*map(self._commit_alone, batch))
         else:
             for each in batch:
                 succeed(each.done, revision)
 
-    async def _alone(self, waiting: _Waiting) -> None:
+    async def _commit_alone(self, waiting: _Waiting) -> None:
         try:
             succeed(waiting.done, await self._transactions.commit(waiting.steps, waiting.values))
         except Exception as error:  # noqa: BLE001  # the waiting callers get the error

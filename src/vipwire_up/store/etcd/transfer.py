@@ -32,7 +32,9 @@ class Transfer:
         elif owner != MIGRATING:
             raise StoreError(f"etcd has a cluster at prefix {self._layout.prefix}: choose another --etcd-prefix")
         first = self._layout.objects
-        await self._client.call("KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_after(first)))
+        await self._client.call(
+            "KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_end_of_prefix(first))
+        )
 
     async def fill(self, objects: Iterable[tuple[Key, bytes]]) -> None:
         batch, size = list[tuple[bytes, bytes]](), 0
@@ -61,5 +63,5 @@ class Transfer:
         await self._client.call("KV/Txn", request)
 
 
-def _after(prefix: bytes) -> bytes:
+def _end_of_prefix(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -183,7 +183,7 @@ def decode_plain(payload: memoryview, key: int, data: int) -> Columns | None:
 
 def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
     head, middle = _frame(*shape, 0)
-    layout = _rows(len(head), shape.key, len(middle), shape.data)
+    layout = _row_layout(len(head), shape.key, len(middle), shape.data)
     if not members or len(members) % layout.size:
         return None
     heads, keys, middles, found = zip(*layout.iter_unpack(members), strict=True)
@@ -213,7 +213,7 @@ def decode_answers(datagrams: Sequence[bytes], key: int, data: int) -> Columns:
 
 
 @functools.cache
-def _rows(head: int, key: int, middle: int, data: int) -> struct.Struct:
+def _row_layout(head: int, key: int, middle: int, data: int) -> struct.Struct:
     return struct.Struct(f"={head}s{key}s{middle}s{data}s")
 
 

@@ -61,11 +61,11 @@ def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operatio
 
 
 def list_rules(family: Family, table: str, chain: str) -> bytes:
-    return _in_table(family, table) + string(wire.RULE_CHAIN, chain)
+    return _encode_table_request(family, table) + string(wire.RULE_CHAIN, chain)
 
 
 @lru_cache
-def _in_table(family: Family, table: str) -> bytes:
+def _encode_table_request(family: Family, table: str) -> bytes:
     return wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table)
 
 

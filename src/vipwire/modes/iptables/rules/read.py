@@ -97,7 +97,7 @@ def _root(family: Family, table: str, root: str, chains: Chains, dispatch: Dispa
     dispatch.load(entries)
     expected = dispatch.chains()
     dispatch.strays = frozenset(chains.keys() - expected.keys())
-    if dispatch.strays or strange or not _in_place(chains, expected, root, tail, dispatch):
+    if dispatch.strays or strange or not _holds_expected_rules(chains, expected, root, tail, dispatch):
         tail.append(f"# {len(chains)} chains that are not as they should be")
     yield from ((Key(ENTRY, table, root, code), rules) for code, rules in entries.items())
     yield Key(ROOT, table, root), tuple(tail)
@@ -120,7 +120,9 @@ def last_port(rule: str) -> int:
     return int(port[3] or port[2]) if port else 0
 
 
-def _in_place(chains: Chains, expected: Mapping[str, Rules], root: str, tail: list[str], dispatch: Dispatch) -> bool:
+def _holds_expected_rules(
+    chains: Chains, expected: Mapping[str, Rules], root: str, tail: list[str], dispatch: Dispatch
+) -> bool:
     """Report whether every chain holds its expected rules; a leaf's frontends may be in any order."""
     for chain, rules in expected.items():
         there = chains.get(chain)

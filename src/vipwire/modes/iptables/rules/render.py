@@ -118,7 +118,7 @@ class PortWriter:
             if frontend.kind is FrontendKind.NODE_PORT:
                 yield Key(ENTRY, NAT, names.NODE_PORTS, code), tuple(self._node_port(frontend))
             else:
-                yield Key(ENTRY, NAT, names.SERVICES, code), (self._taken(frontend),)
+                yield Key(ENTRY, NAT, names.SERVICES, code), (self._write_frontend_rule(frontend),)
         if refused := self._refused(frontend):
             root = names.SERVICES if frontend.kind is FrontendKind.CLUSTER_IP else names.EXTERNAL_SERVICES
             yield Key(ENTRY, FILTER, root, code), refused
@@ -129,12 +129,13 @@ class PortWriter:
         key = frontend.key
         return match_service_port(key.protocol, key.port, note, *matches, address=key.address)
 
-    def _taken(self, frontend: Frontend) -> str:
+    def _write_frontend_rule(self, frontend: Frontend) -> str:
         return rule(
-            self._match_frontend(frontend, f"{self._text} {frontend.kind.value}"), f"-j {self._entrance(frontend)}"
+            self._match_frontend(frontend, f"{self._text} {frontend.kind.value}"),
+            f"-j {self._choose_chain(frontend)}",
         )
 
-    def _entrance(self, frontend: Frontend) -> str:
+    def _choose_chain(self, frontend: Frontend) -> str:
         if frontend.kind is not FrontendKind.CLUSTER_IP:
             return self._chains.external if frontend.allowed_sources is None else self._firewall(frontend)
         local = isinstance(frontend.action, Forward) and frontend.action.policy is TrafficPolicy.LOCAL
@@ -146,7 +147,7 @@ class PortWriter:
         return chains.node_port_firewall if frontend.kind is FrontendKind.NODE_PORT else chains.firewall
 
     def _node_port(self, frontend: Frontend) -> Iterator[str]:
-        words, jump = self._match_frontend(frontend, self._text), f"-j {self._entrance(frontend)}"
+        words, jump = self._match_frontend(frontend, self._text), f"-j {self._choose_chain(frontend)}"
         if self._settings.localhost_node_ports and self._settings.counters:
             label = frontend.key.protocol.label
             yield rule(
@@ -226,7 +227,7 @@ class PortWriter:
             if needs_not_pod_chain(self._node):
                 yield rule(words, f"-j {names.NOT_POD_MASQ}")
             for pod in () if needs_not_pod_chain(self._node) else from_pod(self._node.pod_traffic):
-                yield rule(_unless(pod, words, by_source=isinstance(self._node.pod_traffic, PodPrefixes)), jump)
+                yield rule(_negate_pod(pod, words, by_source=isinstance(self._node.pod_traffic, PodPrefixes)), jump)
 
     def _endpoints(self, forward: Forward) -> Iterator[tuple[Key, Rules]]:
         note, label, bits = self._note, self._label, self._family.bits
@@ -276,7 +277,7 @@ def leads_to_endpoint(frontend: Frontend) -> bool:
     return isinstance(frontend.action, Forward) or frontend.short_circuit is not None
 
 
-def _unless(pod: str, words: str, *, by_source: bool) -> str:
+def _negate_pod(pod: str, words: str, *, by_source: bool) -> str:
     """Negate the match of a Pod, at its place among the other words."""
     if by_source:
         return f"! {pod} {words}"
@@ -301,7 +302,7 @@ class RangeWriter(PortWriter):
     def _entries(self, frontend: Frontend) -> Iterator[tuple[Key, Rules]]:
         code = encode(self._family, FrontendKey(frontend.key.address, frontend.key.protocol, self._range.key.first))
         if leads_to_endpoint(frontend):
-            yield Key(ENTRY, NAT, names.RANGES, code), (self._taken(frontend),)
+            yield Key(ENTRY, NAT, names.RANGES, code), (self._write_frontend_rule(frontend),)
         left = (*self._guard_sources(frontend), *self._refused(frontend))
         if left and frontend.kind is not FrontendKind.CLUSTER_IP:
             yield Key(ENTRY, FILTER, names.RANGES, code), left

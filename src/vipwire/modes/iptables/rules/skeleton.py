@@ -85,7 +85,7 @@ def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
     settings = settings.on(node)
     objects: dict[Key, Rules] = {Key(CHAIN, table, names.CANARY): () for table in TABLES}
     objects.update((Key(ROOT, table, chain), ()) for table, chain in names.ROOTS)
-    objects[Key(ROOT, FILTER, names.SERVICES)] = tuple(_to_cluster_ips(node))
+    objects[Key(ROOT, FILTER, names.SERVICES)] = tuple(_send_to_cluster_ips(node))
     objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(
         # The Service may still come.
         rule(in_prefix(prefix), comment(names.UNALLOCATED), "-j DROP")
@@ -95,8 +95,8 @@ def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
         f"-p tcp {refuse(node.family, Protocol.TCP)}",
         refuse(node.family, None),
     )
-    objects[Key(ROOT, NAT, names.SERVICES)] = (*_node_ports(node, settings), *_to_ranges(node))
-    objects[Key(ROOT, FILTER, names.EXTERNAL_SERVICES)] = tuple(_to_ranges(node))
+    objects[Key(ROOT, NAT, names.SERVICES)] = (*_node_ports(node, settings), *_send_to_ranges(node))
+    objects[Key(ROOT, FILTER, names.EXTERNAL_SERVICES)] = tuple(_send_to_ranges(node))
     objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {own_mask(node.masquerade_mark)}",)
     objects[Key(CHAIN, NAT, names.POSTROUTING)] = _postrouting(node, settings)
     objects[Key(CHAIN, FILTER, names.FORWARD)] = _forward(node, settings)
@@ -109,7 +109,7 @@ def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
     return objects
 
 
-def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
+def _send_to_cluster_ips(node: NodePlan) -> Iterator[str]:
     """Send packets that still have a ClusterIP as destination to KUBE-CLUSTER-IPS.
 
     The nat table did not translate them. If the service CIDRs are known, only their packets pass this chain.
@@ -121,7 +121,7 @@ def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
         yield f"{note} -j {names.CLUSTER_IPS}"
 
 
-def _to_ranges(node: NodePlan) -> Iterator[str]:
+def _send_to_ranges(node: NodePlan) -> Iterator[str]:
     if node.port_ranges:
         yield f"{comment('kubernetes ranges of ports')} -j {names.RANGES}"
 

@@ -120,7 +120,7 @@ class Shape:
             touched[child_name] = new
         else:
             new = self.insert(child, code, touched, child_name, depth + 1)
-        result = _with_child(node, value, new, +1)
+        result = _replace_child(node, value, new, +1)
         if child is None:
             touched[name] = result
         return result
@@ -135,9 +135,9 @@ class Shape:
         if child is None:
             raise KeyError(code)
         if child.size > 1:
-            return _with_child(node, value, self.remove(child, code, touched, child_name, depth + 1), -1)
+            return _replace_child(node, value, self.remove(child, code, touched, child_name, depth + 1), -1)
         touched[child_name] = None
-        result = _with_child(node, value, None, -1)
+        result = _replace_child(node, value, None, -1)
         kept = [(at, other) for at, other in enumerate(result.children) if other is not None]
         if len(kept) == 1:
             return self._lift(name, result, *kept[0], depth, touched)
@@ -211,7 +211,7 @@ def codes(node: Node) -> Iterator[int]:
             yield from codes(child)
 
 
-def _with_child(node: Branch, value: int, child: Node | None, by: int) -> Branch:
+def _replace_child(node: Branch, value: int, child: Node | None, by: int) -> Branch:
     children = (*node.children[:value], child, *node.children[value + 1 :])
     return Branch.over(node.at, node.known, children, node.size + by)
 

@@ -202,7 +202,9 @@ def connection_shares(
     if not taking:
         return {}
     if scheduling.scheduler == "sh" and not scheduling.flags & ServiceFlag.SCHEDULER_2:
-        found = _by_source(list(reals.items()), client, falls_back=bool(scheduling.flags & ServiceFlag.SCHEDULER_1))
+        found = _choose_by_source(
+            list(reals.items()), client, falls_back=bool(scheduling.flags & ServiceFlag.SCHEDULER_1)
+        )
         return {} if found is None else {found: Fraction(1)}
     if scheduling.scheduler in _HEAVIEST:
         return {max(taking, key=lambda real: taking[real]): Fraction(1)}
@@ -212,7 +214,7 @@ def connection_shares(
     return {real: Fraction(weight, total) for real, weight in taking.items()}
 
 
-def _by_source(
+def _choose_by_source(
     reals: Sequence[tuple[RealServer, Forwarding]], client: Address, *, falls_back: bool
 ) -> RealServer | None:
     """Hash as ip_vs_sh_hashkey does, into buckets that ip_vs_sh_reassign assigned to the real servers by weight."""

@@ -74,9 +74,12 @@ def restore_text(delta: Delta[ChainName, Rules]) -> str:
 
 
 def _table(table: str, delta: Delta[ChainName, Rules]) -> Iterator[str]:
-    new = _of(table, delta.written)
-    old = {**_of(table, delta.removed), **_of(table, {key: value for key, (value, _) in delta.changed.items()})}
-    gone = [chain for chain in _of(table, delta.removed) if chain not in BUILT_IN]
+    new = _select_table(table, delta.written)
+    old = {
+        **_select_table(table, delta.removed),
+        **_select_table(table, {key: value for key, (value, _) in delta.changed.items()}),
+    }
+    gone = [chain for chain in _select_table(table, delta.removed) if chain not in BUILT_IN]
     if not new and not old:
         return
     yield f"*{table}"
@@ -94,7 +97,7 @@ def _table(table: str, delta: Delta[ChainName, Rules]) -> Iterator[str]:
     yield "COMMIT"
 
 
-def _of(table: str, chains: Mapping[ChainName, Rules]) -> dict[str, Rules]:
+def _select_table(table: str, chains: Mapping[ChainName, Rules]) -> dict[str, Rules]:
     return {key.chain: rules for key, rules in chains.items() if key.table == table}
 
 

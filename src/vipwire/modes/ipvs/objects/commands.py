@@ -125,7 +125,7 @@ class _Writer:
         return f"{self._iptables} -t {key.table} {verb} {key.chain} {rest}".rstrip()
 
     def server(self, verb: str, server: VirtualServer, how: Scheduling | None = None) -> str:
-        words = ["ipvsadm", verb, self._place(server)]
+        words = ["ipvsadm", verb, self._write_place(server)]
         if how is not None:
             words += ["-s", how.scheduler]
             words += ["-p", str(how.persistence)] if how.persistence else []
@@ -135,12 +135,12 @@ class _Writer:
         return " ".join(words)
 
     def real(self, verb: str, real: RealServer, how: Forwarding | None = None) -> str:
-        words = ["ipvsadm", verb, self._place(real.server), "-r", format_endpoint(real.address, real.port)]
+        words = ["ipvsadm", verb, self._write_place(real.server), "-r", format_endpoint(real.address, real.port)]
         if how is not None:
             words += [_METHODS[how.method], "-w", str(how.weight)]
         return " ".join(words)
 
-    def _place(self, server: VirtualServer) -> str:
+    def _write_place(self, server: VirtualServer) -> str:
         if server.mark:
             return f"-f {server.mark}{' -6' if self._six else ''}"
         return f"{_SERVICES[Protocol(server.protocol)]} {format_endpoint(server.address, server.port)}"

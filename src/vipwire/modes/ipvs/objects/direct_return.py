@@ -48,7 +48,7 @@ class Pods:
         found: dict[tuple[Address, Address], Method] = {}
         for path in _namespaces():
             with contextlib.suppress(OSError):
-                places = _inside(path, self._places)
+                places = _call_inside(path, self._find_interfaces)
                 vips = [(a, p) for a, p in places.items() if p in ("lo", self._name) and not is_loopback(a)]
                 for pod in (a for a, p in places.items() if p not in ("lo", self._name)):
                     for vip, place in vips:
@@ -57,7 +57,7 @@ class Pods:
 
     def prepare(self, wanted: Mapping[tuple[Address, Address], Method]) -> None:
         """Configure Pods to receive for VIPs; raise CommitError if a Pod's network namespace is not found."""
-        where = self._where({pod for pod, _ in wanted}) if wanted else {}
+        where = self._find_namespaces({pod for pod, _ in wanted}) if wanted else {}
         for (pod, vip), method in wanted.items():
             if pod not in where:
                 places = " or ".join(map(str, DIRECTORIES))
@@ -66,36 +66,39 @@ class Pods:
                     "it there to be seen (in a container: mount the host's /run/netns)"
                 )
             try:
-                _inside(where[pod], partial(self._prepare, pod, vip, method))
+                _call_inside(where[pod], partial(self._prepare, pod, vip, method))
             except OSError as error:
                 raise CommitError(f"cannot prepare the Pod {format_address(pod)}: {error}") from error
 
     def release(self, unwanted: Iterable[tuple[Address, Address]]) -> None:
         """Remove the configuration from Pods; skip Pods that no longer exist."""
         pairs = list(unwanted)
-        where = self._where({pod for pod, _ in pairs}) if pairs else {}
+        where = self._find_namespaces({pod for pod, _ in pairs}) if pairs else {}
         for pod, vip in pairs:
             if pod in where:
                 with contextlib.suppress(OSError):
-                    _inside(where[pod], partial(self._release, vip))
+                    _call_inside(where[pod], partial(self._release, vip))
 
     def _release(self, vip: Address, link: NetlinkSocket) -> None:
         for name in ("lo", self._name):
             if (index := link_index(link, name)) is not None:
                 with contextlib.suppress(NetlinkError):
                     link.request(DELETE_ADDRESS, vip_on(index, vip))
-        if self._name not in self._places(link).values() and (index := link_index(link, self._name)) is not None:
+        if (
+            self._name not in self._find_interfaces(link).values()
+            and (index := link_index(link, self._name)) is not None
+        ):
             delete_link(link, index)
 
     def _prepare(self, pod: Address, vip: Address, method: Method, link: NetlinkSocket) -> None:
-        index = self._tunnel(link, pod) if method is Method.TUNNEL else _LO
+        index = self._create_tunnel(link, pod) if method is Method.TUNNEL else _LO
         try:
             link.request(NEW_ADDRESS, vip_on(index, vip), NLM_F_CREATE | NLM_F_EXCL)
         except NetlinkError as error:
             if error.errno != errno.EEXIST:
                 raise
 
-    def _tunnel(self, link: NetlinkSocket, pod: Address) -> int:
+    def _create_tunnel(self, link: NetlinkSocket, pod: Address) -> int:
         if (index := link_index(link, self._name)) is None:
             kind, extra = _KINDS[self._family]
             create_link(link, self._name, kind, attribute(2, pod) + extra, up=True)  # IFLA_IPTUN_LOCAL
@@ -107,14 +110,16 @@ class Pods:
                 Path(f"/proc/sys/net/ipv4/conf/{device}/rp_filter").write_text("0\n", encoding="ascii")
         return index
 
-    def _where(self, pods: set[Address]) -> dict[Address, Path]:
+    def _find_namespaces(self, pods: set[Address]) -> dict[Address, Path]:
         found: dict[Address, Path] = {}
         for path in _namespaces():
             with contextlib.suppress(OSError):
-                found.update((address, path) for address in _inside(path, self._places) if address in pods)
+                found.update(
+                    (address, path) for address in _call_inside(path, self._find_interfaces) if address in pods
+                )
         return found
 
-    def _places(self, link: NetlinkSocket) -> dict[Address, str]:
+    def _find_interfaces(self, link: NetlinkSocket) -> dict[Address, str]:
         names = link_names(link)
         found = link_addresses(link, self._family)
         return {item.address: names.get(item.link, "") for item in found if item.address[:2] != _LINK_LOCAL}
@@ -124,7 +129,7 @@ def _namespaces() -> list[Path]:
     return [path for directory in DIRECTORIES if directory.is_dir() for path in sorted(directory.iterdir())]
 
 
-def _inside(path: Path, action: Callable[[NetlinkSocket], T]) -> T:
+def _call_inside(path: Path, action: Callable[[NetlinkSocket], T]) -> T:
     """Call `action` with a socket of another network namespace."""
 
     def act() -> T:

@@ -100,7 +100,7 @@ def with_resting(rows: Iterable[Row]) -> dict[VirtualServer, dict[RealServer, Fo
 
 
 def _row(server: VirtualServer, fields: list[str]) -> Row:
-    address, port = _place(fields[1])
+    address, port = _parse_place(fields[1])
     forwarding = Forwarding(int(fields[3]), _METHODS[fields[2]])
     return Row(RealServer(server, address, port), forwarding, int(fields[4]), int(fields[5]))
 
@@ -110,11 +110,11 @@ def _server(fields: list[str], family: Family) -> VirtualServer | None:
         return VirtualServer(0, Address(b""), 0, int(fields[1], 16))
     if (fields[1][0] == "[") is not (family is Family.IPV6):
         return None
-    address, port = _place(fields[1])
+    address, port = _parse_place(fields[1])
     return VirtualServer(_PROTOCOLS[fields[0]], address, port)
 
 
-def _place(text: str) -> tuple[Address, int]:
+def _parse_place(text: str) -> tuple[Address, int]:
     address, _, port = text.rpartition(":")
     if address.startswith("["):
         return Address(bytes.fromhex(address[1:-1].replace(":", ""))), int(port, 16)
@@ -207,7 +207,7 @@ class IpvsServers:
             size += sent.size
             again: list[ServerCommand] = []
             for at, answer in sorted(sent.refused.items()):
-                other = _other_way(todo[at], answer.errno)
+                other = _replace_refused(todo[at], answer.errno)
                 if other is None:
                     raise CommitError(self._refusal(todo[at], answer.errno), errno=answer.errno)
                 again += other
@@ -250,7 +250,7 @@ _ADDED = {Command.NEW_SERVICE: Command.SET_SERVICE, Command.NEW_DEST: Command.SE
 _SET = {Command.SET_SERVICE: (Command.NEW_SERVICE, errno.ESRCH), Command.SET_DEST: (Command.NEW_DEST, errno.ENOENT)}
 
 
-def _other_way(change: ServerCommand, code: int) -> list[ServerCommand] | None:
+def _replace_refused(change: ServerCommand, code: int) -> list[ServerCommand] | None:
     """Return the commands to send instead of a refused one; empty if the goal is already reached."""
     if change.command in (Command.DEL_SERVICE, Command.DEL_DEST) and code in (errno.ENOENT, errno.ESRCH):
         return []

@@ -45,12 +45,12 @@ def standing(config: Config) -> Iterator[Remark]:
             continue
         if found is not None:
             places = f"{len(found.devices)} interface{'s' * (len(found.devices) != 1)}"
-            yield Remark(_WHAT, f"{family.value}: at {places}{_now(family)}")
+            yield Remark(_WHAT, f"{family.value}: at {places}{_count_offloaded(family)}")
         elif wanted:
             yield Remark(_WHAT, f"{family.value}: there is no flowtable, all packets meet the rules", bad=True)
 
 
-def _now(family: Family) -> str:
+def _count_offloaded(family: Family) -> str:
     """Return the number of offloaded connections in words; "" if unknown."""
     with suppress(UnsupportedError, DumpInterruptedError), FlowTable() as table:
         count = table.offloaded(family)

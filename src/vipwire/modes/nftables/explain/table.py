@@ -73,11 +73,11 @@ class Table:
         if spec is not None and spec.key[-1] == "meta priority":  # an interval set has slots in network order
             key = key[:-4] + int.from_bytes(key[-4:], sys.byteorder).to_bytes(4)
         for (owner, first), value in objects.items():
-            if owner == name and isinstance(value, IntervalElement) and self._within(first, key, value.last):
+            if owner == name and isinstance(value, IntervalElement) and self._is_within(first, key, value.last):
                 return owner, first
         return None
 
-    def _within(self, first: bytes, key: bytes, last: bytes) -> bool:
+    def _is_within(self, first: bytes, key: bytes, last: bytes) -> bool:
         """Compare part by part: addresses as a whole, all other parts word by word."""
         width, at = self.family.bits // 8, 0
         if not len(first) == len(key) == len(last):

@@ -117,7 +117,7 @@ class _Walker:
         chain, wanted = self.table.observed.get(key), self.table.wanted.get(key)
         planned = wanted.rules if isinstance(wanted, Chain) else ()
         if not isinstance(chain, Chain):
-            self._note(f"chain {name}", "", ObjectState.MISSING)
+            self._add_step(f"chain {name}", "", ObjectState.MISSING)
             return None
         self._depth += 1
         if self._depth > _DEEPEST:
@@ -144,7 +144,7 @@ class _Walker:
     def step(self, chain: str, text: str, state: ObjectState, *effects: Effect) -> Step:
         return Step(self._hook, f"chain {chain}", text, state, effects)
 
-    def _note(self, name: str, text: str, state: ObjectState, *effects: Effect) -> None:
+    def _add_step(self, name: str, text: str, state: ObjectState, *effects: Effect) -> None:
         self.run.steps.append(Step("", name, text, state, effects))
 
     def look_up(self, name: str, key: bytes) -> Object | None:
@@ -162,11 +162,11 @@ class _Walker:
         if (where := table.find(table.observed, name, key)) is not None:
             value, state = table.observed[where], state_of(where, table.observed, table.wanted)
             text = texts.element_text(table.family, where, value)
-            self._note(f"element of {name}", text, state, Effect(Verdict.MEET))
+            self._add_step(f"element of {name}", text, state, Effect(Verdict.MEET))
             return value
         if (where := table.find(table.wanted, name, key)) is not None:
             text = texts.element_text(table.family, where, table.wanted[where])
-            self._note(f"element of {name}", text, ObjectState.MISSING)
+            self._add_step(f"element of {name}", text, ObjectState.MISSING)
         return None
 
 

@@ -141,13 +141,17 @@ def _addresses(ip: str, type_: Type, size: int, offsets: tuple[int, int], notes:
     ]
 
 
-def _by_words(fields: Iterable[Field]) -> dict[tuple[str, ...], Field]:
+def _index_by_words(fields: Iterable[Field]) -> dict[tuple[str, ...], Field]:
     return {tuple(field.name.split()): field for field in fields}
 
 
 _FIELDS: dict[Family, dict[tuple[str, ...], Field]] = {
-    Family.IPV4: _by_words((*_COMMON, *_addresses("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)))),
-    Family.IPV6: _by_words((*_COMMON, *_addresses("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)))),
+    Family.IPV4: _index_by_words(
+        (*_COMMON, *_addresses("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)))
+    ),
+    Family.IPV6: _index_by_words(
+        (*_COMMON, *_addresses("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)))
+    ),
 }
 
 

@@ -141,8 +141,10 @@ def read_elements(
     ahead: Listings = NOTHING_AHEAD,
 ) -> Elements:
     found: dict[str, Elements] = {}
-    for item in sorted(declared, key=_turn):
-        pairs = _by_key(netlink, family, item, found) if item.count is not None and item.count >= large else None
+    for item in sorted(declared, key=_order_map):
+        pairs = (
+            _read_by_keys(netlink, family, item, found) if item.count is not None and item.count >= large else None
+        )
         found[item.name] = dict(_list_elements(netlink, family, item, ahead) if pairs is None else pairs)
     elements: Elements = {}
     for name in tuple(found):
@@ -150,12 +152,12 @@ def read_elements(
     return elements
 
 
-def _turn(item: SetDeclaration) -> int:
+def _order_map(item: SetDeclaration) -> int:
     """Order a map after those that contain its keys."""
     return INDEXED.index(item.name) + 1 if item.name in INDEXED else 0
 
 
-def _by_key(
+def _read_by_keys(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, known: Mapping[str, Elements]
 ) -> list[tuple[ObjectKey, Object]] | None:
     """Read a map by its derived keys; None if the keys are incomplete or one is missing in the kernel."""

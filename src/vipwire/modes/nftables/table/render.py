@@ -141,20 +141,20 @@ class _Writer:
             names = [target_bytes(target) for target in targets]
             targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
         kind = Class(self._space, local, action.affinity_seconds is not None, action.spread.algorithm, len(targets))
-        handle, objects = _of_class(self._family, kind)
+        handle, objects = _build_class(self._family, kind)
         self._own[classes, self._key] = CommentedElement(handle, self._note.comment)
         self._shared.update(objects)
         if kind.algorithm is Algorithm.ROUND_ROBIN:
             self._take_turns(kind)
         self._note_hairpins(action.pool)
-        self._deal(kind, targets, action)
+        self._fill_slots(kind, targets, action)
 
     def _note_hairpins(self, pool: Pool) -> None:
         protocol = self._frontend.key.protocol
         for target in pool:
             self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
 
-    def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
+    def _fill_slots(self, kind: Class, targets: Pool, action: Forward) -> None:
         if action.affinity_seconds is None:
             key, own, endpoints = self._key, self._own, _ENDPOINTS[self._space]
             for slot, target in zip(_slots(kind.first_slot, len(targets)), targets, strict=True):
@@ -204,9 +204,9 @@ class _RangeWriter(_Writer):
         super().write()
         self._shared.update(HOOKED)
         for (name, key), value in self._own.items():
-            self._widened[name, key] = self._until(key, value)
+            self._widened[name, key] = self._extend_to_range(key, value)
 
-    def _until(self, key: bytes, value: Object) -> Object:
+    def _extend_to_range(self, key: bytes, value: Object) -> Object:
         last = self._last + key[len(self._key) :]
         match value:
             case CommentedElement(data, comment):
@@ -217,7 +217,7 @@ class _RangeWriter(_Writer):
                 return IntervalElement(last, "", data)
         return value
 
-    def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
+    def _fill_slots(self, kind: Class, targets: Pool, action: Forward) -> None:
         del action
         for slot, target in enumerate(targets, kind.first_slot):
             key = self._key + ordered_bytes(slot)
@@ -243,6 +243,6 @@ def _few_slots(first: int, count: int) -> tuple[bytes, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _of_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey, Object], ...]]:
+def _build_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey, Object], ...]]:
     handle = kind.handle
     return handle, (((CHAIN, kind.chain.encode()), class_chain(family, kind)), (("spread", handle), Goto(kind.chain)))

@@ -217,7 +217,7 @@ def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[Desc
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
     for name in [name for name in groups if name not in (CHAIN, SET, FLOWTABLE)]:
         group = groups.pop(name)  # so that a first sync does not hold all of them twice at its end
-        blobs = _encode_elements(group) if adding else [_without_data(key, value) for key, value in group]
+        blobs = _encode_elements(group) if adding else [_write_key(key, value) for key, value in group]
         del group
         for operation in make(family, TABLE, name, blobs):
             yield DescribedOperation(operation, f"{verb} elements of {name}")
@@ -248,5 +248,5 @@ def _element(key: bytes, value: Object) -> bytes:
     raise TypeError(f"{type(value).__name__} is no element")
 
 
-def _without_data(key: bytes, value: Object) -> bytes:
+def _write_key(key: bytes, value: Object) -> bytes:
     return element(key, key_end=value.last) if isinstance(value, IntervalElement) else element(key)

@@ -92,14 +92,14 @@ class Encoder:
         """Encode a rule in two halves. Raise UnknownRuleError for a rule that vipwire does not write."""
         matches, verb, target = f" {rule}".rpartition(" -j ")
         if verb:
-            after = self._to_endpoint(target) or self._target(target)
+            after = self._encode_endpoint_target(target) or self._target(target)
         else:
             matches, verb, target = f" {rule}".rpartition(" -g ")
             matches, after = (matches, jump(Code.GOTO, target)) if verb else (target, b"")
-        before, protocol = self._from_endpoint(matches) or self._common(matches)
+        before, protocol = self._encode_endpoint_match(matches) or self._common(matches)
         return Halves(before, after, protocol)
 
-    def _to_endpoint(self, target: str) -> bytes:
+    def _encode_endpoint_target(self, target: str) -> bytes:
         """Encode a target that differs for each endpoint: the jump to its chain, or its DNAT."""
         if target.startswith(_TO_ENDPOINT):
             return jump(Code.JUMP, target)
@@ -107,7 +107,7 @@ class Encoder:
             return self._dnat + dnat(self._family, target[len(_DNAT) :])
         return b""
 
-    def _from_endpoint(self, matches: str) -> tuple[bytes, int] | None:
+    def _encode_endpoint_match(self, matches: str) -> tuple[bytes, int] | None:
         if not matches.startswith(" -s ") or not matches.endswith(self._one) or matches.find(" ", 4) > 0:
             return None
         return self._source + address_of(self._family, matches[4 : -len(self._one)]) + COUNTER_DATA, 0

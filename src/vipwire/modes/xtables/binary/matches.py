@@ -163,7 +163,7 @@ _RECENT_WORDS: Final = re.compile(
 
 def _recent(family: Family, words: str) -> bytes:
     found = _RECENT_WORDS.fullmatch(words)
-    if not found or found[4] != _whole(family):
+    if not found or found[4] != _write_full_mask(family):
         raise UnknownRuleError(f"not a memory of ours: {words!r}")
     kind = _SET if found[1] else _CHECK_AND_REAP
     mask = bytes([255] * (family.bits // 8))
@@ -173,11 +173,11 @@ def _recent(family: Family, words: str) -> bytes:
 def _recent_words(family: Family, data: bytes) -> str:
     seconds, _, kind, _, name, *_ = _RECENT.unpack_from(data)
     what = "--set" if kind == _SET else f"--rcheck --seconds {seconds} --reap"
-    return f"{what} --name {text_of(name)} --mask {_whole(family)} --rsource"
+    return f"{what} --name {text_of(name)} --mask {_write_full_mask(family)} --rsource"
 
 
 @lru_cache
-def _whole(family: Family) -> str:
+def _write_full_mask(family: Family) -> str:
     return format_address(Address(bytes([255] * (family.bits // 8))))
 
 

@@ -95,9 +95,9 @@ class Ladder:
         if match is Match.EXACT:
             yield from self._by_path.get((match, path), ())
         yield from self._expressions
-        yield from self._below(path)
+        yield from self._find_shorter_prefixes(path)
 
-    def _below(self, path: str) -> Iterator[Entry]:
+    def _find_shorter_prefixes(self, path: str) -> Iterator[Entry]:
         """Yield the matches of a prefix and of all shorter ones, the longest first."""
         while True:
             yield from self._by_path.get((Match.PREFIX, path), ())
@@ -142,7 +142,7 @@ class HostSteps:
         for _, path in more.keys - self.keys:
             found += self.expressions + more.expressions
             found += sum(
-                self.conditional[each] + more.conditional[each] for each in _up(path, self.ended, more.ended)
+                self.conditional[each] + more.conditional[each] for each in _climb_path(path, self.ended, more.ended)
             )
         return found
 
@@ -151,7 +151,7 @@ class HostSteps:
         self.conditional.update(more.conditional)
         self.expressions += more.expressions
         for _, path in more.keys - self.keys:
-            self.reaching.update(_up(path, self.ended))
+            self.reaching.update(_climb_path(path, self.ended))
         self.keys |= more.keys
 
 
@@ -184,7 +184,7 @@ def rules_of(entries: Collection[Entry]) -> HostSteps:
     return made
 
 
-def _up(path: str, *ended: Collection[str]) -> Iterator[str]:
+def _climb_path(path: str, *ended: Collection[str]) -> Iterator[str]:
     """Yield a path and the prefixes above it, up to one where all requests end."""
     while True:
         yield path
