@@ -41,7 +41,7 @@ from vipwire.inspect.explain.explanation import arriving, explain_here
 from vipwire.inspect.explain.packet import check_destination, find_services, read_packet
 from vipwire.inspect.node.flows import flows_of
 from vipwire.inspect.node.silence import OBJECTS, Silences, silent_lines
-from vipwire.inspect.node.situation import Situation, opened, take
+from vipwire.inspect.node.situation import Situation, observe_situation, open_kernel
 from vipwire.inspect.node.source import follow, make_source, read_objects
 from vipwire.inspect.status.counts import observed_counts
 from vipwire.inspect.status.document import Document, proxy_document, status_document, unread_document
@@ -56,8 +56,8 @@ from vipwire.terminal.output import FAILED, complain, warn
 
 
 def _look(config: Config) -> Situation:
-    with opened(config) as kernel:
-        return take(config, read_objects(config), kernel)
+    with open_kernel(config) as kernel:
+        return observe_situation(config, read_objects(config), kernel)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class OutputOptions:
             if not self.watch:
                 self.print(document(_look(self.config)), view)
                 return
-            with opened(self.config) as kernel:
-                _print_changes(self, lambda store: document(take(self.config, store, kernel)), view)
+            with open_kernel(self.config) as kernel:
+                _print_changes(self, lambda store: document(observe_situation(self.config, store, kernel)), view)
         except VipwireError as error:
             if without is None:
                 raise

@@ -19,9 +19,9 @@ from vipwire.errors import ConfigError, UnsupportedError
 from vipwire.file_io.files import check_owner
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import NAMED_OUTPUT, LookCommand
-from vipwire.inspect.explain.packet import find_services, meant
+from vipwire.inspect.explain.packet import find_services, suggest_words
 from vipwire.inspect.node.flows import Frontends, list_tracked
-from vipwire.inspect.node.situation import Situation, now_drained, opened, planned, take
+from vipwire.inspect.node.situation import Situation, now_drained, observe_situation, open_kernel, plan_situation
 from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.conntrack import Flow
@@ -110,10 +110,10 @@ def _seconds(text: str) -> float:
 
 
 def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
-    before = planned(config, store)
+    before = plan_situation(config, store)
     wanted = read_drain(before, wish.endpoint, wish.service)
     names = require_concerned(before, wanted)
-    lost = find_newly_unserved(before, planned(config, store, now_drained(config) | {wanted}))
+    lost = find_newly_unserved(before, plan_situation(config, store, now_drained(config) | {wanted}))
     if lost and not wish.force:
         raise ConfigError("\n".join([*lost, "no endpoint was drained; to drain it nevertheless, use --force"]))
     now = seconds_since_boot()
@@ -133,7 +133,7 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
 
 
 def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
-    wanted = read_drain(planned(config, store), wish.endpoint, wish.service)
+    wanted = read_drain(plan_situation(config, store), wish.endpoint, wish.service)
     there = _orders(config)
     fitting = {each.drain for each in there if _fits(each.drain, wanted)}
     if not fitting:
@@ -141,7 +141,7 @@ def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
         raise ConfigError(f"{wanted} is not drained; {f'drained: {drained}' if drained else 'no endpoint is'}")
     _change(config, lambda orders: [order for order in orders if order.drain not in fitting])
     document = _wait_for_kernel(config, store, wanted)
-    services = [str(name) for name in find_concerned(planned(config, store), wanted)]
+    services = [str(name) for name in find_concerned(plan_situation(config, store), wanted)]
     _say(document | {"services": services, "drained": False, "until": None}, wish.output)
     return int(document["kernel"] is False)
 
@@ -175,9 +175,9 @@ def _change(config: Config, change: Callable[[tuple[DrainOrder, ...]], list[Drai
 def _wait_for_kernel(config: Config, store: Store, wanted: Drain) -> Document:
     """Wait until the kernel agrees with the plan, at most `_PATIENCE` seconds, and report the result."""
     deadline = time.monotonic() + _PATIENCE
-    with opened(config) as kernel:
+    with open_kernel(config) as kernel:
         while True:
-            situation = take(config, store, kernel)
+            situation = observe_situation(config, store, kernel)
             follows = in_kernel(situation, {name.service for name in find_concerned(situation, wanted)})
             if follows is not False or time.monotonic() > deadline:
                 break
@@ -205,7 +205,7 @@ def _wait_until_closed(config: Config, store: Store, wanted: Drain, until: float
     quiet = False
     with suppress(KeyboardInterrupt):
         while until is None or seconds_since_boot() < until:
-            left = _count(planned(config, store), wanted)
+            left = _count(plan_situation(config, store), wanted)
             if left is None:
                 return False
             if left != last:
@@ -220,7 +220,7 @@ def _wait_until_closed(config: Config, store: Store, wanted: Drain, until: float
 
 
 def _list(config: Config, store: Store, output: str) -> None:
-    situation = planned(config, store)
+    situation = plan_situation(config, store)
     rows = [
         {
             "endpoint": str(order.drain._replace(service=None)),
@@ -306,7 +306,7 @@ def _find_similar(drain: Drain, there: Iterable[AddressPort]) -> str:
     texts = sorted(format_address(a) if drain.port is None else format_endpoint(a, port) for a, port in there)
     wanted = str(drain._replace(service=None))
     nearest = sorted(set(texts), key=lambda text: -difflib.SequenceMatcher(None, wanted, text).ratio())
-    return meant(wanted, nearest) if len(nearest) <= 6 else f"; near it: {', '.join(nearest[:3])}"
+    return suggest_words(wanted, nearest) if len(nearest) <= 6 else f"; near it: {', '.join(nearest[:3])}"
 
 
 def find_newly_unserved(before: Situation, after: Situation) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from vipwire.inspect.command.show import size_text, table
 from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends, list_tracked
 from vipwire.inspect.node.followed import Followed
 from vipwire.inspect.node.silence import silent_lines
-from vipwire.inspect.node.situation import opened
+from vipwire.inspect.node.situation import open_kernel
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document
 from vipwire.inspect.trace import endpoint_of
@@ -229,7 +229,7 @@ def top(
     interval, wanted = max(interval, 0.1), scope_services("", namespace, everywhere=everywhere)
     with (
         FlowEvents() as events,
-        opened(config) as kernel,
+        open_kernel(config) as kernel,
         Followed(config) as objects,
         Live(console=show.console(), auto_refresh=False, screen=False) as live,
     ):

@@ -154,7 +154,7 @@ class Outliers(Struct):
         record = self._records.get(key)
         return record.failures if record is not None else 0
 
-    def ripe(self, now: float) -> list[EndpointKey]:
+    def bring_back(self, now: float) -> list[EndpointKey]:
         """Bring back endpoints whose ejection is over, each on trial; return them."""
         back = [key for key, until in self.ejected().items() if until <= now]
         for key in back:
@@ -183,14 +183,14 @@ class Ejections:
         """Return when the next endpoint returns; None if none is ejected."""
         return min(self._out.values()) if self._out else None
 
-    def ripe(self, now: float) -> set[ObjectName]:
+    def bring_back(self, now: float) -> set[ObjectName]:
         """Bring back endpoints whose time is over; return the Services to plan."""
         ports = {port for (port, _), until in self._out.items() if until <= now}
         for port in ports:
-            self._came_back(port, self._services[port.service][port].ripe(now))
+            self._note_returned(port, self._services[port.service][port].bring_back(now))
         return {port.service for port in ports}
 
-    def _came_back(self, port: ServicePortName, keys: Iterable[EndpointKey]) -> None:
+    def _note_returned(self, port: ServicePortName, keys: Iterable[EndpointKey]) -> None:
         for key in keys:
             del self._out[port, key]
             self.notes.append(EjectionNote(port, key))
@@ -221,7 +221,7 @@ class Ejections:
         before = {port: outliers.endpoints for port, outliers in known.items()}
         held = {} if policy is None else {port: _keep_outliers(known.get(port), policy) for port in ports}
         for port, outliers in held.items():
-            self._came_back(port, outliers.keep(ports[port], now))
+            self._note_returned(port, outliers.keep(ports[port], now))
         if held:
             self._services[name] = held
         self._watch(before, {port: outliers.endpoints for port, outliers in held.items()})

@@ -43,7 +43,7 @@ from vipwire.plan.plan import (
     Target,
 )
 from vipwire.plan.ranges import PortRange, ranges
-from vipwire.plan.topology import Candidate, Endpoints, anybody, candidates, categorize, usual_endpoints
+from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize, choose_anywhere, usual_endpoints
 
 Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]
 """Returns the other Service that holds a key; None if the asking Service holds it."""
@@ -222,7 +222,7 @@ def ejectable_endpoints(
         name = service.port_name(port)
         usable = leave_out_drained(candidates(name, node.family, slices, node.name), asked, node, service.name)
         local = categorize(usable, node).local
-        targets = {*local, *(candidate.target for candidate in anybody(usable))}
+        targets = {*local, *(candidate.target for candidate in choose_anywhere(usable))}
         keys = (EndpointKey(port.protocol, each.address, each.port) for each in targets)
         found[name] = frozenset(keys)
     return found

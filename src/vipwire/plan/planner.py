@@ -93,15 +93,15 @@ class Planner:
         grows, returns = self._slow_start.due(), self.ejections.due()
         return grows if returns is None else returns if grows is None else min(grows, returns)
 
-    def ripen(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
+    def raise_weights(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
         """Re-plan the changes of slow start, which are weights only. Return the result of `update`."""
-        ripe = self._slow_start.ripe(now)
-        return self.update(ripe, view, now) if ripe else {}
+        due = self._slow_start.take_due(now)
+        return self.update(due, view, now) if due else {}
 
     def readmit(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
         """Re-plan Services with an endpoint whose ejection ended. Return the result of `update`."""
-        ripe = self.ejections.ripe(now)
-        return self.update(ripe, view, now) if ripe else {}
+        due = self.ejections.bring_back(now)
+        return self.update(due, view, now) if due else {}
 
     def update(
         self, names: Iterable[ObjectName], view: View, now: float = 0.0, themselves: Mapping[ObjectName, bool] = _ANY
@@ -180,7 +180,7 @@ class Planner:
         if asked.slow_start is None:
             self._slow_start.forget(name)
         else:
-            plan = self._slow_start.season(plan, asked.slow_start, now)
+            plan = self._slow_start.lower_weights(plan, asked.slow_start, now)
         if plan.node_port_addresses or self._node.direct:
             plan = self._resolve_claims(plan)
         node, held = self._node, self._claims

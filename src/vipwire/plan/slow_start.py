@@ -44,8 +44,8 @@ class SlowStart(Struct):
             heapq.heappop(self._order)
         return self._order[0][0] if self._order else None
 
-    def ripe(self, now: float) -> tuple[ObjectName, ...]:
-        """Return the Services with a weight that grows now; the caller must `season` each."""
+    def take_due(self, now: float) -> tuple[ObjectName, ...]:
+        """Return the Services with a weight that grows now; the caller must `lower_weights` of each."""
         found: list[ObjectName] = []
         while (at := self.due()) is not None and at <= now:
             found.append(heapq.heappop(self._order)[1])
@@ -56,7 +56,7 @@ class SlowStart(Struct):
         self._since.pop(name, None)
         self._steps.pop(name, None)
 
-    def season(self, plan: ServicePlan, seconds: float, now: float) -> ServicePlan:
+    def lower_weights(self, plan: ServicePlan, seconds: float, now: float) -> ServicePlan:
         """Lower the weights of endpoints that joined the plan's pools less than `seconds` ago."""
         known = self._since.get(plan.name)
         present = {target.address for forward in _forwards(plan) for target in forward.pool}

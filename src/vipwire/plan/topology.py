@@ -110,7 +110,7 @@ def categorize(
     return Endpoints(_pool(cluster), _pool(local) if local else (), bool(usable), ready_local)
 
 
-def anybody(found: Sequence[Candidate]) -> list[Candidate]:
+def choose_anywhere(found: Sequence[Candidate]) -> list[Candidate]:
     """Choose the endpoints that may answer, on any node: the ready ones, else terminating ones that still serve."""
     return [candidate for candidate in found if candidate.endpoint.ready] or _serving_terminating(found)
 

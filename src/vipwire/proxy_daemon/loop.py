@@ -161,7 +161,7 @@ class SyncLoop:
         self._waiting = []
         engine, now = self._parts.engine, time.monotonic()
         try:
-            if engine.brief(now):
+            if engine.has_few_changes(now):
                 return await self._worker.run(partial(engine.sync_few, now), brief=True)
             return await self._worker.run(partial(engine.sync, now))
         finally:

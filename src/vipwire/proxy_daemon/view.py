@@ -53,7 +53,7 @@ class _Seen(NamedTuple):
     change: PlanChange
     known: tuple[float, str, float | None, float]
 
-    def told(self) -> Change:
+    def to_change(self) -> Change:
         """Return the change as written to the file."""
         when, family, waited, took = self.known
         old, new = _targets(self.change.old), _targets(self.change.new)
@@ -122,7 +122,7 @@ class History:
     def write(self) -> None:
         if self._path is None or not self._unwritten:
             return
-        new = [each.told() if isinstance(each, _Seen) else each for each in self._unwritten]
+        new = [each.to_change() if isinstance(each, _Seen) else each for each in self._unwritten]
         self._unwritten.clear()
         try:
             if self._lines + len(new) > 2 * KEPT:

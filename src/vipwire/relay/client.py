@@ -220,7 +220,7 @@ class Remote:
         self.ports = observed.ports
         return observed.listeners
 
-    def fronts(self, listeners: Mapping[str, Listener]) -> dict[tuple[str, int], str]:
+    def map_fronts(self, listeners: Mapping[str, Listener]) -> dict[tuple[str, int], str]:
         """Return the listener of each (port, protocol) to which rules lead clients."""
         return {
             (Protocol(listener.protocol).label, port): key

@@ -18,7 +18,7 @@ from vipwire_l7.haproxy.backends import (
     userlist_text,
 )
 from vipwire_l7.haproxy.choices import SHARES, guard_expression, limit_steps, longest_path, shared_choices
-from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
+from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, find_needed_stages, frontend_text, maps_of
 from vipwire_l7.haproxy.frontends import (
     SHARED,
     Lookups,
@@ -176,7 +176,7 @@ def configure(
     of_own = [each for each in plan.choices if each.name in shared]
     choices = {"": plan.choices, **{each.mark: each.choices for each in plan.frontends}}
     shape = Shape(
-        stages_of(
+        find_needed_stages(
             {**(_keep_own_entries(maps) if plan.frontends else maps), SHARES: {each.name: "" for each in of_own}}
         ),
         {mark: {each.name: each for each in found if each.name not in shared} for mark, found in choices.items()},

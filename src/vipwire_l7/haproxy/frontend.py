@@ -67,7 +67,7 @@ _LOG_FORMAT = (
 )
 
 
-def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
+def find_needed_stages(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
     """Return the steps that the entries of maps need."""
     needed = {
         Stage.EXACT: bool(maps["exact"]),

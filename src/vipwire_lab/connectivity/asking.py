@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
-from vipwire.inspect.node.situation import opened, take
+from vipwire.inspect.node.situation import observe_situation, open_kernel
 from vipwire.inspect.node.source import read_objects
 from vipwire.kube.objects import Object
 from vipwire.model.names import ObjectName
@@ -175,7 +175,7 @@ class Asking:
         else:
             self._passed.add(question)
 
-    def told(self, refused: dict[str, str]) -> Document:
+    def make_document(self, refused: dict[str, str]) -> Document:
         """Describe all checks. `refused` are Services that could not be made, and why."""
         found = self._causes()
         results = [_document(each, self._failing.get(each, ""), found.get(each, [])) for each in self._questions]
@@ -188,9 +188,9 @@ class Asking:
     def _causes(self) -> dict[Question, list[str]]:
         if not self._failing:
             return {}
-        with opened(self._config) as kernel:
+        with open_kernel(self._config) as kernel:
             try:
-                situation = take(self._config, read_objects(self._config), kernel)
+                situation = observe_situation(self._config, read_objects(self._config), kernel)
             except VipwireError as error:
                 return {each: [f"cannot read the objects: {error}"] for each in self._failing}
         found: dict[Question, list[str]] = {}

@@ -82,7 +82,12 @@ class Test:
             families = sorted({family_of(parse_address(each)).value for each in addresses})
             asking = Asking(self.config, addresses, families, echoes, self.domain)
             asking.until(self._read, services, self.wait, self.tell)
-            return {"kind": "Connectivity", "node": node, "namespace": self.namespace, **asking.told(self.skipped)}
+            return {
+                "kind": "Connectivity",
+                "node": node,
+                "namespace": self.namespace,
+                **asking.make_document(self.skipped),
+            }
 
     def _addresses(self) -> list[str]:
         """Return this Node's addresses, one of each family: by its Node object, if this machine has them."""

@@ -111,7 +111,7 @@ class Servers:
         self._closers: dict[tuple[str, int], list[Closer]] = {}
         self._raw: dict[tuple[str, int], RawEcho] = {}
 
-    async def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def execute_order(self, order: dict[str, Any]) -> dict[str, Any]:
         match order:
             case {"do": "serve", "host": str(host), "ports": [*ports]}:
                 await self._serve(host, [int(port) for port in ports], order)
@@ -200,7 +200,7 @@ async def _control(listener: socket.socket) -> None:
         try:
             while line := await reader.readline():
                 try:
-                    reply = await servers.obey(json.loads(line))
+                    reply = await servers.execute_order(json.loads(line))
                 except (LabError, OSError, ValueError, KeyError) as error:
                     reply = {"error": str(error)}
                 writer.write(json.dumps(reply).encode() + b"\n")

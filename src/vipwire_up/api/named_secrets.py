@@ -44,7 +44,9 @@ class NamedSecrets:
         self._look()
         return self._changed
 
-    async def bounded(self, events: AsyncGenerator[bytes, None], since: int) -> AsyncGenerator[bytes, None]:
+    async def pass_until_secrets_change(
+        self, events: AsyncGenerator[bytes, None], since: int
+    ) -> AsyncGenerator[bytes, None]:
         """Pass on a watch's events after revision `since` (0: now), until the set of named Secrets changes."""
         since = since or self._store.revision
         async with contextlib.aclosing(events):

@@ -280,7 +280,7 @@ class ApiServer:
             await wait_for_newest(self._registry.store, route.resource, "watch")
         events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
         if named is not None:
-            events = named.bounded(events, wanted.since)
+            events = named.pass_until_secrets_change(events, wanted.since)
         headers = content_fields(filter(None, (route.resource.deprecated,)))
         return Stream(events, headers, chunked=True, buffered=WATCHED)
 

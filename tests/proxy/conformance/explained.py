@@ -25,7 +25,7 @@ from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import interface_towards, source_towards
 from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.node.situation import Kernel, Situation, machine_addresses, now_drained, now_ejected, observed
-from vipwire.inspect.node.slow_start import grown
+from vipwire.inspect.node.slow_start import adopt_weights
 from vipwire.inspect.node.source import node_name
 from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import Inventory, ManifestSource, differences, list_by_kind
@@ -219,7 +219,7 @@ class _Objects:
         planned.update(node, sorted(self._dirty[family]), store)
         self._dirty[family].clear()
         made = Situation(config, self._name, store, addresses, (planned.side(kernel),), vips)
-        return replace(made, sides=tuple(grown(side, store, made.own_addresses) for side in made.sides))
+        return replace(made, sides=tuple(adopt_weights(side, store, made.own_addresses) for side in made.sides))
 
 
 class _Planned:

@@ -16,7 +16,7 @@ from tests.proxy.unit.inspected import example, make_config
 
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
-from vipwire.inspect.node.situation import opened, take
+from vipwire.inspect.node.situation import observe_situation, open_kernel
 from vipwire.inspect.node.source import list_once, make_source
 
 pytestmark = pytest.mark.kernel
@@ -56,8 +56,8 @@ def programmed(network: int, tmp_path: Path, flags: list[str]) -> list[str]:
 
 
 def program(config: Config) -> None:
-    with opened(config) as kernel:
-        for side in take(config, list_once(make_source(config)), kernel).sides:
+    with open_kernel(config) as kernel:
+        for side in observe_situation(config, list_once(make_source(config)), kernel).sides:
             assert side.mode is not None
             assert side.delta
             side.mode.commit(side.delta)

@@ -13,7 +13,7 @@ from tests.proxy.unit.inspected import HTTP, PODS, make_config
 
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
-from vipwire.inspect.node.situation import opened, take
+from vipwire.inspect.node.situation import observe_situation, open_kernel
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.model.spread import Spread
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
@@ -60,8 +60,8 @@ def young(plan: ServicePlan) -> ServicePlan:
 
 
 def program(config: Config) -> None:
-    with opened(config) as kernel:
-        for side in take(config, list_once(make_source(config)), kernel).sides:
+    with open_kernel(config) as kernel:
+        for side in observe_situation(config, list_once(make_source(config)), kernel).sides:
             assert side.mode is not None
             objects = dict(side.node_objects)
             for plan in side.plans.values():

@@ -127,7 +127,7 @@ class World:
             self.store.apply(event)
         for name, change in self.planner.update(self.store.take_touched(), self.store.view).items():
             self.reconciler.desire(name, change.new)
-        self.planner.ripen(self.store.view, 0.0)
+        self.planner.raise_weights(self.store.view, 0.0)
         self.reconciler.sync()
 
 

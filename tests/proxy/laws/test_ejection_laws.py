@@ -33,7 +33,7 @@ def test_never_the_last_and_nothing_is_left_behind(policy: EjectionPolicy, first
     ejections.keep(NAME, policy, {PORT: first}, now)
     for later, told, others in events:
         now += later
-        ejections.ripe(now)
+        ejections.bring_back(now)
         before = set(ejections.until())
         ejections.take(told, now)
         fresh = set(ejections.until()) - before
@@ -63,7 +63,7 @@ def test_each_time_in_a_row_is_as_long_or_longer_and_a_good_while_forgets(
         assert took is not None
         times.append(took)
         now += took
-        assert outliers.ripe(now) == [bad]
+        assert outliers.bring_back(now) == [bad]
     assert times == sorted(times)
     assert times[0] == policy.seconds
     assert all(later <= 2 * earlier for earlier, later in pairwise(times))

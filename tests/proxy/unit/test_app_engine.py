@@ -321,26 +321,26 @@ class PromptMachine(Machine):
 def test_a_few_services_are_synced_briefly_where_nothing_else_is_due() -> None:
     machine = PromptMachine()
     machine.moved("10.0.0.1")
-    assert machine.engine.brief(1.0)
+    assert machine.engine.has_few_changes(1.0)
     (outcome,) = machine.engine.sync_few(1.0)
     assert names(outcome.changes) == {"web"}
     assert (len(machine.kernel.deltas), machine.kernel.observed) == (1, 0)
     assert machine.engine.due(1.0) == PERIOD - 1.0
-    assert not machine.engine.brief(PERIOD)
+    assert not machine.engine.has_few_changes(PERIOD)
 
 
 def test_many_services_another_node_or_a_slower_mode_are_no_brief_sync() -> None:
     machine = PromptMachine()
     machine.engine.node_moved()
-    assert not machine.engine.brief(0.0)
+    assert not machine.engine.has_few_changes(0.0)
     machine.settled().engine.due(0.0)
-    assert machine.engine.brief(0.0)
+    assert machine.engine.has_few_changes(0.0)
     for number in range(FEW + 1):
         machine.engine.apply(Upserted(service(f"s{number}", f"10.96.1.{number}")))
-    assert not machine.engine.brief(0.0)
+    assert not machine.engine.has_few_changes(0.0)
     slower = Machine().listed().settled()
     slower.engine.due(0.0)
-    assert not slower.engine.brief(0.0)
+    assert not slower.engine.has_few_changes(0.0)
 
 
 def test_a_brief_sync_that_turns_out_to_be_more_is_due_again_at_once() -> None:
@@ -349,7 +349,7 @@ def test_a_brief_sync_that_turns_out_to_be_more_is_due_again_at_once() -> None:
     machine.kernel.meddle(dict.clear)
     assert machine.engine.sync_few(0.0) == []
     assert machine.engine.due(0.0) == 0
-    assert not machine.engine.brief(0.0)
+    assert not machine.engine.has_few_changes(0.0)
     (outcome,) = machine.engine.sync(0.0)
     assert names(outcome.changes) == {"web"}
     assert outcome.full

@@ -52,7 +52,7 @@ class SlowEngine:
     def node_moved(self) -> None:
         self.asked.append("node")
 
-    def brief(self, now: float) -> bool:
+    def has_few_changes(self, now: float) -> bool:
         del now
         return False
 

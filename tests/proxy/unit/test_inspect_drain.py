@@ -10,7 +10,7 @@ from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
 from vipwire.inspect.drain import read_drain, require_concerned
-from vipwire.inspect.node.situation import Situation, planned
+from vipwire.inspect.node.situation import Situation, plan_situation
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def situation(made: Config) -> Situation:
-    return planned(made, list_once(make_source(made)))
+    return plan_situation(made, list_once(make_source(made)))
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def dump_of(rules: Sequence[str], *more: bytes) -> bytes:
 
 
 def compared(dump: bytes, rules: Sequence[str] = RULES) -> bool:
-    return holds(dump, expressions_at(REQUEST), map(Encoder(Family.IPV4).halves, rules))
+    return holds(dump, expressions_at(REQUEST), map(Encoder(Family.IPV4).split_rule, rules))
 
 
 def test_a_chain_that_has_counted_holds_its_rules_and_no_others() -> None:

@@ -47,7 +47,7 @@ class World:
         found: list[tuple[float, Any]] = []
         while (at := self.planner.due()) is not None:
             assert len(found) < 3 * STEPS, "it never ends"
-            assert list(self.planner.ripen(self.view, at)) == [self.name]
+            assert list(self.planner.raise_weights(self.view, at)) == [self.name]
             found.append((round(at, 3), self.weights()))
         return found
 
@@ -119,9 +119,9 @@ def test_a_service_that_goes_leaves_nothing_to_do() -> None:
 def test_a_late_look_finds_every_step_that_was_due() -> None:
     world = World(OLD)
     world.move(100.0, OLD, NEW)
-    world.planner.ripen(world.view, 128.0)
+    world.planner.raise_weights(world.view, 128.0)
     assert world.weights() == (10, 9)
-    world.planner.ripen(world.view, 1000.0)
+    world.planner.raise_weights(world.view, 1000.0)
     assert world.weights() == ()
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_planned_before_its_time() -> None:
     world = World(OLD)
     world.move(100.0, OLD, NEW)
     assert world.planner.due() == pytest.approx(106.0)
-    assert world.planner.ripen(world.view, 105.9) == {}
+    assert world.planner.raise_weights(world.view, 105.9) == {}
 
 
 class Growing:
@@ -161,11 +161,11 @@ def test_each_service_has_its_own_time() -> None:
         world.join(name, now)
     world.joined.remove(first)
     world.planner.update([first], world.view, 103.0)
-    assert list(world.planner.ripen(world.view, 107.0)) == [second]
+    assert list(world.planner.raise_weights(world.view, 107.0)) == [second]
     world.joined.remove(second)
     world.planner.update([second], world.view, 107.5)
     assert world.planner.due() == pytest.approx(108.0)
-    assert list(world.planner.ripen(world.view, 108.0)) == [third]
+    assert list(world.planner.raise_weights(world.view, 108.0)) == [third]
     assert world.planner.due() == pytest.approx(111.0)
 
 
@@ -186,7 +186,7 @@ def asked(count: int) -> int:
     for name in world.services:
         world.join(name, 100.0)
     before = Moment.compared
-    assert world.planner.ripen(world.view, Moment(101.0)) == {}
+    assert world.planner.raise_weights(world.view, Moment(101.0)) == {}
     return Moment.compared - before
 
 

@@ -116,7 +116,7 @@ def _find_port(service: Service, wanted: str, protocol: Protocol | None) -> Serv
     there = [text for port in service.ports for text in (port.name, str(port.port)) if text]
     if not wanted:
         raise ConfigError(f"{service.name} has several ports: write {service.name}:PORT, one of {', '.join(there)}")
-    raise ConfigError(f"{service.name} has no port {wanted!r}{meant(wanted, there)}")
+    raise ConfigError(f"{service.name} has no port {wanted!r}{suggest_words(wanted, there)}")
 
 
 def _find_node_address(situation: Situation, family: Family) -> Address:
@@ -139,12 +139,12 @@ def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Ser
     if not found:
         known = sorted(services)
         raise ConfigError(
-            f"there is no Service {place!r}{meant(place, map(str, known), (each.name for each in known))}"
+            f"there is no Service {place!r}{suggest_words(place, map(str, known), (each.name for each in known))}"
         )
     return found
 
 
-def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+def suggest_words(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     """Suggest similar words: "; near it: a, b", or all words if they are few.
 
     `others` are synonyms of the words.

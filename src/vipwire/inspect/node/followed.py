@@ -11,7 +11,7 @@ from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.inspect.node.flows import Frontends
 from vipwire.inspect.node.silence import OBJECTS, Silences
-from vipwire.inspect.node.situation import Situation, planned
+from vipwire.inspect.node.situation import Situation, plan_situation
 from vipwire.inspect.node.source import follow, make_source, warn_of_files
 from vipwire.watched_objects.store import Store
 
@@ -66,7 +66,7 @@ class Followed:
             return
         store.take_touched()
         store.node_changed = False
-        self.situation = planned(self._config, store)
+        self.situation = plan_situation(self._config, store)
         self.frontends = Frontends.of(self.situation)
         self._due = time.monotonic() + _SHARE * (time.monotonic() - began)
         if not self._first.is_set():

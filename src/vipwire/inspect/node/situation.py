@@ -13,7 +13,7 @@ from typing import Any
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
-from vipwire.inspect.node.slow_start import grown
+from vipwire.inspect.node.slow_start import adopt_weights
 from vipwire.inspect.node.source import node_name
 from vipwire.linux.host.addresses import LocalAddress, global_addresses, read_addresses
 from vipwire.model.names import ObjectName
@@ -88,7 +88,7 @@ class Kernel:
 
 
 @contextmanager
-def opened(config: Config) -> Iterator[Kernel]:
+def open_kernel(config: Config) -> Iterator[Kernel]:
     kernel = Kernel(config)
     try:
         yield kernel
@@ -96,8 +96,8 @@ def opened(config: Config) -> Iterator[Kernel]:
         kernel.close()
 
 
-def take(config: Config, store: Store, kernel: Kernel) -> Situation:
-    situation = planned(config, store)
+def observe_situation(config: Config, store: Store, kernel: Kernel) -> Situation:
+    situation = plan_situation(config, store)
     seen = (
         observed(
             side,
@@ -107,10 +107,10 @@ def take(config: Config, store: Store, kernel: Kernel) -> Situation:
         )
         for side in situation.sides
     )
-    return replace(situation, sides=tuple(grown(side, store, situation.own_addresses) for side in seen))
+    return replace(situation, sides=tuple(adopt_weights(side, store, situation.own_addresses) for side in seen))
 
 
-def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
+def plan_situation(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
     """Read only the plan; with the drains in `drained` instead of this node's, unless None."""
     addresses, vips = machine_addresses()
     drained = now_drained(config) if drained is None else drained

@@ -25,7 +25,7 @@ _ELSEWHERE = {Family.IPV4: parse_address("203.0.113.254"), Family.IPV6: parse_ad
 Weights = Mapping[tuple[Address, int], int]
 
 
-def grown(side: FamilyView, store: Store, own: frozenset[Address]) -> FamilyView:
+def adopt_weights(side: FamilyView, store: Store, own: frozenset[Address]) -> FamilyView:
     """Adopt the kernel's weights of Services with slow start, if these explain the difference."""
     if side.mode is None or side.explainer is None or not side.observed:
         return side

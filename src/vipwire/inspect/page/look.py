@@ -18,7 +18,7 @@ from vipwire.errors import UnsupportedError, VipwireError
 from vipwire.inspect.command.show import endpoint_text, service_text
 from vipwire.inspect.node.flows import FlowEvents, Frontends, list_tracked
 from vipwire.inspect.node.silence import OBJECTS, Silences
-from vipwire.inspect.node.situation import Kernel, Situation, opened, take
+from vipwire.inspect.node.situation import Kernel, Situation, observe_situation, open_kernel
 from vipwire.inspect.node.source import follow, make_source
 from vipwire.inspect.page.changes import change_document, read_changes
 from vipwire.inspect.status.counts import read_counts
@@ -111,7 +111,7 @@ class Look:
         while True:
             try:
                 source = make_source(self._config)
-                with opened(self._config) as kernel:
+                with open_kernel(self._config) as kernel:
                     follow(source, partial(self._step, source, kernel), _STEP_SECONDS)
             except (VipwireError, OSError) as error:
                 self._loop = None
@@ -144,7 +144,7 @@ class Look:
         self._publish_changes()
 
     def _look(self, store: Store, kernel: Kernel) -> None:
-        situation = take(self._config, store, kernel)
+        situation = observe_situation(self._config, store, kernel)
         self._rates.recognise(Frontends.of(situation))
         self._situation = situation
         self._looked = time.time()

@@ -14,7 +14,7 @@ from vipwire.inspect.command.show import shown_time
 from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.silence import now_silent, unread_objects
-from vipwire.inspect.node.situation import Kernel, Situation, opened
+from vipwire.inspect.node.situation import Kernel, Situation, open_kernel
 from vipwire.inspect.node.source import node_name
 from vipwire.inspect.status.counts import count_document, open_document, refusal_documents
 from vipwire.inspect.status.usage import endpoint_usages
@@ -247,7 +247,7 @@ def status_document(
 
 def unread_document(config: Config, error: VipwireError) -> Document:
     """Describe the proxy and the kernel if the objects cannot be read: no Service is known."""
-    with opened(config) as kernel:
+    with open_kernel(config) as kernel:
         families = [_unread_family(family, kernel) for family in families_here()]
     return {
         "kind": "Status",

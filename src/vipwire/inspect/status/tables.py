@@ -116,13 +116,13 @@ def _numbers(port: Document) -> list[str | Text]:
     counts = port["counts"]
     connections = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
     used = [each for each in port["endpoints"] if each["forPolicies"]]
-    number = f"{people(used)}/{people(port['endpoints'])}"
+    number = f"{count_pods(used)}/{count_pods(port['endpoints'])}"
     if first is not None and first["action"] != "forward":
         return [colour_word(f"{number} {first['action']}", first["action"]), "-", connections]
-    return [number, str(people(each for each in used if each["local"])), connections]
+    return [number, str(count_pods(each for each in used if each["local"])), connections]
 
 
-def people(endpoints: Iterable[Document]) -> int:
+def count_pods(endpoints: Iterable[Document]) -> int:
     """Count Pods: one Pod has an address of each family."""
     families: dict[str, set[tuple[str, int]]] = {}
     for each in endpoints:

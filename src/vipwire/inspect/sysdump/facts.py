@@ -19,7 +19,7 @@ from vipwire.inspect.check.facts import gather
 from vipwire.inspect.check.findings import check_document, judge
 from vipwire.inspect.command.show import json_text
 from vipwire.inspect.difference import diff_document, script
-from vipwire.inspect.node.situation import Situation, opened, take
+from vipwire.inspect.node.situation import Situation, observe_situation, open_kernel
 from vipwire.inspect.node.source import read_objects
 from vipwire.inspect.status.counts import observed_counts
 from vipwire.inspect.status.document import proxy_document, status_document, unread_document
@@ -64,8 +64,8 @@ def situation_parts(config: Config) -> Iterator[tuple[str, str]]:
     except VipwireError as error:
         yield "status.json", json_text(unread_document(config, error), indent=2)
         return
-    with opened(config) as kernel:
-        situation = take(config, store, kernel)
+    with open_kernel(config) as kernel:
+        situation = observe_situation(config, store, kernel)
         services = list(store.services.values())
         counts = observed_counts(situation)
         yield "status.json", json_text(status_document(situation, services, counts, proxy_document(config)), indent=2)

@@ -182,7 +182,7 @@ def _legacy_census(family: Family) -> Census:
         for table in legacy_tables(family):
             if table in TABLES:
                 with suppress(OSError):
-                    found = opened.census(table)
+                    found = opened.count_rules(table)
                     chains, rules = chains | found.chains, rules + found.rules
     return Census(chains, rules)
 

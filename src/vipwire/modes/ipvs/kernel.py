@@ -38,7 +38,7 @@ from vipwire.modes.ipvs.objects.names import (
     owning_entries,
     set_name,
 )
-from vipwire.modes.ipvs.objects.parts import DeltaByKind, inverse, partition
+from vipwire.modes.ipvs.objects.parts import DeltaByKind, invert, partition
 from vipwire.modes.ipvs.objects.policy_routing import PolicyRouting
 from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand, with_resting
 from vipwire.modes.ipvs.objects.sets import Sets
@@ -122,7 +122,7 @@ class IpvsBackend(Writing):
             size = self._apply(delta)
         except (CommitError, OSError):
             with contextlib.suppress(CommitError, OSError):
-                self._apply(inverse(delta), drain=False)
+                self._apply(invert(delta), drain=False)
             self._left = None
             raise
         self._terminations.record_commit(delta.added, delta.removed)

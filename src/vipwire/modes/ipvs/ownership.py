@@ -41,7 +41,7 @@ class IpvsOwner(RuleOwner):
     def owns(self, table: str, chain: str) -> bool:
         return ChainName(table, chain) in _chains(self._family) and chain not in BUILT_IN
 
-    def vipwires(self, table: str, chain: str) -> bool:
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether only vipwire has this chain, not kube-proxy."""
         return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
 

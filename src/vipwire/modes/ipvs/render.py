@@ -74,7 +74,7 @@ def render(family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> R
     for frontend in plan.frontends:
         writer.frontend(frontend)
     for wide in plan.ranges:
-        writer.wide(wide)
+        writer.write_range(wide)
     if plan.health_check is not None:
         writer.own[SetEntry(set_name(family, Set.HEALTH_CHECK), IpsetEntry(port=plan.health_check.port))] = 0
     return Rendered(writer.own, writer.shared)
@@ -136,7 +136,7 @@ class _Writer:
         self.shared[VipRoute(address)] = None
         self.shared.update((MarkRule(each), None) for each in (mark, mark | self._marks.avoid))
 
-    def wide(self, wide: RangeFrontend) -> None:
+    def write_range(self, wide: RangeFrontend) -> None:
         """Write a port range; see `ranges`.
 
         At a node's own address, a range without endpoints leaves packets to local sockets.

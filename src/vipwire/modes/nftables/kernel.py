@@ -165,7 +165,7 @@ class NftablesBackend:
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
         """Send one transaction; return its size in bytes."""
-        made = self._sizes.made(delta)
+        made = self._sizes.choose_sizes(delta)
         planned = steps(self.family, delta, recreate=self._recreate, sizes=made)
         size = self._send(planned, lambda: text.script(self.family, delta), len(delta))
         self._recreate = False
@@ -177,14 +177,14 @@ class NftablesBackend:
 
     def lacks_room(self, delta: Delta[ObjectKey, Object]) -> bool:
         """Report whether a set is too small for a transaction; see `Enlarging`."""
-        return bool(self._sizes.outgrown(delta))
+        return bool(self._sizes.find_too_small(delta))
 
     def enlarge(self, delta: Delta[ObjectKey, Object], held: Iterable[Mapping[ObjectKey, Object]]) -> int:
         """Replace the sets that lack room by larger ones with the same elements; see `Enlarging`.
 
         In one transaction: each packet finds all elements, in the old set or in the new one.
         """
-        sizes = self._sizes.outgrown(delta)
+        sizes = self._sizes.find_too_small(delta)
         sets = [spec for spec in self._known.values() if isinstance(spec, SetSpec) and spec.name in sizes]
         elements: dict[ObjectKey, Object] = {}
         chains: dict[str, Chain] = {}

@@ -175,7 +175,7 @@ class UserspaceBackend:
         listeners = self._remote.listeners()
         found: dict[Key, Value] = {Front(key): listener for key, listener in listeners.items()}
         if self._tool is not None:
-            found.update(read(self._tool.save(*TABLES), self._remote.fronts(listeners)))
+            found.update(read(self._tool.save(*TABLES), self._remote.map_fronts(listeners)))
         return found
 
     def _write(self, text: str) -> None:

@@ -26,6 +26,6 @@ class UserspaceOwner(RuleOwner):
     def owns(self, table: str, chain: str) -> bool:
         return chain in CHAINS.get(table, ())
 
-    def vipwires(self, table: str, chain: str) -> bool:
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether kube-proxy, which had this mode up to 1.25, lacks this chain."""
         return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD

@@ -69,7 +69,7 @@ class LegacySocket:
                 continue
             return memoryview(buffer).cast("B")[_ASK.size :]
 
-    def census(self, table: str) -> Census:
+    def count_rules(self, table: str) -> Census:
         """Count a table's rules: all entries but the end of each chain and the beginning of user-defined ones."""
         info, block = self.info(table), self.entries(table)
         names = [found[1] for found in _CHAIN.finditer(block)]

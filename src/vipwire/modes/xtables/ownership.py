@@ -47,7 +47,7 @@ class RuleOwner(ABC):
         """Report whether this mode has a chain of this name; other modes may have one, too."""
 
     @abstractmethod
-    def vipwires(self, table: str, chain: str) -> bool:
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether only vipwire, not kube-proxy, has a chain of this name in this mode."""
 
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
@@ -74,20 +74,20 @@ class VipwireOnlyOwner(RuleOwner):
         self._owner, self.trial = owner, owner.trial
 
     def owns(self, table: str, chain: str) -> bool:
-        return self.vipwires(table, chain)
+        return self.is_only_vipwires(table, chain)
 
-    def vipwires(self, table: str, chain: str) -> bool:
-        return self._owner.vipwires(table, chain)
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
+        return self._owner.is_only_vipwires(table, chain)
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield the rules that jump to these from chains that stay; kube-proxy did not write them."""
         del kubelet
         for chain, rules in chains.items():
             if chain in BUILT_IN or self._owner.owns(table, chain):
-                yield from (ChainRule(chain, rule) for rule in rules if self.vipwires(table, target(rule)))
+                yield from (ChainRule(chain, rule) for rule in rules if self.is_only_vipwires(table, target(rule)))
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
+        return frozenset(link for link in self._owner.words(table) if self.is_only_vipwires(table, target(link.rule)))
 
 
 class _KubeProxyOwner(RuleOwner):
@@ -97,9 +97,9 @@ class _KubeProxyOwner(RuleOwner):
         self._owners = owners
 
     def owns(self, table: str, chain: str) -> bool:
-        return any(owner.owns(table, chain) and not owner.vipwires(table, chain) for owner in self._owners)
+        return any(owner.owns(table, chain) and not owner.is_only_vipwires(table, chain) for owner in self._owners)
 
-    def vipwires(self, table: str, chain: str) -> bool:
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
         del table, chain
         return False
 
@@ -122,7 +122,7 @@ Owners = Mapping[str, RuleOwner]
 """Owners by the names of their modes."""
 
 
-def census(
+def count_chains(
     owners: Owners, tables: Mapping[str, Collection[str]], held: Collection[ChainName] = frozenset()
 ) -> dict[str, int]:
     """Count the chains that identify each mode, without `held` ones; leave out modes without any."""

@@ -177,7 +177,7 @@ def chains_by_table(family: Family, variant: Variant, tables: Iterable[str]) -> 
 
 def _legacy_chains(family: Family, table: str) -> frozenset[str]:
     with closing(LegacySocket(family)) as opened:
-        return opened.census(table).chains
+        return opened.count_rules(table).chains
 
 
 def installed_tools(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:

@@ -17,7 +17,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec
-from vipwire.modes.xtables.ownership import Owners, Tables, VipwireOnlyOwner, all_of, census, removals
+from vipwire.modes.xtables.ownership import Owners, Tables, VipwireOnlyOwner, all_of, count_chains, removals
 from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy
@@ -97,7 +97,7 @@ def _rules(
     tables = read_engine(tool)
     leaving = [VipwireOnlyOwner(owner) if name in kept else owner for name, owner in known.items()]
     running = all_of([owner for name, owner in known.items() if name in kept])
-    found = census({name: owner for name, owner in known.items() if name not in kept}, tables, held)
+    found = count_chains({name: owner for name, owner in known.items() if name not in kept}, tables, held)
     texts = list(removals(tables, leaving, running, held))
     for text in texts:
         tool.restore(text)
@@ -113,7 +113,10 @@ def _rules(
 
 def _count(known: Owners, kept: frozenset[str], tables: Tables) -> int:
     return sum(
-        any(known[name].owns(table, chain) and not known[name].vipwires(table, chain) for name in kept & known.keys())
+        any(
+            known[name].owns(table, chain) and not known[name].is_only_vipwires(table, chain)
+            for name in kept & known.keys()
+        )
         for table, chains in tables.items()
         for chain in chains
     )

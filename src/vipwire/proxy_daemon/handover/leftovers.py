@@ -19,7 +19,7 @@ from vipwire.model.net import Family
 from vipwire.model.value import Value
 from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
-from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, census, removals
+from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, count_chains, removals
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.modes.xtables.tool import (
     PROGRAM,
@@ -43,7 +43,7 @@ def without_tool(family: Family) -> Iterator[tuple[str, str]]:
     for variant in Variant:
         if variant in there or (variant is Variant.NFT and not nft_engine()):
             continue
-        for mode in census(owners(family), chains_by_table(family, variant, TABLES)):
+        for mode in count_chains(owners(family), chains_by_table(family, variant, TABLES)):
             program = f"{PROGRAM[family]}-{variant.value}"
             yield mode, f"chains of {program} stay: {program} is not installed"
 
@@ -63,10 +63,10 @@ def remove_rules(
     the tables cannot be read or written.
     """
     known = owners(tool.family)
-    if not census(known, _chains(tool), held).keys() - {running}:
+    if not count_chains(known, _chains(tool), held).keys() - {running}:
         return {}  # the usual case after a start: saves reading up to 100,000 rules
     tables = read_engine(tool)
-    found = census(known, tables, held)
+    found = count_chains(known, tables, held)
     found.pop(running, None)
     leaving = [known[name] for name in found]
     for text in removals(tables, leaving, known.get(running), held) if leaving else ():
@@ -76,7 +76,7 @@ def remove_rules(
 
 def modes_of(tool: IptablesTool) -> frozenset[str]:
     """Return the modes that have chains in an engine. Raise OSError if the engine cannot be read."""
-    return frozenset(census(owners(tool.family), _chains(tool)))
+    return frozenset(count_chains(owners(tool.family), _chains(tool)))
 
 
 def own_chains(mode: str, chains: Iterable[str]) -> frozenset[str]:

@@ -124,9 +124,9 @@ class Line:
         at = self.planner.due() if self.planner else None
         return None if at is None else max(0.0, at - now)
 
-    def ripen(self, store: Store, now: float) -> None:
+    def raise_weights(self, store: Store, now: float) -> None:
         """Plan the changes of slow start. Only weights change, so no other part needs to follow."""
-        for name, change in self.planner.ripen(store.view, now).items() if self.planner else ():
+        for name, change in self.planner.raise_weights(store.view, now).items() if self.planner else ():
             if name in self._changes:
                 self._changes[name] = PlanChange(self._changes[name].old, change.new)
             self._render(name, change.new)
@@ -294,7 +294,7 @@ class Engine:
         self._calm_until = now + wait if calm else float("-inf")
         return None if wait == float("inf") else wait
 
-    def brief(self, now: float) -> bool:
+    def has_few_changes(self, now: float) -> bool:
         """Report whether only few Services changed and nothing else is due; then the loop calls `sync_few`."""
         if now >= self._calm_until or self._node_stale or self.store.node_changed or self.store.waiting:
             return False
@@ -342,4 +342,4 @@ class Engine:
         for line in self.lines:
             if line.outlying or line.planning_due(now) == 0:
                 line.eject(self.store, now)
-                line.ripen(self.store, now)
+                line.raise_weights(self.store, now)

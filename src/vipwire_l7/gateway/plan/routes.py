@@ -13,7 +13,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolate_hostnames, parents_of
 from vipwire_l7.gateway.plan.frame import Frame, problems_of
-from vipwire_l7.gateway.plan.kinds.hostnames import breadth
+from vipwire_l7.gateway.plan.kinds.hostnames import rank_breadth
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, no
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.matching.ladders import Entry, is_tried
@@ -170,5 +170,5 @@ def _bring_entries(
     port = frame.ports[place]
     for host in isolate_hostnames(attachment, port.hosts):
         own = attachment.hosts[host]
-        ranked = entries if own == host else tuple(replace(each, breadth=breadth(own)) for each in entries)
+        ranked = entries if own == host else tuple(replace(each, breadth=rank_breadth(own)) for each in entries)
         yield Brought((place, attachment.listener.mode), host, f"{host}{port.mark}", ranked)

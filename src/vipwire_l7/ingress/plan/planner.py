@@ -17,7 +17,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, failure
 from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of
-from vipwire_l7.ingress.plan.wishes import Wanted, demand_of, left_out, wanted_of, wildcard_of
+from vipwire_l7.ingress.plan.wishes import Wanted, demand_of, leave_out, wanted_of, wildcard_of
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.certificates import judge_secret, judged_until
 from vipwire_l7.plan.dependencies import Dependencies, World
@@ -160,7 +160,7 @@ class IngressPlanner:
                 now = wanted_of(ingress, world.secrets)
                 self._limits.put(ref, (*ingress.age, 0), demand_of(now))
                 if text := self._limits.excess(ref):
-                    now = left_out(now, text)
+                    now = leave_out(now, text)
                 self._wanted[name] = now
             except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
                 self._limits.put(ref, (*ingress.age, 0), {})

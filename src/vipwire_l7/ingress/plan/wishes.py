@@ -112,7 +112,7 @@ def demand_of(wanted: Wanted) -> Demand:
     }
 
 
-def left_out(wanted: Wanted, text: str) -> Wanted:
+def leave_out(wanted: Wanted, text: str) -> Wanted:
     """Leave an Ingress out, but deny its guarded paths: without the Ingress, older paths could bypass the guard."""
     guards = not wanted.canary and (wanted.closed or bool(wanted.policy.guard))
     rules, keys = (wanted.ingress.rules, wanted.keys) if guards else ((), ())

@@ -102,7 +102,7 @@ class TableReader:
 
     def _holds(self, dump: bytes, request: bytes, rules: Rules) -> bool:
         try:
-            return holds(dump, expressions_at(request), map(self.encoder.halves, rules))
+            return holds(dump, expressions_at(request), map(self.encoder.split_rule, rules))
         except UnknownRuleError:
             return False
 

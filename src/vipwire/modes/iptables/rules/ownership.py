@@ -27,7 +27,7 @@ class IptablesOwner(RuleOwner):
     def owns(self, table: str, chain: str) -> bool:
         return is_ours(table, chain)
 
-    def vipwires(self, table: str, chain: str) -> bool:
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether only vipwire has this chain: of trees, ranges, and frontends."""
         root = tree_root(table, chain)
         return is_ours(table, chain) and (

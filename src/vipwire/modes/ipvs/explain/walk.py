@@ -39,7 +39,7 @@ def trace(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Pa
     server = walker.pass_hooks()
     if server is None:
         return None, [walker.path(end=walker.end)]
-    return server, list(walker.balanced(server))
+    return server, list(walker.follow_balancing(server))
 
 
 class _Walker:
@@ -109,7 +109,7 @@ class _Walker:
                 self.tables.note(describe_server(server))
         return None
 
-    def balanced(self, server: VirtualServer) -> Iterator[Path]:
+    def follow_balancing(self, server: VirtualServer) -> Iterator[Path]:
         """Follow the packet to each real server; local delivery and direct return skip POSTROUTING."""
         reals, shares = self.node.held.reals.get(server, {}), self.shares(server)
         self.tables.steps += self.real_steps(server, shares)

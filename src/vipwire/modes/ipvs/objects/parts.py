@@ -61,5 +61,5 @@ def partition(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
     return parts
 
 
-def inverse(delta: Delta[ObjectKey, Object]) -> Delta[ObjectKey, Object]:
+def invert(delta: Delta[ObjectKey, Object]) -> Delta[ObjectKey, Object]:
     return Delta(delta.removed, {key: (new, old) for key, (old, new) in delta.changed.items()}, delta.added)

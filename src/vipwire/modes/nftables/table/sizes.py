@@ -56,7 +56,7 @@ class SetSizes:
         self._sizes = dict(sizes)
         self._held = Counter(map(_SET_NAME, keys))
 
-    def outgrown(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
+    def find_too_small(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
         """Return the sets that lack the room for a transaction, with a size that suffices.
 
         A changed element goes and comes: until the commit ends, the kernel counts both.
@@ -68,7 +68,7 @@ class SetSizes:
         needed = {name: self._held[name] + coming[name] for name, size in self._sizes.items() if size}
         return {name: size_for(count) for name, count in needed.items() if count > self._sizes[name]}
 
-    def made(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
+    def choose_sizes(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
         """Choose the sizes of the sets that a transaction makes."""
         names = [name for name in SIZED if (SET, name.encode()) in delta.added]
         coming = Counter(map(_SET_NAME, delta.added)) if names else Counter[str]()

@@ -85,10 +85,10 @@ class Encoder:
 
     def __call__(self, rule: str) -> Encoded:
         """Encode a rule. Raise UnknownRuleError for a rule that vipwire does not write."""
-        before, after, protocol = self.halves(rule)
+        before, after, protocol = self.split_rule(rule)
         return Encoded(b"".join((before, COUNTER_NUMBERS, after)), protocol)
 
-    def halves(self, rule: str) -> Halves:
+    def split_rule(self, rule: str) -> Halves:
         """Encode a rule in two halves. Raise UnknownRuleError for a rule that vipwire does not write."""
         matches, verb, target = f" {rule}".rpartition(" -j ")
         if verb:

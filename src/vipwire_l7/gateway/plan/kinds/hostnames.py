@@ -31,10 +31,10 @@ def intersection(listener: str, hosts: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for host in tuple(hosts) or (EVERY_HOST,):
         if served := host if covers(listener, host) else listener if covers(host, listener) else "":
-            found[served] = min(found.get(served, host), host, key=breadth)
+            found[served] = min(found.get(served, host), host, key=rank_breadth)
     return found
 
 
-def breadth(host: str) -> tuple[bool, int]:
+def rank_breadth(host: str) -> tuple[bool, int]:
     """Return a sort key that puts the more specific hostname first: exact ones, then the longest wildcard."""
     return host.startswith("*"), -len(host)
