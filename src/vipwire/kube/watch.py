@@ -245,7 +245,7 @@ class ResourceWatch(Generic[K, T]):
         self._relist()
 
     def _may_be_absent(self) -> bool:
-        """Report whether a refusal may mean that the server lacks the kind; after a success it means an outage."""
+        """Report whether the server may lack the kind. A refusal after a successful list means an outage."""
         return self.resource.optional and (self._absent or not self._contact.health.synced)
 
     def _count_as_empty(self, reason: str) -> list[EventOf[K, T]]:

@@ -259,7 +259,7 @@ class SyncLoop:
             parts.reporter.problems(problems)
 
     def _start_garbage_collection(self) -> None:
-        """Start garbage collection: the first sync was tried, or its objects do not arrive."""
+        """Start garbage collection after the first sync's attempt, or if the API server does not send the objects."""
         if not self._at_work:
             self._at_work = True
             cyclic_garbage.look_rarely()

@@ -51,7 +51,7 @@ class UserMode:
             *(f"ssl{number}=null,fd:{line}" for number, line in enumerate(lines)),
         ]
 
-    def confess(self, home: Path, process: subprocess.Popen[bytes]) -> None:
+    def request_stacks(self, home: Path, process: subprocess.Popen[bytes]) -> None:
         """Send sysrq-t to the management console."""
         del process
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
@@ -136,7 +136,7 @@ class Emulated:
             *(word for each in shared for word in _share(*each)),
         ]
 
-    def confess(self, home: Path, process: subprocess.Popen[bytes]) -> None:
+    def request_stacks(self, home: Path, process: subprocess.Popen[bytes]) -> None:
         """Send sysrq-t over the serial console: a break, and the letter."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(_PATIENCE)

@@ -124,7 +124,7 @@ class _Boot:
     def _ended(self, process: subprocess.Popen[bytes], after: str) -> str:
         """Make the guest's kernel print its tasks, if it still can; return why the guest is ended."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            self._machine.confess(self._home, process)
+            self._machine.request_stacks(self._home, process)
             process.wait(_CONFESSION)
         return f"was ended after {after}"
 

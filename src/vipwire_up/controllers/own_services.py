@@ -96,7 +96,7 @@ class OwnServices:
 
     @property
     def version(self) -> int:
-        """The IP version of the first range, in which these Services are."""
+        """The IP version of the first ServiceCIDR, which these Services use."""
         network = self._range()
         return network.version if network else 4
 

@@ -136,7 +136,7 @@ class NameClaim:
         def renewed(lease: Lease) -> Lease:
             if self.wait(lease, over=over(lease)):
                 why = f"another {self._kind} was Node {self.node} until now"
-                raise NameStillHeldError(f"{why}: waiting for it to stop")
+                raise NameStillHeldError(f"{why}: vipwire waits until the other one stops")
             return with_holder(lease, self.identity, self.seconds, now)
 
         began = self._clock()

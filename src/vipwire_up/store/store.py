@@ -42,10 +42,10 @@ class Store(Protocol):
         """Problems of a part of the store while the rest works; "" for nothing."""
 
     def read(self, key: Key) -> Record | None:
-        """Read an object of the visible state."""
+        """Read an object's newest visible revision."""
 
     def head(self, key: Key) -> Record | None:
-        """Read an object as of all submitted writes of this process."""
+        """Read an object's newest revision, including this process's writes that are not visible yet."""
 
     def scan(self, resource: str, *, at: int | None = None) -> Sequence[Record]:
         """Return a resource's objects, ordered by namespace and name: now, or as of a revision.

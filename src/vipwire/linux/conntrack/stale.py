@@ -33,7 +33,7 @@ UdpFrontends: TypeAlias = Mapping[UdpFrontend, frozenset[UdpEndpoint]]
 All serving endpoints count, whatever the traffic policy chooses: vipwire does not break working flows.
 """
 
-_UDP = int(Protocol.UDP)  # a comparison with the enum's member takes longer than the rest of a judgement
+_UDP = int(Protocol.UDP)  # comparing with the enum's member takes longer than all other checks of a flow
 
 
 class Staleness(Value, frozen=True):

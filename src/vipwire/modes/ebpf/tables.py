@@ -161,7 +161,7 @@ class Tables:
         frontends, members = _select_entries(FRONTENDS, wanted), _select_entries(MEMBERS, wanted)
         needed = sum(max(1, (len(value) - HEAD.size) // self._each) for value in frontends.values())
         rooms = {"frontends": len(frontends), "slots": needed, "members": len(members)}
-        self._outgrow()
+        self._keep_outgrown_counts()
         for name, room in rooms.items():
             before = self._pins.find(self._names[name])
             largest = max(_ROOM * room, (before.shape.max_entries if before else 0) + 1)
@@ -250,7 +250,7 @@ class Tables:
         hits = memory.hits[first * NUMBER : (first + count) * NUMBER]
         return tallies(memory.slots[first * self._each : (first + count) * self._each], hits, self._size)
 
-    def _outgrow(self) -> None:
+    def _keep_outgrown_counts(self) -> None:
         """Keep the counts so far. Programs count until they use the larger maps: see `collect_outgrown_counts`."""
         self.collect_outgrown_counts()
         if (slots := self._pins.find(self._names["slots"])) is None:

@@ -160,7 +160,7 @@ class _Way:
             if verdict is not None and verdict.end is not None:
                 yield self._path(end=verdict.end)
                 return
-        listening = self._listening_at()
+        listening = self._find_listening_front()
         yield from [self._path()] if listening is None else self._relay(listening)
 
     def _path(
@@ -173,7 +173,7 @@ class _Way:
         tables = self._tables
         return Path(tables.steps, share, end, target, self.relayed, tables.uncertain, choice)
 
-    def _listening_at(self) -> Front | None:
+    def _find_listening_front(self) -> Front | None:
         packet = self._packet
         for key, value in self._rules.observed.items():
             if not isinstance(key, Front) or not isinstance(value, Listener) or value.protocol != packet.protocol:

@@ -240,7 +240,7 @@ class Client:
         for server, answer in answers.items():
             with contextlib.suppress(ForeignMemberError):
                 self._check(server, answer, min(reached, seen))
-        if answers:  # else all members are silent, not some
+        if answers:  # `note` names silent members only while others answer
             await self._note_silent(failed)
         return is_another
 

@@ -120,7 +120,7 @@ class _Emitter:
 
 
 def _load_start(field: Field, length: int) -> bytes:
-    """Load the compared first bytes of a header field; load any other field whole."""
+    """Load `length` bytes from the start of a header field, or all bytes of another field."""
     if isinstance(field, HeaderField):
         return kernel.payload(0, field.base, field.offset, length)
     return field.load(0)
