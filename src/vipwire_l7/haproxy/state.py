@@ -171,7 +171,7 @@ class _Comparison:
 
     def _judge_frontends(self) -> None:
         old, new = self._live.shape, self._wanted.shape
-        steps = sorted(self._missing_steps())
+        steps = sorted(self._find_reload_reasons())
         if steps:
             self._closed.add("")
         self._closed |= {mark for mark in new.frontends if not self._is_written(mark)}
@@ -197,8 +197,8 @@ class _Comparison:
                 before = self._live.shape.frontends[mark].certificates
                 yield mark, replace(each, certificates=before) if served_before else each
 
-    def _missing_steps(self) -> Iterator[str]:
-        """Yield the steps that the operator's frontend lacks."""
+    def _find_reload_reasons(self) -> Iterator[str]:
+        """Yield the reasons why the running frontend needs a reload."""
         old, new = self._live.shape, self._wanted.shape
         yield from (stage.value for stage in new.stages - old.stages)
         if not self._before.get("expressions", {}).keys() >= self._wanted.maps["expressions"].keys():

@@ -69,7 +69,7 @@ async def _converse(path: Path, commands: Sequence[str]) -> list[str]:
 
 
 async def _process_list(path: Path) -> bytes:
-    """Read the master's list up to the heading of programs, of which there are none."""
+    """Read HAProxy's processes from the master, up to `# programs`: vipwire configures no programs."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         writer.write(b"show proc\n")

@@ -55,7 +55,7 @@ class Turns:
         match event:
             case Listed(kind):
                 for held in self._held.values():
-                    for ref in [ref for ref in held if ref[0] is kind]:  # the list is newer
+                    for ref in [ref for ref in held if ref[0] is kind]:  # the list is newer than the events held back
                         del held[ref]
                 return None
             case Deleted(kind, name):

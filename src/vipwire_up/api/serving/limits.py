@@ -90,7 +90,7 @@ class InFlight:
     def request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
         who = (sort, user.name, host if sort is Sort.WATCH else "")
         most, most_of_one = self._find_limit(sort)
-        if not _exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):
+        if not _is_exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):
             raise too_many_requests()
         self._all[sort] += 1
         self._of[who] += 1
@@ -108,7 +108,7 @@ class InFlight:
         most = self._bounds.all_bodies
         too_much = self._bytes and self._bytes + size > most
         too_much_of_one = self._bytes_of[user.name] and self._bytes_of[user.name] + size > most * self._bounds.of_one
-        if (too_much or too_much_of_one) and not _exempt(user):
+        if (too_much or too_much_of_one) and not _is_exempt(user):
             raise too_many_requests()
         self._bytes += size
         self._bytes_of[user.name] += size
@@ -131,7 +131,7 @@ class InFlight:
         return most, max(1, int(most * bounds.of_one))
 
 
-def _exempt(user: User) -> bool:
+def _is_exempt(user: User) -> bool:
     return Role.ADMIN.value in user.groups
 
 

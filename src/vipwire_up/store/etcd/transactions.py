@@ -83,7 +83,7 @@ class Transactions:
             first = page.kvs[-1].key + b"\0"
 
     async def commit(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
-        """Make a transaction; `values` are those of its writes. Return its revision.
+        """Commit a transaction and return its revision; `values` has the encoded object of each write in `steps`.
 
         Raise ConflictError or StoreError.
         """

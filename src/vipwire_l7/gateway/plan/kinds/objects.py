@@ -92,7 +92,7 @@ class GatewaySetting:
 
 
 class GatewayWorld(World):
-    """Also looks up objects of the Gateway API, and other results, recorded as the objects they belong to."""
+    """A World that also looks up objects of the Gateway API and the plan's results for them."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         super().__init__(snapshot, now)
