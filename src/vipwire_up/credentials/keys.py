@@ -23,6 +23,7 @@ from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, pars
 from vipwire_up.credentials.revocation import load_revoked, parse_revoked
 
 RENEW_EVERY: Final = timedelta(minutes=1)
+_LOOK_SECONDS: Final = 2.0
 TOKENS: Final = "tokens.csv"
 REVOKED: Final = "revoked"
 
@@ -59,9 +60,12 @@ class Keys:
         async with asyncio.TaskGroup() as tasks:
             for name in (TOKENS, REVOKED):
                 tasks.create_task(self._follow(files, self._folder / name))
+            renewed = self._clock()
             while True:
-                await asyncio.sleep(RENEW_EVERY.total_seconds() / 2)
-                await self.renew()
+                await asyncio.sleep(_LOOK_SECONDS)  # short: after a jump of the clock, clients refuse the certificate
+                if abs(self._clock() - renewed) >= RENEW_EVERY:
+                    renewed = self._clock()
+                    await self.renew()
 
     async def _follow(self, files: FileWatch, path: Path) -> None:
         async for _ in files.contents(path):

@@ -37,7 +37,7 @@ async def test_a_second_ingress_names_the_first_and_touches_nothing(tmp_path: Pa
         await first.until_code("a.example.com", 200)
         assert first.process is not None
         masters = first.masters
-        for folder in (tmp_path, tmp_path / "other"):  # the same folder; another one, at the same address
+        for folder in (tmp_path, tmp_path / "b"):  # the same folder; another one, at the same address
             second = beside(first, folder)
             await second.start("--manifests", str(manifests))
             assert await ended(second) == 1
@@ -45,7 +45,7 @@ async def test_a_second_ingress_names_the_first_and_touches_nothing(tmp_path: Pa
             assert f"vipwire ingress (process {first.process.pid}" in said
             assert f"run directory {tmp_path}/run, listening at 127.0.0.1:{first.http}" in said
             second.log.unlink()
-        other = beside(first, tmp_path / "other")
+        other = beside(first, tmp_path / "b")
         await other.start("--manifests", str(manifests), "--takeover")
         assert await ended(other) == 1
         assert f"start with --run-dir {tmp_path}/run" in other.log.read_text()
