@@ -9,6 +9,8 @@ import pytest
 from aiohttp import web
 
 from vipwire.kube.access.access import load_access
+from vipwire.kube.errors import ApiError
+from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.names import ObjectName
 from vipwire_l7.run.election import LeaseKeeper
 
@@ -55,6 +57,31 @@ async def test_one_of_three_replicas_leads_and_hands_over_when_it_ends() -> None
         assert stored["spec"]["leaseTransitions"] == 2
         for task in tasks:
             await end(task)
+
+
+async def test_a_leader_that_cannot_renew_once_leads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: dict[str, Any] = {}
+    refused = renewed = 0
+
+    async def replace(client: ObjectClient, path: str, value: Object) -> Object:
+        nonlocal refused, renewed
+        if not refused:
+            refused += 1
+            raise ApiError(500, "", "etcdserver: request timed out")
+        renewed += 1
+        return await real(client, path, value)
+
+    real = ObjectClient.replace
+    monkeypatch.setattr(ObjectClient, "replace", replace)
+    async with asyncio.timeout(60), server(stored) as url:
+        keeper = LeaseKeeper(load_access(None, url, environ={}), LEASE, "r0")
+        task = asyncio.ensure_future(keeper.run())
+        await leader_of([keeper])
+        while renewed < 2:
+            assert keeper.leading()
+            await asyncio.sleep(0.01)
+        assert refused
+        await end(task)
 
 
 async def leader_of(keepers: list[LeaseKeeper]) -> int:
