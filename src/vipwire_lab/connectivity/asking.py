@@ -7,7 +7,7 @@ import asyncio
 import enum
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
@@ -56,30 +56,29 @@ _EXPECTED: Final = {
 }
 
 
-def checks_of(services: Sequence[Object], node: Sequence[str], families: Sequence[str]) -> Iterator[Check]:
-    """Yield the checks of the Services, as the API server has them; `node` are this Node's addresses."""
-    for service in services:
-        for port in service["spec"]["ports"]:
-            protocol = Protocol[port["protocol"]]
-            yield from _list_port_checks(service, port, protocol, node, families)
+def checks_of(services: Sequence[Object], node: Sequence[str], families: Sequence[str]) -> list[Check]:
+    """Return the checks of the Services, as the API server has them; `node` are this Node's addresses."""
+    ports = [(service, port) for service in services for port in service["spec"]["ports"]]
+    made = (check for service, port in ports for check in _list_port_checks(service, port, node))
+    return list(dict.fromkeys(_skip_unserved(check, families) for check in made))
 
 
-def _list_port_checks(
-    service: Object, port: Object, protocol: Protocol, node: Sequence[str], families: Sequence[str]
-) -> Iterator[Check]:
-    name, spec = service["metadata"]["name"], service["spec"]
+def _skip_unserved(check: Check, families: Sequence[str]) -> Check:
+    if check.target is None or (family := _family(check.target.address)) in families:
+        return check
+    return replace(check, target=None, skip=f"{check.target.address}: this Node has no {family} address")
+
+
+def _list_port_checks(service: Object, port: Object, node: Sequence[str]) -> Iterator[Check]:
+    name, spec, protocol = service["metadata"]["name"], service["spec"], Protocol[port["protocol"]]
     expected = _EXPECTED.get(name, Expected.ANSWER)
-    addresses = [each for each in spec.get("clusterIPs") or () if each != "None"]
-    for address in addresses:
+    for address in (each for each in spec.get("clusterIPs") or () if each != "None"):
         yield Check(name, "ClusterIP", Target(address, PORT, protocol), expected)
-    if name.startswith("node-port"):
-        for address in node:
-            if _is_served(address, families):
-                yield Check(name, "NodePort", Target(address, port["nodePort"], protocol), expected)
+    for address in node if name.startswith("node-port") else ():
+        yield Check(name, "NodePort", Target(address, port["nodePort"], protocol), expected)
     if name == "external-ip":
         for address in spec.get("externalIPs") or EXTERNAL:
-            if _is_served(address, families):
-                yield Check(name, "external IP", Target(address, PORT, protocol), expected)
+            yield Check(name, "external IP", Target(address, PORT, protocol), expected)
     if name == "load-balancer":
         yield from _list_balancer_checks(service, protocol)
 
@@ -97,8 +96,8 @@ def _list_balancer_checks(service: Object, protocol: Protocol) -> Iterator[Check
             yield Check("load-balancer", "load balancer", Target(entry["ip"], PORT, protocol))
 
 
-def _is_served(address: str, families: Sequence[str]) -> bool:
-    return ("IPv6" if ":" in address else "IPv4") in families
+def _family(address: str) -> str:
+    return "IPv6" if ":" in address else "IPv4"
 
 
 def judge(check: Check, results: Sequence[ProbeResult], echoes: Sequence[Echo]) -> str:
@@ -122,7 +121,6 @@ Document = dict[str, Any]
 Question = Check | NameCheck
 _PAUSE: Final = 0.2
 _DNS_SERVICE: Final = ObjectName("kube-system", "kube-dns")
-_NO_DNS: Final = f"there is no Service {_DNS_SERVICE}"
 
 
 class Asking:
@@ -137,7 +135,9 @@ class Asking:
         self._failing: dict[Question, str] = {}
         self._questions: list[Question] = []
         service = read_objects(config).services.get(_DNS_SERVICE)
-        self._servers = [format_address(each) for each in service.cluster_ips] if service is not None else []
+        held = [format_address(each) for each in service.cluster_ips] if service is not None else []
+        self._servers = [each for each in held if _family(each) in families]
+        self._no_dns = f"this Node lacks the family of {held[0]}" if held else f"there is no Service {_DNS_SERVICE}"
 
     def until(
         self,
@@ -181,7 +181,7 @@ class Asking:
         results = [_document(each, self._failing.get(each, ""), found.get(each, [])) for each in self._questions]
         results += [_skip_document(name, why) for name, why in refused.items()]
         if not self._servers:
-            results.append(_skip_document("headless", _NO_DNS))
+            results.append(_skip_document("headless", self._no_dns))
         counts = {state: sum(each["state"] == state for each in results) for state in ("passed", "failed", "skipped")}
         return {**counts, "checks": results}
 
@@ -220,7 +220,7 @@ def _document(question: Question, why: str, cause: Sequence[str]) -> Document:
     return {
         "service": question.service,
         "what": what,
-        "family": "IPv6" if ":" in at.address else "IPv4",
+        "family": _family(at.address),
         "protocol": at.protocol.label,
         "target": str(at),
         "expected": expected,
