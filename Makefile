@@ -149,7 +149,8 @@ image-test: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m scripts.images
 
 # The same commit gives the same bytes: everything is built twice and compared.
-release: .venv/ready-for-test
+release:
+	@scripts/setup release
 	@rm -rf dist
 	@$(BIN)/python -m scripts.release --twice $(if $(KEY),--key $(KEY))
 
