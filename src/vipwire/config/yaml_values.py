@@ -21,6 +21,7 @@ _MOST_DIRECTIVES: Final = 100
 """libyaml compares each %TAG with all before, while no other thread of the process runs."""
 _DIRECTIVE: Final = re.compile(r"(?:^|[\n\r\x85\xa8\xa9\u2028\u2029])%TAG")
 _LONGEST_NUMBER: Final = 100
+_MOST_ALIASED: Final = 10_000
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
 _TEXT, _MERGE = f"{_TAG}str", f"{_TAG}merge"
@@ -238,17 +239,9 @@ def _merge_keys(value: Any) -> list[dict[str, Any]]:
     return found
 
 
-# A tag that does not fit its value (`!!bool x`, `!!timestamp x`) raises the error of the conversion.
-_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-
-
 def load_yaml(text: str | bytes) -> Any:
-    """Read one document. Raise ValueError, with the place if known."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"{where}not YAML: {error.problem}") from error
-    except _NOT_YAML as error:
-        raise ValueError(f"not YAML: {error}") from error
+    """Read one document, None if there is none. Of a repeated key the last value counts. Raise DecodeError."""
+    documents = read_documents(text, len(text) + _MOST_ALIASED, [])
+    if len(documents) > 1:
+        raise DecodeError(f"{len(documents)} documents, not one")
+    return next(iter(documents), None)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from vipwire.config.yaml_values import load_yaml
-from vipwire.errors import ConfigError
+from vipwire.errors import ConfigError, DecodeError
 from vipwire.file_io.private_files import make_folder, update_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
@@ -138,7 +138,7 @@ class Folder:
         try:
             found = load_yaml(self.node.kubeconfig.read_bytes())
             return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
-        except (OSError, LookupError, TypeError, ValueError):
+        except (OSError, LookupError, TypeError, ValueError, DecodeError):
             return 0
 
     def forget(self) -> None:

@@ -150,7 +150,7 @@ def test_a_broken_cluster_names_the_field(tmp_path: Path, cluster: Json, said: s
 def test_a_kubeconfig_that_is_no_yaml_tells_the_line(tmp_path: Path) -> None:
     path = tmp_path / "broken"
     path.write_text("a: 1\nb: [\n")
-    with pytest.raises(ConfigError, match=r"broken: line 3, column 1: not YAML"):
+    with pytest.raises(ConfigError, match=r"broken: is neither YAML nor JSON: line 3, column 1"):
         load(path)
     with pytest.raises(ConfigError, match=r"--kubeconfig: cannot read .*missing"):
         load(tmp_path / "missing")

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from vipwire.errors import ConfigError
+from vipwire.errors import ConfigError, DecodeError
 
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
@@ -142,15 +142,15 @@ def _config(text: str, file: Path) -> _Config:
 
     try:
         document = load_yaml(text)
-    except ValueError as error:
-        raise ConfigError(f"{file}: {error}") from error
+    except DecodeError as error:
+        raise ConfigError(f"{file}: is neither YAML nor JSON: {error}") from error
     try:
         return msgspec.convert({} if document is None else document, _Config)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
         field_path = path.rstrip("`").removeprefix(".")
         raise ConfigError(f"{file}: {field_path or 'the whole file'}: {message}") from error
-    except (ValueError, RecursionError) as error:  # half of a surrogate pair, a self-referencing alias
+    except ValueError as error:  # half of a surrogate pair
         raise ConfigError(f"{file}: not a kubeconfig: {error}") from error
 
 

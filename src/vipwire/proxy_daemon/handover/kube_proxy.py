@@ -15,6 +15,7 @@ from typing import Final
 
 from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
 from vipwire.config.yaml_values import load_yaml
+from vipwire.errors import DecodeError
 from vipwire.model.value import Value
 
 _NAME: Final = "kube-proxy"
@@ -107,7 +108,7 @@ def _configured_mode(folder: Path) -> str:
     if file := flags.get("config"):
         try:
             read = load_yaml(_text(folder / "root" / file.lstrip("/")))
-        except (OSError, ValueError):
+        except (OSError, ValueError, DecodeError):
             return ""
         mode = read.get("mode") if isinstance(read, dict) else None
     else:
