@@ -19,7 +19,7 @@ from vipwire.kube.access.access import Access
 from vipwire.linux.host.kernel import require_net_admin
 from vipwire.logging import log
 from vipwire.process_lifecycle import event_loop
-from vipwire.proxy_daemon.run import run_cleanup
+from vipwire.proxy_daemon.cleanup import run_cleanup
 from vipwire.terminal.output import MISUSED, note, plain_errors, say, warn
 from vipwire_up import expose
 from vipwire_up.claim_data_dir import claim_folder, end_holder

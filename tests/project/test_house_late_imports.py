@@ -25,7 +25,6 @@ LATE = {
     "vipwire/terminal/output.py": (1, "click (20), for a proxy that prints an error only"),
     "vipwire/proxy_daemon/handover/handover.py": (3, "leftovers (33) and rules (25), after the first sync"),
     "vipwire/proxy_daemon/proxy.py": (1, "the reader of manifests (60), for --manifests only"),
-    "vipwire/proxy_daemon/run.py": (1, "clean-up (27), which a running proxy has no use for"),
     "vipwire/proxy_daemon/serve/pages.py": (
         3,
         "prometheus_client.exposition (38) at the first scrape, the profiler (6)",

@@ -31,8 +31,10 @@ def run(given: Given) -> int:
     with plain_errors():
         if config.write_config_to:
             return _write_config(config)
-        app = importlib.import_module("vipwire.proxy_daemon.run")
-        status: int = app.run_cleanup(config) if config.cleanup else app.run_proxy(config, reread)
+        if config.cleanup:
+            removed: int = importlib.import_module("vipwire.proxy_daemon.cleanup").run_cleanup(config)
+            return removed
+        status: int = importlib.import_module("vipwire.proxy_daemon.run").run_proxy(config, reread)
         return status
 
 

@@ -10,18 +10,23 @@ If kube-proxy's mode is unknown, chains that its iptables or ipvs mode may use s
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
+from vipwire.linux.host.kernel import capabilities, require_net_admin
+from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec
-from vipwire.modes.xtables.ownership import Owners, Tables, VipwireOnlyOwner, all_of, count_chains, removals
-from vipwire.modes.xtables.save import ChainName
+from vipwire.modes.xtables.ownership import ChainRule, Owners, RuleOwner, Tables, count_chains, removals
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
 from vipwire.modes.xtables.tool import RuleTool
-from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy
+from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy, find_kube_proxy
 from vipwire.proxy_daemon.handover.leftovers import engines, owners, read_engine, without_tool
+from vipwire.proxy_daemon.start.modes import families, needs_net_admin
+from vipwire.proxy_daemon.start.record import require_no_proxy
 
 _UNKNOWN: Final = ("iptables", "ipvs")
 """Modes of kube-proxy whose chain names vipwire uses too."""
@@ -37,12 +42,34 @@ class Cleaned(NamedTuple):
     remedy: str = "`vipwire cleanup --all` also removes this"
 
 
-def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | None = None) -> Iterator[Cleaned]:
+def run_cleanup(config: Config) -> int:
+    """Remove everything of vipwire's, of every mode and family.
+
+    Return 1 if something stays for lack of a program. Raise AlreadyRunningError if a vipwire proxy runs. Objects
+    under the names of a running kube-proxy stay, unless the configuration asks to remove all.
+    """
+    if needs_net_admin(config):
+        require_net_admin("vipwire cleanup")
+    require_no_proxy("vipwire cleanup")
+    rules = "CAP_NET_ADMIN" in capabilities()
+    beside = find_kube_proxy() if rules and not config.cleanup_all else None
+    stuck = False
+    for each in clean_up(families(), rules=rules, beside=beside):
+        told = {"mode": each.mode, "ip_family": each.family.value, "what": each.what}
+        told = {name: value for name, value in told.items() if value}
+        if each.left:
+            log.warning("left", **told, reason=each.left, remedy=each.remedy)
+            stuck = stuck or beside is None
+        else:
+            log.info("removed", **told)
+    return int(stuck)
+
+
+def clean_up(families: tuple[Family, ...], *, rules: bool, beside: KubeProxy | None) -> Iterator[Cleaned]:
     """Remove everything of vipwire's; without `rules`, only objects that need no privilege.
 
     Raise CommitError if the kernel refuses.
     """
-    families = tuple(families)
     if beside is None or not rules:
         yield from _clean_everything(families, every_spec(), rules=rules)
         for family in families if rules else ():
@@ -120,3 +147,54 @@ def _count(known: Owners, kept: frozenset[str], tables: Tables) -> int:
         for table, chains in tables.items()
         for chain in chains
     )
+
+
+class VipwireOnlyOwner(RuleOwner):
+    """Owns the objects that only vipwire writes in a mode: these can go while kube-proxy runs in that mode."""
+
+    def __init__(self, owner: RuleOwner) -> None:
+        self._owner, self.trial = owner, owner.trial
+
+    def owns(self, table: str, chain: str) -> bool:
+        return self.is_only_vipwires(table, chain)
+
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
+        return self._owner.is_only_vipwires(table, chain)
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
+        """Yield the rules that jump to these from chains that stay; kube-proxy did not write them."""
+        del kubelet
+        for chain, rules in chains.items():
+            if chain in BUILT_IN or self._owner.owns(table, chain):
+                yield from (ChainRule(chain, rule) for rule in rules if self.is_only_vipwires(table, target(rule)))
+
+    def words(self, table: str) -> frozenset[ChainRule]:
+        return frozenset(link for link in self._owner.words(table) if self.is_only_vipwires(table, target(link.rule)))
+
+
+class _KubeProxyOwner(RuleOwner):
+    """Owns the objects that kube-proxy writes, too, in any of several modes."""
+
+    def __init__(self, owners: Collection[RuleOwner]) -> None:
+        self._owners = owners
+
+    def owns(self, table: str, chain: str) -> bool:
+        return any(owner.owns(table, chain) and not owner.is_only_vipwires(table, chain) for owner in self._owners)
+
+    def is_only_vipwires(self, table: str, chain: str) -> bool:
+        del table, chain
+        return False
+
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
+        found = (link for owner in self._owners for link in owner.links(table, chains, kubelet=kubelet))
+        return (link for link in found if self.owns(table, target(link.rule)))
+
+    def words(self, table: str) -> frozenset[ChainRule]:
+        return frozenset(
+            link for owner in self._owners for link in owner.words(table) if self.owns(table, target(link.rule))
+        )
+
+
+def all_of(owners: Collection[RuleOwner]) -> RuleOwner | None:
+    """Return the owner of kube-proxy's objects in these owners' modes; None without owners."""
+    return _KubeProxyOwner(owners) if owners else None

@@ -10,13 +10,17 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from vipwire.config.configuration import Config
+from vipwire.config.file import Loaded
 from vipwire.errors import VipwireError, told_plainly
 from vipwire.kube.access.access import Access
 from vipwire.kube.contact import Health
+from vipwire.linux.host.kernel import require_net_admin
+from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.process_lifecycle.supervision import Begun, Supervisor, Work
 from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.proxy import Proxy
-from vipwire.proxy_daemon.run import run_beside
+from vipwire.proxy_daemon.reloader import Reloader
+from vipwire.proxy_daemon.run import prepare_proxy
 from vipwire_up.nodes.name_claim import NameTakenError
 
 
@@ -129,13 +133,16 @@ class Ending:
         self, config: Config, source: Source, access: Access | None, supervisor: Supervisor, begun: Begun
     ) -> None:
         """Run the proxy until a signal or cancelled, then handle signals again."""
-
-        def started(proxy: Proxy) -> None:
-            self._proxy = proxy
-            begun()
-
         try:
-            await run_beside(self._command, config, source, access, started, PartFailures(supervisor))
+            require_net_admin(self._command)
+            cyclic_garbage.look_rarely()
+            with prepare_proxy(config, access, source) as proxy:
+                self._proxy = proxy
+                begun()
+                proxy.metrics.registry.register(PartFailures(supervisor))
+                await proxy.run(
+                    Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics, proxy.files)
+                )
             self._asked.set()  # a signal has ended the proxy
         finally:
             self.hear_signals()

@@ -25,7 +25,7 @@ def runner() -> CliRunner:
 
 
 class Wiring(types.ModuleType):
-    """Stands in for the module that runs the proxy: remembers what it was given."""
+    """Stands in for the modules that run the proxy and the clean-up: remembers what it was given."""
 
     def __init__(self) -> None:
         super().__init__("vipwire.proxy_daemon.run")
@@ -50,6 +50,7 @@ class Wiring(types.ModuleType):
 def wiring(monkeypatch: pytest.MonkeyPatch) -> Wiring:
     fake = Wiring()
     monkeypatch.setitem(sys.modules, "vipwire.proxy_daemon.run", fake)
+    monkeypatch.setitem(sys.modules, "vipwire.proxy_daemon.cleanup", fake)
     return fake
 
 

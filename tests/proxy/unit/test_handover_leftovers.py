@@ -16,9 +16,10 @@ from vipwire.modes.ipvs.objects.device import parse_sources
 from vipwire.modes.ipvs.objects.names import Ipset, MarkRule, Object, ObjectKey, SetEntry, Vip
 from vipwire.modes.ipvs.ownership import GUARDS
 from vipwire.modes.ipvs.skeleton import node_objects
-from vipwire.modes.xtables.ownership import VipwireOnlyOwner, all_of, count_chains, removals
+from vipwire.modes.xtables.ownership import count_chains, removals
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.plan.node import NodePlan
+from vipwire.proxy_daemon.cleanup import VipwireOnlyOwner, all_of
 from vipwire.proxy_daemon.handover.leftovers import owners
 from vipwire.reconcile.delta import Delta
 

@@ -67,57 +67,6 @@ class RuleOwner(ABC):
         return frozenset()
 
 
-class VipwireOnlyOwner(RuleOwner):
-    """Owns the objects that only vipwire writes in a mode: these can go while kube-proxy runs in that mode."""
-
-    def __init__(self, owner: RuleOwner) -> None:
-        self._owner, self.trial = owner, owner.trial
-
-    def owns(self, table: str, chain: str) -> bool:
-        return self.is_only_vipwires(table, chain)
-
-    def is_only_vipwires(self, table: str, chain: str) -> bool:
-        return self._owner.is_only_vipwires(table, chain)
-
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        """Yield the rules that jump to these from chains that stay; kube-proxy did not write them."""
-        del kubelet
-        for chain, rules in chains.items():
-            if chain in BUILT_IN or self._owner.owns(table, chain):
-                yield from (ChainRule(chain, rule) for rule in rules if self.is_only_vipwires(table, target(rule)))
-
-    def words(self, table: str) -> frozenset[ChainRule]:
-        return frozenset(link for link in self._owner.words(table) if self.is_only_vipwires(table, target(link.rule)))
-
-
-class _KubeProxyOwner(RuleOwner):
-    """Owns the objects that kube-proxy writes, too, in any of several modes."""
-
-    def __init__(self, owners: Collection[RuleOwner]) -> None:
-        self._owners = owners
-
-    def owns(self, table: str, chain: str) -> bool:
-        return any(owner.owns(table, chain) and not owner.is_only_vipwires(table, chain) for owner in self._owners)
-
-    def is_only_vipwires(self, table: str, chain: str) -> bool:
-        del table, chain
-        return False
-
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        found = (link for owner in self._owners for link in owner.links(table, chains, kubelet=kubelet))
-        return (link for link in found if self.owns(table, target(link.rule)))
-
-    def words(self, table: str) -> frozenset[ChainRule]:
-        return frozenset(
-            link for owner in self._owners for link in owner.words(table) if self.owns(table, target(link.rule))
-        )
-
-
-def all_of(owners: Collection[RuleOwner]) -> RuleOwner | None:
-    """Return the owner of kube-proxy's objects in these owners' modes; None without owners."""
-    return _KubeProxyOwner(owners) if owners else None
-
-
 Owners = Mapping[str, RuleOwner]
 """Owners by the names of their modes."""
 
