@@ -17,7 +17,6 @@ from vipwire.errors import ConfigError
 from vipwire.http_server.server import Serving
 from vipwire.logging import log
 from vipwire.process_lifecycle.file_limits import raise_limit
-from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
@@ -32,6 +31,7 @@ from vipwire_up.joining.enrolment import Enrolment
 from vipwire_up.store_watch.source import StoreSource
 from vipwire_up.supervision.own_addresses import ReachableAddress, inner_socket, reachable_address
 from vipwire_up.supervision.parts import PartFailures
+from vipwire_up.watchdog.watchdog import WatchedSupervisor
 
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
@@ -74,7 +74,7 @@ async def serve_api(
     registry: Registry,
     services: OwnServices,
     clock: Callable[[], datetime],
-    supervisor: Supervisor,
+    supervisor: WatchedSupervisor,
     addresses: AddressKeeper,
 ) -> Served:
     """Open the API server, and point Service `kubernetes` to it. Raise ConfigError.

@@ -24,7 +24,7 @@ from vipwire.kube.errors import ApiError
 from vipwire.kube.proxied import proxy_resources
 from vipwire.logging import log
 from vipwire.process_lifecycle import systemd
-from vipwire.process_lifecycle.supervision import Begun, Supervisor
+from vipwire.process_lifecycle.supervision import Begun
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
@@ -67,6 +67,7 @@ from vipwire_up.store.record import StoreError
 from vipwire_up.store_watch.source import StoreSource
 from vipwire_up.supervision.own_addresses import OwnAddresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
+from vipwire_up.watchdog.watchdog import WatchedSupervisor
 
 _ENDING_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 1.0  # for requests in flight at the end
@@ -134,7 +135,7 @@ class _Cluster:
     def __init__(self, setting: Setting, registry: Registry) -> None:
         self._setting, self._registry = setting, registry
         self._complaints = Complaints(registry)
-        self._supervisor = Supervisor(self._complaints.hear)
+        self._supervisor = WatchedSupervisor(self._complaints.hear)
         self._services = OwnServices(registry, self._supervisor.guard("own Services"))
         self._own = OwnAddresses(setting.node, setting.node_ips, probes=setting.probes)
         objects = LocalObjects(registry, "vipwire-node")

@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 from tests.up.unit.cluster_here import Here, cluster
 from tests.up.unit.controllers_here import clock
 
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Field, Shape, Type
@@ -37,6 +36,7 @@ from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
 from vipwire_up.readiness_probes.probes import local_probes
+from vipwire_up.watchdog.guard import Guard
 
 EXAMPLES = int(os.environ.get("VIPWIRE_FUZZ_EXAMPLES", "250"))
 SLOWEST = 10.0

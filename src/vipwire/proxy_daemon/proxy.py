@@ -78,8 +78,8 @@ class Proxy:
             )
             for family, mode in modes.items()
         ]
-        self._engine = Engine(lines, self._node_name, self._make_node_plan)
-        self._engine.known_node = recorded_node(config.state_dir, self._node_name)
+        known_node = recorded_node(config.state_dir, self._node_name)
+        self._engine = Engine(lines, self._node_name, self._make_node_plan, known_node)
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
         series = Series(config.counters.series)
@@ -186,12 +186,12 @@ class Proxy:
             servers = ProxyServers(tasks, self._health, self.metrics, parts.reporter)
             await servers.apply(self._config)
             adopt = partial(self._adopt, loop, servers)
-            reloader.change_mode = partial(self._change_mode, stop)
+            change_mode = partial(self._change_mode, stop)
             running = [
                 tasks.create_task(loop.run(), name="loop"),
                 tasks.create_task(loop.look_around(), name="look around"),
                 tasks.create_task(parts.source.run(loop.emit), name="source"),
-                tasks.create_task(reloader.run(adopt), name="configuration"),
+                tasks.create_task(reloader.run(adopt, change_mode), name="configuration"),
                 tasks.create_task(self._drains.run(loop.sync_again), name="drains"),
                 tasks.create_task(self._recorder.run(self._record), name="record"),
                 tasks.create_task(parts.history.run(), name="changes"),

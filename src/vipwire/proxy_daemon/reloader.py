@@ -73,7 +73,6 @@ class Reloader:
         self._started, self.running, self._reread = started, running, reread
         self._metrics, self._files = metrics, files
         self._asked = asyncio.Event()
-        self.change_mode: ChangeMode | None = None
         self._warned: frozenset[str] | None = None  # the start has already logged its warnings
         self._record_reload(good=True)
 
@@ -84,7 +83,7 @@ class Reloader:
         else:
             log.info("no configuration file to read again (--config)")
 
-    async def run(self, adopt: Adopt) -> None:
+    async def run(self, adopt: Adopt, change_mode: ChangeMode) -> None:
         """Follow the file until cancelled; without a file, only SIGHUP."""
         if not self._started.config_file:
             return
@@ -93,14 +92,14 @@ class Reloader:
             while True:
                 await self._asked.wait()
                 self._asked.clear()
-                await self.reload(adopt)
+                await self.reload(adopt, change_mode)
 
     async def _watch(self, path: Path) -> None:
         async for content in self._files.contents(path):
             if content is not None:  # the file may be absent for a moment while an editor replaces it
                 self._asked.set()
 
-    async def reload(self, adopt: Adopt) -> None:
+    async def reload(self, adopt: Adopt, change_mode: ChangeMode) -> None:
         """Read the configuration again and apply what a running proxy can take."""
         try:
             wanted, warnings = await asyncio.to_thread(self._reread)
@@ -111,9 +110,9 @@ class Reloader:
             if self._warned is not None and warning not in self._warned:
                 log.warning(warning)
         self._warned = frozenset(warnings)
-        await self._take(wanted, adopt)
+        await self._take(wanted, adopt, change_mode)
 
-    async def _take(self, wanted: Config, adopt: Adopt) -> None:
+    async def _take(self, wanted: Config, adopt: Adopt, change_mode: ChangeMode) -> None:
         before, change = self.running, compare_configs(self._started, self.running, wanted)
         self.running = change.config
         if change.config != before:
@@ -124,7 +123,7 @@ class Reloader:
             log.info("applied the new configuration", fields=",".join(change.live))
         elif not change.waiting:
             log.detail(1, "the configuration has not changed")
-        if "mode" in change.waiting and self.change_mode is not None and await self.change_mode(wanted):
+        if "mode" in change.waiting and await change_mode(wanted):
             return
         if change.waiting:
             log.warning("part of the new configuration needs a restart", fields=",".join(change.waiting))

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.announcing.balanced import has_its_mode, is_foreign, is_ours, mode_of, status_addresses
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.service import SERVICES
@@ -24,6 +23,7 @@ from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.store.record import Key
 from vipwire_up.store_watch.events import warn
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
 

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, time_or_none
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Deletion, Options
 from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES, SERVED
 from vipwire_up.api.kinds.event import EVENTS, last_time
@@ -32,6 +31,7 @@ from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import Key, Record, RecordChange
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 _CONTENT = "NamespaceContentRemaining", "SomeResourcesRemain"
 _FINALIZERS = "NamespaceFinalizersRemaining", "SomeFinalizersRemain"

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL, made_by_deployment, name_label, service_name
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.announcing.balanced import has_its_mode, status_addresses
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES
@@ -29,6 +28,7 @@ from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.store.record import Key
 from vipwire_up.store_watch.events import warn
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")
 _MANAGER: Final = "vipwire-gateway-addresses"

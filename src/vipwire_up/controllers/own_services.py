@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.service import SERVICES
@@ -29,6 +28,7 @@ from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.hooks import FIRST_CIDR
 from vipwire_up.store.record import Key
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 MANAGER: Final = "vipwire"
 API_SERVICE: Final = ("default", "kubernetes")

@@ -15,7 +15,6 @@ from typing import Any, Final
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, holder_of, release
 from vipwire.logging import log
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.small_kinds import LEASES
@@ -31,6 +30,7 @@ from vipwire_up.nodes.node import SERVERS
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.store.record import Key, Record, RecordChange
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 SECONDS: Final = 10
 EVERY: Final = 3.0

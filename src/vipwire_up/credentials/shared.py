@@ -13,7 +13,6 @@ from functools import partial
 
 from vipwire.kube.errors import ApiError
 from vipwire.logging import log
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.object import readable, shown
@@ -39,6 +38,7 @@ from vipwire_up.nodes.node import is_ready
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from vipwire.kube.proxied import proxy_resources
 from vipwire.logging import log
 from vipwire.model.net import add_brackets
 from vipwire.process_lifecycle import systemd
-from vipwire.process_lifecycle.supervision import Begun, Supervisor
+from vipwire.process_lifecycle.supervision import Begun
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import RENEW_TIMEOUT, Claims
 from vipwire_up.announcing.keeper import AddressKeeper
@@ -46,6 +46,7 @@ from vipwire_up.readiness_probes.probes import RESOURCES as PROBED
 from vipwire_up.readiness_probes.probes import Prober, Probes
 from vipwire_up.supervision.own_addresses import OwnAddresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
+from vipwire_up.watchdog.watchdog import WatchedSupervisor
 
 _LOOK_SECONDS: Final = 30.0
 
@@ -87,7 +88,7 @@ class _Machine:
     def __init__(self, setting: Setting, member: Member) -> None:
         self._setting, self._member = setting, member
         self._folder = Folder(setting.folder)
-        self._supervisor = Supervisor()
+        self._supervisor = WatchedSupervisor()
         self.parts = Parts(self._supervisor)
         self._ending = Ending("vipwire join")
         self._url = ""

@@ -16,7 +16,6 @@ from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import duration_of
 from vipwire.logging import log
 from vipwire.model.times import format_time
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
@@ -29,6 +28,7 @@ from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store.store import Store
 from vipwire_up.store_watch.events import warn
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-node-readiness", validation="Ignore")
 _ASLEEP: Final = 5.0

@@ -25,7 +25,6 @@ from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.times import format_time
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire.watched_objects.event import Deleted, EventOf, Listed, Upserted
 from vipwire_up.announcing.kinds import Meta, Plain, name_of
 from vipwire_up.api.kinds.event import EVENTS
@@ -41,6 +40,7 @@ from vipwire_up.readiness_probes.probe import ask, number
 from vipwire_up.store.record import Key
 from vipwire_up.store_watch.events import event_of
 from vipwire_up.store_watch.source import StoreSource
+from vipwire_up.watchdog.guard import Guard
 
 
 class ProbedKind(enum.Enum):

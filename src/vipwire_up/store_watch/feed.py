@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, RecordChange
 from vipwire_up.store.store import Store
+from vipwire_up.watchdog.guard import Guard
 
 RETRY_SECONDS: Final = 1.0
 

@@ -1,51 +1,12 @@
-"""Parts side by side: none ends another, an object ends none, and what cannot start says so plainly."""
+"""Parts side by side: none ends another, and what cannot start says so plainly."""
 
 import asyncio
 import itertools
-from collections.abc import Hashable
 
 import pytest
-from tests.fakes.clock import Clock
 
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError, raise_ungrouped, told_plainly
-from vipwire.process_lifecycle.supervision import Begun, Guard, Supervisor, in_short
-
-
-def test_what_an_object_raises_ends_at_the_object() -> None:
-    seen: list[tuple[str, Hashable, str, bool]] = []
-
-    def witness(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
-        seen.append((part, thing, str(error), again))
-
-    guard, done = Guard[tuple[str, str, str]]("probes", witness), []
-    for number in (1, 0, 2, 0):
-        with guard.of(("pods", "default", str(number))):
-            done.append(1 // number)
-    assert done == [1, 0]
-    said = ("probes", ("pods", "default", "0"), "integer division or modulo by zero")
-    assert seen == [(*said, False), (*said, True)]
-
-
-def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_well() -> None:
-    clock = Clock(0.0)
-    guard, pauses = Guard[str]("any", clock=clock), []
-    for _ in range(12):
-        guard.record_failure("x", ValueError("no"))
-        assert not guard.ready("x")
-        before = clock.now
-        while not guard.ready("x"):
-            clock.now += 1
-        pauses.append(clock.now - before)
-        assert guard.due() == ("x",)
-    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]
-    with guard.of("x"):
-        pass
-    assert (guard.ready("x"), guard.due(), guard.holds) == (True, (), False)
-
-
-def test_cancelling_passes_a_guard() -> None:
-    with pytest.raises(asyncio.CancelledError), Guard[str]("any").of("x"):
-        raise asyncio.CancelledError
+from vipwire.process_lifecycle.supervision import Begun, Supervisor, in_short
 
 
 async def test_a_part_that_fails_is_run_again_and_others_do_not_notice() -> None:

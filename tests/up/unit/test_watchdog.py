@@ -1,4 +1,4 @@
-"""What hangs is told: an object that a part does not come back from, a step of its own, code that holds the loop."""
+"""An error in an object ends there. What hangs is told: an object, a step of a part, code that holds the loop."""
 
 import asyncio
 import threading
@@ -8,11 +8,49 @@ from collections.abc import Hashable
 import pytest
 from tests.fakes.clock import Clock
 
-from vipwire.process_lifecycle.supervision import Activities, Begun, LoopWatch, Supervisor
+from vipwire.process_lifecycle.supervision import Begun
+from vipwire_up.watchdog.guard import Activities, Guard
+from vipwire_up.watchdog.watchdog import LoopWatch, WatchedSupervisor
 
-pytestmark = pytest.mark.slow
+
+def test_what_an_object_raises_ends_at_the_object() -> None:
+    seen: list[tuple[str, Hashable, str, bool]] = []
+
+    def witness(part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+        seen.append((part, thing, str(error), again))
+
+    guard, done = Guard[tuple[str, str, str]]("probes", witness), []
+    for number in (1, 0, 2, 0):
+        with guard.of(("pods", "default", str(number))):
+            done.append(1 // number)
+    assert done == [1, 0]
+    said = ("probes", ("pods", "default", "0"), "integer division or modulo by zero")
+    assert seen == [(*said, False), (*said, True)]
 
 
+def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_well() -> None:
+    clock = Clock(0.0)
+    guard, pauses = Guard[str]("any", clock=clock), []
+    for _ in range(12):
+        guard.record_failure("x", ValueError("no"))
+        assert not guard.ready("x")
+        before = clock.now
+        while not guard.ready("x"):
+            clock.now += 1
+        pauses.append(clock.now - before)
+        assert guard.due() == ("x",)
+    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]
+    with guard.of("x"):
+        pass
+    assert (guard.ready("x"), guard.due(), guard.holds) == (True, (), False)
+
+
+def test_cancelling_passes_a_guard() -> None:
+    with pytest.raises(asyncio.CancelledError), Guard[str]("any").of("x"):
+        raise asyncio.CancelledError
+
+
+@pytest.mark.slow
 async def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[tuple[str, Hashable, str]] = []
     clock, told = Clock(0.0), asyncio.Event()
@@ -21,7 +59,7 @@ async def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pyt
         heard.append((part, thing, str(error)))
         told.set()
 
-    supervisor = Supervisor(witness, steps=Activities(clock, hung_after=60.0))
+    supervisor = WatchedSupervisor(witness, activities=Activities(clock, hung_after=60.0))
     guard, way_out = supervisor.guard("endpoints"), asyncio.Event()
 
     async def hang(_: Begun) -> None:
@@ -47,6 +85,7 @@ async def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pyt
     assert "a part hangs" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_loop_that_stands_still_is_told_with_the_line() -> None:
     heard, told = list[str](), threading.Event()
 
@@ -63,8 +102,9 @@ def test_a_loop_that_stands_still_is_told_with_the_line() -> None:
     assert "threading.py" in heard[0]
 
 
+@pytest.mark.slow
 async def test_a_supervisor_counts_it_and_says_so_where_readiness_is_asked(caplog: pytest.LogCaptureFixture) -> None:
-    supervisor = Supervisor(stall_after=0.05)
+    supervisor = WatchedSupervisor(stall_after=0.05)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(supervisor.watch())
         await asyncio.sleep(0)

@@ -48,13 +48,17 @@ def of_family(metric: S, family: str) -> S:
 
 
 class BeforeReading(Collector):
-    """A collector without metrics; calls `due` before the registry collects the others."""
+    """A collector without metrics; calls functions before the registry collects the others."""
 
     def __init__(self) -> None:
-        self.due: Callable[[], None] = lambda: None
+        self._due: list[Callable[[], None]] = []
+
+    def add(self, due: Callable[[], None]) -> None:
+        self._due.append(due)
 
     def collect(self) -> Iterator[Metric]:
-        self.due()
+        for due in self._due:
+            due()
         return iter(())
 
     def describe(self) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from vipwire.errors import CommitError, DecodeError, VipwireError
+from vipwire.logging import log
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family
 from vipwire.model.node import Node
@@ -23,7 +24,7 @@ from vipwire.plan.ejection import EjectionNote, EndpointKey, Tallies
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
-from vipwire.process_lifecycle.supervision import Guard
+from vipwire.process_lifecycle.supervision import in_short
 from vipwire.proxy_daemon.sync.node_plan import complete_node
 from vipwire.reconcile.backend import Backend, Prompt, ReadsAhead
 from vipwire.reconcile.pacer import Pacer
@@ -67,7 +68,7 @@ class Line:
         self.reconciler: Reconciler[Any, Any] = Reconciler(through or backend)
         self.prompt = through in (None, backend) and isinstance(backend, Prompt) and backend.prompt
         self.planner: Planner | None = None
-        self._guard = Guard[ObjectName](f"rules of {family.value}")
+        self._unrendered: dict[ObjectName, str] = {}
         self.synced = False
         self._changes: dict[ObjectName, PlanChange] = {}
         self._unasked: set[ObjectName] = set()
@@ -142,9 +143,12 @@ class Line:
         try:
             self.reconciler.desire(name, plan)
         except Exception as error:  # noqa: BLE001  # an error in one Service must not stop the others
-            self._guard.record_failure(name, error)
+            said = in_short(error)
+            if self._unrendered.get(name) != said:
+                log.error("cannot render a Service; keeping its old rules", service=name, error=said)
+            self._unrendered[name] = said
         else:
-            self._guard.forget(name)
+            self._unrendered.pop(name, None)
 
     def read_ahead(self) -> None:
         """Read the kernel's state for the first sync, if the mode can. The sync itself reports errors."""
@@ -205,12 +209,14 @@ class Line:
 class Engine:
     """All families together."""
 
-    def __init__(self, lines: Iterable[Line], node_name: str, make_node_plan: MakeNodePlan) -> None:
+    def __init__(
+        self, lines: Iterable[Line], node_name: str, make_node_plan: MakeNodePlan, known_node: Node | None = None
+    ) -> None:
         self.lines = tuple(lines)
         self.store = Store()
         self._node_name = node_name
         self._make_node_plan = make_node_plan
-        self.known_node: Node | None = None
+        self.known_node = known_node
         """This machine's Node, completed by the last known value of each missing fact."""
         self._node_stale = True
         self._calm_until = float("-inf")

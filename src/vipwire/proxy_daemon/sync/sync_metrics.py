@@ -51,7 +51,7 @@ class SyncMetrics:
         self._writers = {each.family: each.backend for each in engine.lines if isinstance(each.backend, RuleWriter)}
         self._uncounted: list[_Sync] = []
         self._begin_at_zero()
-        metrics.before_reading.due = self.count_pending_syncs
+        metrics.before_reading.add(self.count_pending_syncs)
 
     def _begin_at_zero(self) -> None:
         """Create the series that alerts use at 0: Prometheus sees no increase in a series' first value."""

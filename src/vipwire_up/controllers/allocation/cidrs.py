@@ -16,7 +16,6 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire_up.api.objects.addresses import family_of
@@ -26,6 +25,7 @@ from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import Network, networks_of
 from vipwire_up.store.record import Key
 from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
+from vipwire_up.watchdog.guard import Guard
 
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
 _OPTIONS: Final = Options(manager="vipwire-service-cidrs", validation="Ignore")

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.object import at, encode, key_of, readable
 from vipwire_up.api.registry import FencedRegistry
 from vipwire_up.controllers.allocation.node_ports import Owner, ports_of
 from vipwire_up.store.record import Check, ConflictError, Key, Record, Step, StoreError, Write
 from vipwire_up.store.store import Store
+from vipwire_up.watchdog.guard import Guard
 
 NOTES: Final = "nodeports.vipwire.io"
 _EVERY: Final = 60.0

@@ -20,7 +20,6 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Deletion, Options
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
@@ -35,6 +34,7 @@ from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store_watch.events import warn
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 _OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")
 _AT_ONCE: Final = 100

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Iterator
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.node import NODES
@@ -33,6 +32,7 @@ from vipwire_up.nodes.node import is_lost
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store_watch.events import warn
 from vipwire_up.store_watch.feed import Feed
+from vipwire_up.watchdog.guard import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
 _NOT_MIRRORED: Final = "endpointslice.kubernetes.io/skip-mirror"
