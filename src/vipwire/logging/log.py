@@ -92,15 +92,14 @@ def configure(settings: Logging, *, stderr: TextIO | None = None, stdout: TextIO
         root.addHandler(_Handler(errors, settings, verbosity, at_least=logging.ERROR))
     else:
         root.addHandler(_Handler(errors, settings, verbosity))
-    _VERBOSITY.append(verbosity)
-    del _VERBOSITY[:-1]
     set_verbosity(settings.verbosity)
 
 
 def set_verbosity(verbosity: int) -> None:
-    for active in _VERBOSITY:
-        active.general = verbosity
-    most = max([verbosity, *(item.verbosity for active in _VERBOSITY for item in active.modules)])
+    filters = {each for handler in _ROOT.handlers for each in handler.filters if isinstance(each, _Verbosity)}
+    for each in filters:
+        each.general = verbosity
+    most = max([verbosity, *(item.verbosity for each in filters for item in each.modules)])
     _OURS.setLevel(logging.INFO - min(most, 10))
     levels = ((10, logging.DEBUG), (5, logging.INFO), (0, logging.WARNING))
     logging.getLogger().setLevel(next(level for least, level in levels if verbosity >= least))
@@ -126,9 +125,6 @@ class _Verbosity(logging.Filter):
             if fnmatch.fnmatchcase(name, item.file_pattern):
                 return item.verbosity
         return self.general
-
-
-_VERBOSITY: Final[list[_Verbosity]] = []
 
 
 class _Handler(logging.StreamHandler[TextIO]):

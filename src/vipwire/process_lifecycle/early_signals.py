@@ -5,24 +5,20 @@ import signal
 import sys
 from types import FrameType
 
-_came: list[int] = []
+
+class EarlySighup:
+    """The handler of SIGHUP during the start; `came` tells whether one arrived."""
+
+    came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.came = True
 
 
 def remember() -> None:
     """Record every SIGHUP from now on. Call this before any slow work."""
-    signal.signal(signal.SIGHUP, _record_signal)
-
-
-def _record_signal(number: int, frame: FrameType | None) -> None:
-    del frame
-    _came.append(number)
-
-
-def take_recorded_sighup() -> bool:
-    """Return once whether a SIGHUP was recorded; the caller handles later ones."""
-    found = bool(_came)
-    _came.clear()
-    return found
+    signal.signal(signal.SIGHUP, EarlySighup())
 
 
 def end_by_sigterm() -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from vipwire.process_lifecycle import early_signals
+from vipwire.process_lifecycle.early_signals import EarlySighup
 
 _SOCKETS: Final = 64
 """The most sockets handled in one round."""
@@ -62,8 +62,9 @@ class Stop:
         """Whether a successor takes over."""
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end, number.name)
+        early = signal.getsignal(signal.SIGHUP)
         loop.add_signal_handler(signal.SIGHUP, hung_up)
-        if early_signals.take_recorded_sighup():  # a signal that arrived during the start
+        if isinstance(early, EarlySighup) and early.came:
             hung_up()
 
     def make_room(self, successor: str) -> None:

@@ -53,7 +53,7 @@ class EventLoop:
         return len(self._handlers)
 
     def handlers(self) -> list[Handler]:
-        return list({id(each): each for each in self._handlers.values()}.values())
+        return list(dict.fromkeys(self._handlers.values()))
 
     def add(self, fd: int, handler: Handler, mask: int) -> None:
         self._handlers[fd] = handler
