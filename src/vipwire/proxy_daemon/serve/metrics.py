@@ -87,8 +87,9 @@ class _Row(NamedTuple):
     text: str
     labels: tuple[str, ...] = ()
     group: MetricGroup | None = None
-    prefix: str = "kubeproxy"
+    prefix: str = "kubeproxy_"
     buckets: tuple[float, ...] = ()
+    stability: str = "ALPHA"
 
 
 def _declare(kind: type[Gauge | Counter | Histogram | KernelCounter], **fixed: Any) -> Callable[..., Any]:
@@ -97,7 +98,7 @@ def _declare(kind: type[Gauge | Counter | Histogram | KernelCounter], **fixed: A
 
 
 _gauge, _counter = _declare(Gauge), _declare(Counter)
-_own_gauge, _own_counter = _declare(Gauge, prefix="vipwire"), _declare(Counter, prefix="vipwire")
+_own_gauge, _own_counter = _declare(Gauge, prefix="vipwire_"), _declare(Counter, prefix="vipwire_")
 _histogram = _declare(BatchHistogram, labels=FAMILY, buckets=SYNC_BUCKETS)
 _kernel_counter = _declare(KernelCounter, group=MetricGroup.IPTABLES_RULES)
 
@@ -169,7 +170,7 @@ class Metrics:
     kernel_drift_repairs_total: Counter = _own_counter("Repairs of changes that other programs made", FAMILY)
     source_errors_total: Counter = _own_counter("Failures to list or watch a resource", ("resource",))
     sync_transaction_bytes: BatchHistogram = _histogram(
-        "Size of a transaction, in bytes", prefix="vipwire", buckets=_TRANSACTION_BUCKETS)
+        "Size of a transaction, in bytes", prefix="vipwire_", buckets=_TRANSACTION_BUCKETS)
 
     ejected_endpoints: Gauge = _own_gauge(
         "Endpoints of Service ports that vipwire has ejected because they do not answer")
@@ -181,6 +182,17 @@ class Metrics:
         "The active mode and the configured mode, which differ after a fallback", ("mode", "configured"))
     leftovers_removed_total: Counter = _own_counter(
         "Objects of other modes or of kube-proxy that vipwire has removed", ("mode", "ip_family"))
+
+    feature_enabled: Gauge = _gauge(
+        "Feature gates; 1 is on", ("name", "stage"), prefix="kubernetes_", stability="BETA")
+    rest_client_requests_total: Counter = _counter(
+        "Requests to the API server, by status, method and host", ("code", "method", "host"), prefix="")
+    rest_client_request_duration_seconds: Histogram = _declare(Histogram, prefix="", buckets=_REQUEST_BUCKETS)(
+        "Duration of requests to the API server, in seconds", ("verb", "host"))
+    healthcheck: Gauge = _gauge(
+        "Last result of a check; 1 is good", ("name", "type"), prefix="kubernetes_", stability="STABLE")
+    healthchecks_total: Counter = _counter(
+        "Results of checks", ("name", "status", "type"), prefix="kubernetes_", stability="STABLE")
     # fmt: on
 
     def __init__(
@@ -201,49 +213,17 @@ class Metrics:
         for name, row in vars(Metrics).items():
             if isinstance(row, _Row):
                 registry = self.registry if row.group is None or row.group in groups else None
+                registry = self.sli_registry if row.stability == "STABLE" else registry
                 setattr(self, name, _build(name, row, registry, kernel_counters or {}))
         self.counted = counted or ServiceMetrics()
         self.registry.register(self.counted)
-        self._process(version, features or {})
-
-    def _process(self, version: str, features: Mapping[str, tuple[str, bool]]) -> None:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         build = _build_info(version)
-        labels = tuple(build)
-        Gauge("kubernetes_build_info", "[ALPHA] Version of vipwire; always 1", labels, registry=self.registry).labels(
-            **build
-        ).set(1)
-        self.feature_enabled = Gauge(
-            "kubernetes_feature_enabled", "[BETA] Feature gates; 1 is on", ("name", "stage"), registry=self.registry
-        )
-        for name, (stage, on) in features.items():
+        info = Gauge("kubernetes_build_info", "[ALPHA] Version of vipwire; always 1", build, registry=self.registry)
+        info.labels(**build).set(1)
+        for name, (stage, on) in (features or {}).items():
             self.feature_enabled.labels(name=name, stage=stage).set(int(on))
-        self.rest_client_requests_total = Counter(
-            "rest_client_requests_total",
-            "[ALPHA] Requests to the API server, by status, method and host",
-            ("code", "method", "host"),
-            registry=self.registry,
-        )
-        self.rest_client_request_duration_seconds = Histogram(
-            "rest_client_request_duration_seconds",
-            "[ALPHA] Duration of requests to the API server, in seconds",
-            ("verb", "host"),
-            buckets=_REQUEST_BUCKETS,
-            registry=self.registry,
-        )
-        self.healthcheck = Gauge(
-            "kubernetes_healthcheck",
-            "[STABLE] Last result of a check; 1 is good",
-            ("name", "type"),
-            registry=self.sli_registry,
-        )
-        self.healthchecks_total = Counter(
-            "kubernetes_healthchecks_total",
-            "[STABLE] Results of checks",
-            ("name", "status", "type"),
-            registry=self.sli_registry,
-        )
 
 
 def _build(
@@ -253,7 +233,7 @@ def _build(
     kernel_counters: Mapping[str, Callable[[], float | None]],
 ) -> Gauge | Counter | Histogram | KernelCounter:
     """Build a metric; a metric that only other modes expose gets no registry."""
-    full, text = f"{row.prefix}_{name}", f"[ALPHA] {row.text}"
+    full, text = f"{row.prefix}{name}", f"[{row.stability}] {row.text}"
     if issubclass(row.kind, KernelCounter):
         counter = row.kind(full, text, kernel_counters.get(name, lambda: None))
         if registry is not None:
