@@ -15,7 +15,7 @@ EDGES = {
     "vipwire/kube": (6, "JSON of an API server, YAML"),
     "vipwire/linux": (2, "ctypes, struct"),
     "vipwire/logging": (1, "fields of a record"),
-    "vipwire/model": (2, "text in JSON; dataclasses.Field"),
+    "vipwire/model": (1, "dataclasses.Field"),
     "vipwire/modes": (8, "keys and values of any mode, for the interface, ebpf mode and a first commit"),
     "vipwire/plan": (1, "values of annotations, by rows"),
     "vipwire/process_lifecycle": (2, "JSON of a claim; typing.Coroutine"),

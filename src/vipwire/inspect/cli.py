@@ -48,7 +48,6 @@ from vipwire.inspect.status.document import Document, proxy_document, status_doc
 from vipwire.inspect.status.tables import status_view
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family
-from vipwire.model.text import visible_document
 from vipwire.modes.inspection import inspection_of
 from vipwire.modes.registry import selected_mode
 from vipwire.plan.resolve import Packet
@@ -179,10 +178,10 @@ def _print_changes(
             if scope.output in ("json", "yaml", "name"):
                 scope.print(made, view)
             elif live.console.is_terminal:
-                live.update(_lay_out_with_silences(view, visible_document(made)), refresh=True)
+                live.update(_lay_out_with_silences(view, show.visible_document(made)), refresh=True)
             else:
                 live.console.print(time.strftime("%H:%M:%S"))
-                laid_out = _lay_out_with_silences(view, visible_document(made))
+                laid_out = _lay_out_with_silences(view, show.visible_document(made))
                 show.write(live.console, laid_out, soft_wrap=scope.as_it_is)
 
         try:
@@ -225,7 +224,7 @@ def diff(scope: OutputOptions, family: str | None) -> None:
     if scope.watch or scope.output in ("json", "yaml", "name"):
         scope.show(document, _script_view)
     else:
-        _print_script(visible_document(document(_look(scope.config))))
+        _print_script(show.visible_document(document(_look(scope.config))))
     sys.exit(difference.diff_exit(made) if made else 0)
 
 

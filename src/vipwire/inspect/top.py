@@ -29,7 +29,6 @@ from vipwire.inspect.status.document import Document
 from vipwire.inspect.trace import endpoint_of
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import format_endpoint
-from vipwire.model.text import visible_document
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 from vipwire.terminal.columns import Column
 
@@ -247,7 +246,7 @@ def top(
                     show.print_item(document, output)
                     continue
                 rows = max(live.console.height - 4, 10) if live.console.is_terminal else 10_000
-                view = top_view(visible_document(document), rows)
+                view = top_view(show.visible_document(document), rows)
                 if live.console.is_terminal:
                     live.update(view, refresh=True)
                 else:

@@ -23,7 +23,6 @@ from vipwire.inspect.node.silence import silent_lines
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import Address, format_address, format_endpoint
-from vipwire.model.text import visible_document
 from vipwire.terminal.columns import Prose
 from vipwire.terminal.output import note, warn
 
@@ -179,7 +178,7 @@ def _print(document: Document, output: str) -> None:
     if output not in ("table", "wide"):
         show.print_item(document, output)
         return
-    shown, screen = visible_document(document), show.console()
+    shown, screen = show.visible_document(document), show.console()
     if document.get("kind") == "TraceSummary":
         show.write(screen, summary_view(shown))
         return

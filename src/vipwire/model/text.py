@@ -6,8 +6,8 @@ the result.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 _HIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
@@ -23,17 +23,6 @@ def escape_invisible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """The same, but keep line breaks: for vipwire's own text with parts of others."""
     return "\n".join(map(escape_invisible, text.split("\n")))
-
-
-def visible_document(value: Any) -> Any:
-    """The same for every string in a document: keys, values, items of lists."""
-    if isinstance(value, str):
-        return escape_invisible(value)
-    if isinstance(value, Mapping):
-        return {visible_document(key): visible_document(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [visible_document(item) for item in value]
-    return value
 
 
 def _escape(found: re.Match[str]) -> str:

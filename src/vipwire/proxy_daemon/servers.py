@@ -20,7 +20,7 @@ from vipwire.process_lifecycle.event_loop import run_until_first_ends
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
 from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
-from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
+from vipwire.proxy_daemon.serve.server import HttpServer
 from vipwire.proxy_daemon.sync.report import Reporter
 
 
@@ -69,12 +69,16 @@ class ProxyServers:
             statusz=config.gates["ComponentStatusz"],
             set_verbosity=log.set_verbosity,
         )
-        policy = BindPolicy(hard_fail=config.bind_address_hard_fail, on_failure=self._report_failure)
+        hard = config.bind_address_hard_fail
         sites = (
             ("healthz server", config.healthz_bind_address, health_app(self._health, self._metrics, time.time)),
             ("metrics server", config.metrics_bind_address, metrics_app(self._metrics, info, time.time)),
         )
-        return tuple(HttpServer(name, site, address, policy) for name, address, site in sites if address)
+        return tuple(
+            HttpServer(name, site, address, self._report_failure, hard_fail=hard)
+            for name, address, site in sites
+            if address
+        )
 
     def _report_failure(self, server: str, reason: str) -> None:
         log.error("server does not start", server=server, reason=reason)

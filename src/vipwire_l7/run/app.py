@@ -33,7 +33,7 @@ from vipwire.process_lifecycle import event_loop, systemd
 from vipwire.process_lifecycle.event_loop import Stop
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.process_lifecycle.supervision import Supervisor, Work
-from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
+from vipwire.proxy_daemon.serve.server import HttpServer
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.plan.certificates import read_pair
 from vipwire_l7.plan.destinations import Destinations, DestinationSetting
@@ -257,8 +257,7 @@ class IngressProcess:
                     for name, part in self._parts(source)
                 ]
                 if options.metrics:
-                    policy = BindPolicy(on_failure=lambda server, reason: log.warning(reason, server=server))
-                    server = HttpServer("metrics", self._pages(), options.metrics, policy)
+                    server = HttpServer("metrics", self._pages(), options.metrics)
                     running.append(tasks.create_task(server.run(), name="metrics"))
                 reason = await stop.wait()
                 for task in running:

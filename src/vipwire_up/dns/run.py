@@ -27,7 +27,7 @@ from vipwire.model.net import parse_address
 from vipwire.process_lifecycle import cyclic_garbage, event_loop, systemd
 from vipwire.process_lifecycle.event_loop import Stop
 from vipwire.process_lifecycle.supervision import Supervisor
-from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
+from vipwire.proxy_daemon.serve.server import HttpServer
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.objects import MANIFESTS, RESOURCES, DnsEvent, DnsKind, DnsObject
 from vipwire_up.dns.resolv_conf import ResolvConf
@@ -65,8 +65,7 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
             port = pairs[0].port
             inner = [address for address in settings.inner if await _listen_within(server, address, port)]
             if settings.http:
-                policy = BindPolicy(on_failure=lambda server, reason: log.warning(reason, server=server))
-                pages = HttpServer("dns pages", served.pages(), settings.http, policy)
+                pages = HttpServer("dns pages", served.pages(), settings.http)
                 tasks.create_task(pages.run(), name="pages")
             log.info(
                 "serving DNS",

@@ -14,7 +14,7 @@ from rich.text import Text
 from vipwire.config.sections import Logging
 from vipwire.inspect.command import show
 from vipwire.logging import log
-from vipwire.model.text import escape_invisible, visible_document, visible_lines
+from vipwire.model.text import escape_invisible, visible_lines
 from vipwire.terminal.output import complain
 
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -35,7 +35,7 @@ def test_whatever_acts_is_an_escape_and_the_rest_stays(text: str) -> None:
 
 @given(documents)
 def test_a_document_is_safe_in_all_its_strings(document: Any) -> None:
-    assert not ACTS.search(json.dumps(visible_document(document), ensure_ascii=False))
+    assert not ACTS.search(json.dumps(show.visible_document(document), ensure_ascii=False))
 
 
 @given(documents)

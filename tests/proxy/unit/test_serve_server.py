@@ -9,7 +9,7 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.http_server.pages import Pages
-from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer, listen, split_address
+from vipwire.proxy_daemon.serve.server import HttpServer, listen, split_address
 
 
 @pytest.fixture
@@ -37,10 +37,11 @@ async def test_a_server_listens_until_it_is_cancelled(text: str) -> None:
     if ":" in split_address(text)[0] and not _has_ipv6():
         pytest.skip("this machine's loopback has no IPv6")
 
-    server = HttpServer("test", Pages(), text, BindPolicy())
+    server = HttpServer("test", Pages(), text)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(server.run())
-        host, port = await server.wait_until_listening()
+        await server.listening.wait()
+        host, port = server.bound
         assert await _code({"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host), port) == 404
         task.cancel()
     with pytest.raises(OSError, match="refused"):
@@ -51,10 +52,11 @@ async def test_a_wildcard_of_ipv4_answers_on_ipv6_too() -> None:
     if not _has_ipv6():
         pytest.skip("this machine's loopback has no IPv6")
 
-    server = HttpServer("test", Pages(), "0.0.0.0:0", BindPolicy())
+    server = HttpServer("test", Pages(), "0.0.0.0:0")
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(server.run())
-        _, port = await server.wait_until_listening()
+        await server.listening.wait()
+        _, port = server.bound
         assert (await _code("127.0.0.1", port), await _code("::1", port)) == (404, 404)
         task.cancel()
 
@@ -68,20 +70,20 @@ async def test_a_port_that_is_taken_is_told_once_and_tried_again(taken: socket.s
         told.append((server, reason))
         failed.set()
 
-    policy = BindPolicy(retry_seconds=0.001, on_failure=remember)
-    server = HttpServer("metrics server", Pages(), f"{host}:{port}", policy)
+    server = HttpServer("metrics server", Pages(), f"{host}:{port}", remember, retry_seconds=0.001)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(server.run())
         await failed.wait()
         taken.close()
-        assert await server.wait_until_listening() == (host, port)
+        await server.listening.wait()
+        assert server.bound == (host, port)
         task.cancel()
     assert told == [("metrics server", f"cannot listen on {host}:{port}: Address already in use")]
 
 
 def test_a_hard_failure_ends_the_server(taken: socket.socket) -> None:
     host, port = taken.getsockname()
-    server = HttpServer("healthz server", Pages(), f"{host}:{port}", BindPolicy(hard_fail=True))
+    server = HttpServer("healthz server", Pages(), f"{host}:{port}", hard_fail=True)
     with pytest.raises(UnsupportedError) as raised:
         asyncio.run(server.run())
     reason = f"healthz server: cannot listen on {host}:{port}: Address already in use"

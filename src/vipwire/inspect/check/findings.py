@@ -11,8 +11,9 @@ from vipwire.inspect.check.facts import Facts, ForeignTable
 from vipwire.inspect.command.show import add_remedy, colour_word, plural, table
 from vipwire.inspect.earlier.effects import RuleEffect
 from vipwire.inspect.status.document import Document, share_text
-from vipwire.modes.registry import every_spec, spec_of
-from vipwire.proxy_daemon.handover.leftovers import own_chains
+from vipwire.model.net import Family
+from vipwire.modes.registry import driver_of, every_spec, spec_of
+from vipwire.modes.xtables.ownership import TABLES
 from vipwire.proxy_daemon.start.record import ProxyState
 from vipwire.terminal.columns import Column
 
@@ -251,7 +252,8 @@ def _is_kube_proxy(table: ForeignTable) -> bool:
 def _proxys_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Finding]:
     """Separate the mode's own chains from those of other service proxies."""
     kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
-    ours = own_chains(mode, kube)
+    owner = driver_of(spec_of(mode)).owner(Family.IPV4)
+    ours = [chain for chain in kube if owner and any(owner.owns(table, chain) for table in TABLES)]
     if ours:
         said = _list_chains(where, [chain for chain in kube if chain in ours])
         yield _ok("others", "iptables", f"{said}; vipwire's {mode} mode has these names, too")

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from vipwire.linux.netlink.conntrack import FlowChange
-from vipwire.model.text import visible_document, visible_lines
+from vipwire.model.text import escape_invisible, visible_lines
 from vipwire.model.times import parse_time
 from vipwire.terminal.columns import Column, Grid, Prose
 from vipwire.terminal.output import say
@@ -39,6 +39,17 @@ COLOURS: Final = {
     "drop": "red",
     "reject": "red",
 }
+
+
+def visible_document(value: Any) -> Any:
+    """Escape what controls a terminal in every string of a document: keys, values, items of lists."""
+    if isinstance(value, str):
+        return escape_invisible(value)
+    if isinstance(value, Mapping):
+        return {visible_document(key): visible_document(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [visible_document(item) for item in value]
+    return value
 
 
 def print_document(document: Any, output: str) -> None:

@@ -18,7 +18,7 @@ from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.scheduling import method_of
-from vipwire.modes.xtables.save import counted_rules
+from vipwire.modes.xtables.counted import counted_rules
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeKey, ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 

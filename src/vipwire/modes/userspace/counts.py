@@ -14,7 +14,7 @@ from vipwire.modes.userspace.names import (
     NODEPORT_NON_LOCAL,
     OTHER_SOURCES,
 )
-from vipwire.modes.xtables.save import counted_rules
+from vipwire.modes.xtables.counted import counted_rules
 from vipwire.plan.plan import FrontendKind, Reason, ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 from vipwire.relay.messages import RelayCounters

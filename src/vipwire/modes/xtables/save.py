@@ -1,7 +1,7 @@
 """Parses the output of iptables-save into chains and rules. Pure; a line that does not parse raises DecodeError."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.errors import DecodeError
@@ -63,24 +63,6 @@ def unknown_line(line: str) -> DecodeError:
 
 def read_table(text: str) -> dict[str, list[str]]:
     return next(iter(read_tables(text).values()), {})
-
-
-class CountedRule(NamedTuple):
-    """A rule of a chain, and its number of packets."""
-
-    packets: int
-    chain: str
-    rule: str
-
-
-def counted_rules(text: str) -> Iterator[CountedRule]:
-    """Yield the rules of `iptables-save -c` output; skip other lines."""
-    for line in text.splitlines():
-        counters, said, rest = line.partition("] -A ")
-        packets = counters[1:].partition(":")[0]
-        if said and line.startswith("[") and packets.isdecimal():
-            chain, _, rule = rest.partition(" ")
-            yield CountedRule(int(packets), chain, rule)
 
 
 def target(rule: str) -> str:

@@ -12,12 +12,12 @@ A second look may be needed: a relay keeps connections that it accepted before i
 connections of a deleted virtual server, so virtual servers in use stay until they are idle.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from vipwire.model.net import Family
 from vipwire.model.value import Value
-from vipwire.modes.registry import driver_of, every_spec, spec_of
+from vipwire.modes.registry import driver_of, every_spec
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
 from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, count_chains, removals
 from vipwire.modes.xtables.save import ChainName, read_table
@@ -77,12 +77,6 @@ def remove_rules(
 def modes_of(tool: IptablesTool) -> frozenset[str]:
     """Return the modes that have chains in an engine. Raise OSError if the engine cannot be read."""
     return frozenset(count_chains(owners(tool.family), _chains(tool)))
-
-
-def own_chains(mode: str, chains: Iterable[str]) -> frozenset[str]:
-    """Choose the chains, of any table, whose names belong to a mode. Pure."""
-    owner = driver_of(spec_of(mode)).owner(Family.IPV4)
-    return frozenset(chain for chain in chains if owner and any(owner.owns(table, chain) for table in TABLES))
 
 
 def disarm(tool: RuleTool) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 
 from vipwire.errors import UnsupportedError
 from vipwire.http_server.pages import Site, serve
-from vipwire.model.value import Value
+from vipwire.logging import log
 
 _BACKLOG: Final = 128
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
@@ -61,53 +61,42 @@ RETRY_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 1.0  # a running request must not delay the end of the process
 
 
-def _ignore(_server: str, _reason: str) -> None:
-    """Do nothing: the default reaction to a failure."""
-
-
-class BindPolicy(Value, frozen=True):
-    """How a server handles a port that it cannot bind: fail, or retry after `retry_seconds`.
-
-    The server calls `on_failure` with its name and the reason, once per reason.
-    """
-
-    hard_fail: bool = False
-    retry_seconds: float = RETRY_SECONDS
-    on_failure: Callable[[str, str], None] = _ignore
+def _log_failure(server: str, reason: str) -> None:
+    log.warning(reason, server=server)
 
 
 class HttpServer:
     """One site at one address.
 
-    `address` is a validated `IP:port`; port 0 lets the kernel choose. `run()` serves until cancelled; with a
-    hard-fail policy it raises UnsupportedError. `wait_until_listening()` returns the address.
+    `address` is a validated `IP:port`; port 0 lets the kernel choose. `run()` serves until cancelled. While the port
+    cannot be bound, `run()` tries again after `retry_seconds`, and calls `on_failure` with the server's name and the
+    reason, once per reason; with `hard_fail` it raises UnsupportedError instead. `bound` is the address once the
+    event `listening` is set.
     """
 
-    def __init__(self, name: str, site: Site, address: str, policy: BindPolicy) -> None:
-        self.name = name
-        self._site = site
-        self._address = address
-        self._policy = policy
-        self._bound: asyncio.Future[tuple[str, int]] | None = None
-
-    async def wait_until_listening(self) -> tuple[str, int]:
-        """Wait until the server listens; return IP address and port."""
-        return await asyncio.shield(self._promise())
+    def __init__(
+        self,
+        name: str,
+        site: Site,
+        address: str,
+        on_failure: Callable[[str, str], None] = _log_failure,
+        *,
+        hard_fail: bool = False,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self.name, self._site, self._address = name, site, address
+        self._on_failure, self._hard_fail, self._retry_seconds = on_failure, hard_fail, retry_seconds
+        self.listening, self.bound = asyncio.Event(), ("", 0)
 
     async def run(self) -> None:
         listener = await self._listen()
         serving = serve(listener, self._site)
+        self.bound = listener.getsockname()[:2]
+        self.listening.set()
         try:
-            host, port = listener.getsockname()[:2]
-            self._promise().set_result((host, port))
             await asyncio.get_running_loop().create_future()  # never completes: only cancellation ends a server
         finally:
             await serving.close(_GRACE_SECONDS)
-
-    def _promise(self) -> "asyncio.Future[tuple[str, int]]":
-        if self._bound is None:
-            self._bound = asyncio.get_running_loop().create_future()
-        return self._bound
 
     async def _listen(self) -> socket.socket:
         reported = ""
@@ -117,8 +106,8 @@ class HttpServer:
             except OSError as error:
                 reason = f"cannot listen on {self._address}: {error.strerror or error}"
                 if reason != reported:
-                    self._policy.on_failure(self.name, reason)
+                    self._on_failure(self.name, reason)
                     reported = reason
-                if self._policy.hard_fail:
+                if self._hard_fail:
                     raise UnsupportedError(f"{self.name}: {reason} (--bind-address-hard-fail is set)") from error
-            await asyncio.sleep(self._policy.retry_seconds)
+            await asyncio.sleep(self._retry_seconds)
