@@ -14,8 +14,8 @@ PROXY_WITH_NFTABLES = (
     *("vipwire.__main__", "vipwire.cli.proxy", "vipwire.cli.start", "vipwire.proxy_daemon.run"),
     *("vipwire.modes.nftables.driver", "vipwire.modes.nftables.kernel"),
 )
-OTHER_MODES = re.compile(r"vipwire\.modes\.(ebpf|iptables|ipvs|userspace)\b")
-"""Modes that `vipwire proxy --proxy-mode=nftables` must not load."""
+NOT_LOADED = re.compile(r"vipwire\.(modes\.(ebpf|iptables|ipvs|userspace)|cli\.main)\b")
+"""Modes, and the group of all commands, which `vipwire proxy --proxy-mode=nftables` must not load."""
 _LINE = re.compile(r"^(?P<name>[a-z+ ]+): +(?P<most>\d+)", re.MULTILINE)
 
 
@@ -57,7 +57,7 @@ def find_closure(roots: tuple[str, ...]) -> list[Path]:
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in paths and name not in found and not OTHER_MODES.match(name):
+        if name in paths and name not in found and not NOT_LOADED.match(name):
             found.add(name)
             waiting += [name.rpartition(".")[0], *known_imports()[name]]
     return [paths[name] for name in found]
