@@ -22,7 +22,7 @@ from vipwire_up.controllers.allocation.ranges import Network
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.store.record import Key
 from vipwire_up.store_watch.events import warn
-from vipwire_up.store_watch.feed import Feed
+from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
 from vipwire_up.watchdog.guard import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
@@ -44,8 +44,8 @@ class Balancers:
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
-    async def step(self) -> bool:
-        """Update each changed Service; report whether some are left to do.
+    async def step(self) -> float | None:
+        """Update each changed Service; return the seconds until the next call.
 
         Two passes: Services with an address keep it before others choose. Services without a free address are tried
         again when one becomes free.
@@ -65,7 +65,7 @@ class Balancers:
         for name in names:
             with self._guard.of(key_of(SERVICES, *name)):
                 await self._reconcile(name)
-        return bool(self._unwritten) or self._freed or self._guard.holds
+        return RETRY_SECONDS if self._unwritten or self._freed else self._guard.seconds_left()
 
     def _put(self, name: Name, addresses: Iterable[str]) -> None:
         self._freed |= self._pool.put(name, addresses)

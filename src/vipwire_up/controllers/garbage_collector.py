@@ -5,9 +5,9 @@
     Foreground            are deleted before it: it waits with the finalizer foregroundDeletion
     Orphan                lose the reference: it waits with the finalizer orphan
 
-The collector runs after changes of the store, and once a second while an object waits for the clock. An exception
-about one object delays that object only. A namespace's conditions tell what delays its end, in the words of
-Kubernetes' namespace controller (pkg/controller/namespace/deletion, status_condition_utils.go).
+The collector runs after changes of the store, once a second while an object is being deleted, and when the first
+Event expires. An exception about one object delays that object only. A namespace's conditions tell what delays its
+end, in the words of Kubernetes' namespace controller (pkg/controller/namespace/deletion, status_condition_utils.go).
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from vipwire_up.api.objects.object import at, decoded, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import Key, Record, RecordChange
-from vipwire_up.store_watch.feed import Feed
+from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
 from vipwire_up.watchdog.guard import Guard
 
 _CONTENT = "NamespaceContentRemaining", "SomeResourcesRemain"
@@ -68,6 +68,8 @@ EVENTS_LIVE: Final = timedelta(seconds=EVENTS.lifetime)
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
 _SERVED: Final = frozenset((resource.api_version, resource.kind) for resource in SERVED)
 _FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
+_EXPIRY_SECONDS: Final = 60.0
+"""The longest wait for an Event's end: the clock may jump."""
 
 
 class GarbageCollector:
@@ -90,8 +92,8 @@ class GarbageCollector:
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
-    async def step(self) -> bool:
-        """Read changes, then delete what is due. Report whether an object waits for the clock."""
+    async def step(self) -> float | None:
+        """Read changes, then delete what is due. Return the seconds until the next call."""
         self._feed.follow(self._forget, self._note_change, self._guard)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never existed, or are gone
         self._named.clear()
@@ -103,7 +105,9 @@ class GarbageCollector:
                 if may:
                     await self._advance_deletion(key, value)
         await self._expire(self._registry.clock())
-        return bool(self._going or self._gone or self._ageing)
+        if self._going or self._gone:
+            return RETRY_SECONDS
+        return self._seconds_to_expiry(self._registry.clock())
 
     @contextlib.contextmanager
     def _may_try(self, key: Key) -> Iterator[bool]:
@@ -186,6 +190,11 @@ class GarbageCollector:
             await self._delete(key)
             if self._registry.store.read(key) is not None:
                 heapq.heappush(self._ageing, (end, key))
+
+    def _seconds_to_expiry(self, now: datetime) -> float | None:
+        if not self._ageing:
+            return None
+        return min(max((self._ageing[0][0] - now).total_seconds(), RETRY_SECONDS), _EXPIRY_SECONDS)
 
     async def _delete_all(self, keys: Iterable[Key]) -> None:
         """Delete objects at once, in shared commits. An object that is already gone is no failure."""

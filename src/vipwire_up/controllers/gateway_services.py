@@ -27,7 +27,7 @@ from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.store.record import Key
 from vipwire_up.store_watch.events import warn
-from vipwire_up.store_watch.feed import Feed
+from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
 from vipwire_up.watchdog.guard import Guard
 
 GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")
@@ -49,8 +49,8 @@ class GatewayServices:
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
-    async def step(self) -> bool:
-        """Update the Services of changed Gateways; report whether some are left to do."""
+    async def step(self) -> float | None:
+        """Update the Services of changed Gateways; return the seconds until the next call."""
         changes, anew = self._feed.look()
         names = dict(self._left) | dict.fromkeys((key.namespace, key.name) for key in self._guard.due())
         for change in changes:
@@ -65,7 +65,7 @@ class GatewayServices:
         for name in names:
             with self._guard.of(key_of(GATEWAYS, *name)):
                 await self._reconcile(name)
-        return bool(self._left) or self._guard.holds
+        return RETRY_SECONDS if self._left else self._guard.seconds_left()
 
     def _list_gateways(self) -> Iterator[Name]:
         for record in self._registry.store.scan(GATEWAYS.id):

@@ -27,7 +27,7 @@ from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.hooks import FIRST_CIDR
 from vipwire_up.store.record import Key
-from vipwire_up.store_watch.feed import Feed
+from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
 from vipwire_up.watchdog.guard import Guard
 
 MANAGER: Final = "vipwire"
@@ -125,7 +125,7 @@ class OwnServices:
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
-    async def step(self) -> bool:
+    async def step(self) -> float | None:
         changes, anew = self._feed.look()
         changed = {_service_name(change.record.key, self._services.values()) for change in changes}
         changed |= {(key.namespace, key.name) for key in self._guard.due()} | self._waiting
@@ -138,7 +138,7 @@ class OwnServices:
                 continue
             with self._guard.of(key_of(SERVICES, *name)):
                 await self._reconcile(service)
-        return self._guard.holds or bool(self._waiting)
+        return RETRY_SECONDS if self._waiting else self._guard.seconds_left()
 
     async def _reconcile(self, service: OwnService) -> None:
         self._settled[service.name] = self._clock()

@@ -37,7 +37,7 @@ from vipwire_up.credentials.revocation import Revoked
 from vipwire_up.nodes.node import is_ready
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.store.record import Key, RecordChange
-from vipwire_up.store_watch.feed import Feed
+from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
 from vipwire_up.watchdog.guard import Guard
 
 
@@ -71,8 +71,8 @@ class SharedCredentials:
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
-    async def step(self) -> bool:
-        """Apply the records, and write this server's own; report whether to step again soon."""
+    async def step(self) -> float | None:
+        """Apply the records, and write this server's own; return the seconds until the next call."""
         self.look()
         try:
             await self._note_ended()
@@ -82,9 +82,9 @@ class SharedCredentials:
             if str(error) != self._told:
                 log.warning("cannot write the list of revoked credentials; trying again", error=error)
             self._told = str(error)
-            return True
+            return RETRY_SECONDS
         self._told = ""
-        return self._registry.store.shared
+        return RETRY_SECONDS if self._registry.store.shared else None
 
     def look(self) -> None:
         changes, anew = self._feed.look()

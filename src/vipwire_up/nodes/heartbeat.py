@@ -1,8 +1,9 @@
 """Keeps this machine's Node and renews its Lease, as a sign that the machine serves.
 
-Renewals are a quarter of the Lease's duration apart. Each renewal also checks the Node: vipwire recreates a deleted
-one, and makes one marked as lost Ready again. vipwire writes no Node before this process holds its name
-(name_claim.py).
+Renewals are a quarter of the Lease's duration apart, and usually one request each. Every fourth renewal also checks
+the Node, and so does one that is late or refused, since the Node may be marked as lost, or the Lease deleted with it:
+vipwire recreates a deleted Node, and makes one marked as lost Ready again. vipwire writes no Node before this process
+holds its name (name_claim.py).
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from vipwire_up.nodes.objects import Objects
 
 SECONDS: Final = 40
 _PARTS: Final = 4
+_UNCHECKED: Final = 3
+"""Renewals between two checks of the Node."""
 _FAREWELL_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 1.0
 """Seconds from a failed renewal to the next try."""
@@ -49,6 +52,8 @@ class Heartbeat:
         self._claim = claim or NameClaim(node, SECONDS)
         self._addresses, self._annotations = look()
         self._declared, self._told = False, ""
+        self._left = 0
+        """Renewals until the next check of the Node."""
 
     async def run(self, explain: Callable[[Exception], str] = str) -> None:
         """Renew until cancelled. A failed write is logged once, as `explain` writes its error, and tried again soon.
@@ -58,7 +63,7 @@ class Heartbeat:
         while True:
             pause = self._claim.seconds / _PARTS
             try:
-                await self.beat()
+                await self.renew()
             except (ApiError, UnreachableError, NameStillHeldError) as error:
                 pause = min(pause, _AGAIN_SECONDS)
                 if (why := explain(error)) != self._told:
@@ -73,7 +78,18 @@ class Heartbeat:
     def holds(self) -> bool:
         return self._claim.holds()
 
+    async def renew(self) -> None:
+        """Renew the Lease; check the Node if that is due, this machine has changed, or the Lease may have ended."""
+        left, self._left = self._left, 0
+        same = self._look() == (self._addresses, self._annotations)
+        if left and same and await self._claim.renew_written(self._objects, NODE_LEASES, self._clock()):
+            self._left = left - 1
+        else:
+            await self.beat()
+            self._left = _UNCHECKED
+
     async def beat(self) -> None:
+        """Renew the Lease and check the Node."""
         self._addresses, self._annotations = self._look()
         found = await self._objects.read(NODES, "", self._node)
         if found is None:

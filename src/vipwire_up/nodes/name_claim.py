@@ -90,6 +90,8 @@ class NameClaim:
         self._kind, self._clock = kind, clock
         self._until = float("-inf")
         self._over = frozenset[str]()
+        self._written: Lease | None = None
+        """The Lease as this process wrote it last."""
         self._rival: tuple[str, float] | None = None
         """The version of another process's Lease, and when this process saw that version first."""
 
@@ -117,6 +119,22 @@ class NameClaim:
             raise NameTakenError(f"another running {self._kind} is Node {self.node}: {why}")
         return max(since + duration_of(lease, self.seconds) - now, 0.0)
 
+    async def renew_written(self, objects: Objects, namespace: str, now: datetime) -> bool:
+        """Renew the Lease by one request, unless another process has written the Lease since. Raise UnreachableError.
+
+        Report whether that succeeded while this process held the name without a break.
+        """
+        lease, self._written, began, until = self._written, None, self._clock(), self._until
+        if lease is None:
+            return False
+        try:
+            renewed = with_holder(lease, self.identity, self.seconds, now)
+            self._written = await objects.replace(LEASES, namespace, renewed)
+        except ApiError:
+            return False
+        self._hold(began)
+        return self._clock() < until
+
     async def renew(
         self,
         objects: Objects,
@@ -141,14 +159,15 @@ class NameClaim:
 
         began = self._clock()
         try:
-            await objects.edit(LEASES, namespace, name, renewed)
+            self._written = await objects.edit(LEASES, namespace, name, renewed)
         except ApiError as error:
             if is_no_space(error):
                 self._keep(await objects.read_newest(LEASES, namespace, name), began)
             if error.code != 404:
                 raise
             lease = new_lease(name, self.identity, self.seconds, now)
-            await objects.create(LEASES, namespace, lease | {"metadata": lease["metadata"] | metadata})
+            lease["metadata"] |= metadata
+            self._written = await objects.create(LEASES, namespace, lease)
         self._hold(began)
 
     def _keep(self, lease: Lease | None, began: float) -> None:

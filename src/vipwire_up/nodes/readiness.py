@@ -27,12 +27,14 @@ from vipwire_up.nodes.node import NODE_LEASES, is_ours, is_ready, mark_lost
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store.store import Store
 from vipwire_up.store_watch.events import warn
-from vipwire_up.store_watch.feed import Feed
+from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
 from vipwire_up.watchdog.guard import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-node-readiness", validation="Ignore")
-_ASLEEP: Final = 5.0
-"""Seconds between two looks, usually 1, from which on this process must have been stopped."""
+_ASLEEP: Final = 4.0
+"""Seconds after a planned look from which on this process must have been stopped."""
+_LOOKS: Final = 4
+"""Looks in the shortest duration of a Lease, as a stopped process notices its stop only by a late look."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class NodeReadiness:
         self._feed = Feed(store, (NODES, LEASES))
         self._ready: set[str] = set()
         self._heard: dict[str, _Heard] = {}
-        self._looked = clock()
+        self._looked = self._planned = clock()
 
     async def run(self, registry: Registry) -> None:
         await self._feed.run(partial(self.step, registry), self._guard)
@@ -62,25 +64,31 @@ class NodeReadiness:
         """Record renewals until cancelled without marking Nodes, for an election later."""
         await self._feed.run(self.hear, Guard("Node observation"))
 
-    async def step(self, registry: Registry) -> bool:
-        """Record renewals; mark Nodes that were silent for too long. Return True: the next step depends on time."""
+    async def step(self, registry: Registry) -> float:
+        """Record renewals; mark Nodes that were silent for too long. Return the seconds until the next step."""
         now = self._clock()
-        await self.hear()
+        pause = await self.hear()
         for name in sorted(self._ready):
-            heard = self._heard.setdefault(name, _Heard(now))
+            heard = self._heard[name]
             if now - heard.when >= heard.seconds:
                 with self._guard.of(key_of(NODES, "", name)):
                     await self._lose(registry, name, heard.seconds)
-        return True
+        return pause
 
-    async def hear(self) -> bool:
+    async def hear(self) -> float:
+        """Record renewals; return the seconds until the next look."""
         now = self._clock()
-        if now - self._looked > _ASLEEP:
+        if now - self._planned > _ASLEEP:
             for each in self._heard.values():
                 each.when += now - self._looked
         self._looked = now
         self._feed.follow(self._ready.clear, self._note_change, self._guard)
-        return True
+        heard = [self._heard.setdefault(name, _Heard(now)) for name in self._ready]
+        due = min((each.when + each.seconds - now for each in heard), default=SECONDS)
+        shortest = min((each.seconds for each in heard), default=SECONDS)
+        pause = min(max(due, RETRY_SECONDS), shortest / _LOOKS)
+        self._planned = now + pause
+        return pause
 
     def _note_change(self, change: RecordChange) -> None:
         key, value = change.record.key, decoded(change.record)

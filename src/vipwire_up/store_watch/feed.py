@@ -52,10 +52,10 @@ class Feed:
     def again(self) -> None:
         self._seen = 0
 
-    async def run(self, step: Callable[[], Awaitable[bool | None]], guard: Guard[Key]) -> None:
+    async def run(self, step: Callable[[], Awaitable[float | None]], guard: Guard[Key]) -> None:
         """Call `step` at once and after changes, until cancelled; `guard` hears of each step.
 
-        If a step returns True it is called again a little later, even without a change. After a step that raises, the
+        If a step returns seconds, it is called again after them, even without a change. After a step that raises, the
         next look lists all objects.
         """
         while True:
@@ -66,7 +66,7 @@ class Feed:
                 self.again()
                 raise
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_SECONDS if left else None):
+                async with asyncio.timeout(left):
                     await self.wait()
 
     async def wait(self) -> None:

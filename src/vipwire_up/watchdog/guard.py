@@ -118,9 +118,10 @@ class Guard(Generic[T]):
     def forget(self, thing: T) -> None:
         self._suspended.pop(thing, None)
 
-    @property
-    def holds(self) -> bool:
-        return bool(self._suspended)
+    def seconds_left(self) -> float | None:
+        """Return the seconds until a suspended object may be tried, at least `FIRST_PAUSE`; None without any."""
+        due = min((each.due for each in self._suspended.values()), default=None)
+        return None if due is None else max(due - self._clock(), FIRST_PAUSE)
 
 
 def show_name(thing: object) -> str:

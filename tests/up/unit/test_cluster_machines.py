@@ -8,6 +8,8 @@ from tests.fakes.clock import Clock
 from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import SLICES, allocating_cluster
 
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.nodes.heartbeat import Heartbeat
 from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError, NameTakenError
@@ -195,3 +197,39 @@ async def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_p
         here.clock.move(seconds=5)
         await there.beat()
         assert await ready_ones(here, controller) == {"10.1.0.5", "10.1.0.6"}
+
+
+class Counted(LocalObjects):
+    """Counts reads of Nodes."""
+
+    reads = 0
+
+    async def read(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        self.reads += resource is NODES
+        return await super().read(resource, namespace, name)
+
+
+@in_cluster()
+async def test_a_renewal_checks_the_node_seldom_but_after_a_late_or_refused_one_at_once(here: Here) -> None:
+    clock, objects = Clock(), Counted(here.registry, "test")
+    beating = Heartbeat(objects, "n1", lambda: ([], {}), here.clock, NameClaim("n1", 40, clock=clock))
+    await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
+    await beating.renew()
+
+    async def checks(*seconds: float) -> list[bool]:
+        found = []
+        for each in seconds:
+            before, clock.now = objects.reads, clock.now + each
+            here.clock.move(seconds=each)
+            await beating.renew()
+            assert beating.holds()
+            found.append(objects.reads > before)
+        return found
+
+    assert await checks(*[10] * 8) == [False, False, False, True] * 2
+    assert await checks(10, 41, 10) == [False, True, False]
+    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
+    assert (await here.send("DELETE", "/api/v1/nodes/n1"))[0] == 200
+    assert (await here.send("DELETE", lease))[0] == 200  # as garbage collection does
+    assert await checks(10) == [True]
+    assert (await ready(here, "n1"))["status"] == "True"

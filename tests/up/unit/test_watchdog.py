@@ -34,15 +34,16 @@ def test_an_object_is_put_aside_for_longer_each_time_and_forgotten_when_it_is_we
     for _ in range(12):
         guard.record_failure("x", ValueError("no"))
         assert not guard.ready("x")
-        before = clock.now
+        before, left = clock.now, guard.seconds_left()
         while not guard.ready("x"):
             clock.now += 1
         pauses.append(clock.now - before)
+        assert (left, guard.seconds_left()) == (pauses[-1], 1.0)
         assert guard.due() == ("x",)
     assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]
     with guard.of("x"):
         pass
-    assert (guard.ready("x"), guard.due(), guard.holds) == (True, (), False)
+    assert (guard.ready("x"), guard.due(), guard.seconds_left()) == (True, (), None)
 
 
 def test_cancelling_passes_a_guard() -> None:

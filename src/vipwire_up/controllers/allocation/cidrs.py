@@ -24,7 +24,7 @@ from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import Network, networks_of
 from vipwire_up.store.record import Key
-from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
+from vipwire_up.store_watch.feed import Feed
 from vipwire_up.watchdog.guard import Guard
 
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
@@ -52,7 +52,7 @@ class ServiceCidrs:
             with self._guard.step():
                 await self.step()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_SECONDS if self._guard.holds else None):
+                async with asyncio.timeout(self._guard.seconds_left()):
                     await (self._all if self._held else self._cidrs).wait()
 
     async def step(self) -> None:

@@ -52,7 +52,7 @@ class AddressRepair:
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
-    async def step(self) -> bool:
+    async def step(self) -> float | None:
         changes, anew = self._feed.look()
         if anew:
             self._users.clear()
@@ -65,7 +65,7 @@ class AddressRepair:
                 await self._reconcile(address)  # a conflict means a change, whose event brings another check
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return self._guard.holds
+        return self._guard.seconds_left()
 
     def _collect_addresses(self, change: RecordChange) -> Iterator[str]:
         key = change.record.key

@@ -31,7 +31,7 @@ from vipwire_up.controllers.endpoints.topology import NodeFacts, Shares, divide,
 from vipwire_up.nodes.node import is_lost
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store_watch.events import warn
-from vipwire_up.store_watch.feed import Feed
+from vipwire_up.store_watch.feed import RETRY_SECONDS, Feed
 from vipwire_up.watchdog.guard import Guard
 
 _OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
@@ -64,7 +64,7 @@ class EndpointController:
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
-    async def step(self) -> bool:
+    async def step(self) -> float | None:
         self._feed.follow(self._forget, self._note_change, self._guard)
         again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
         dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
@@ -78,7 +78,7 @@ class EndpointController:
         for name in dirty:
             with self._guard.of(key_of(SERVICES, *name)):
                 await self._report(name)
-        return bool(self._dirty) or self._guard.holds
+        return RETRY_SECONDS if self._dirty else self._guard.seconds_left()
 
     def _learn(self, name: Name, result: Result | BaseException) -> None:
         if isinstance(result, Result):
