@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
 from vipwire_up.store.record import Key, Record, RecordChange, Step
+from vipwire_up.store.visible import Changed
 
 
 class Store(Protocol):
@@ -74,6 +75,9 @@ class Store(Protocol):
 
     def watch(self, resource: str, since: int) -> AsyncIterator[Sequence[RecordChange]]:
         """Follow a resource from a revision, in batches, without end. Raise CompactedError when it falls behind."""
+
+    def follow(self, resources: Iterable[str]) -> Changed:
+        """Return a record of the resources, of these, that change from now on."""
 
     async def wait_for_change(self, resource: str) -> None:
         """Wait for the next change of a resource."""

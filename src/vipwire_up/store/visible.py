@@ -10,9 +10,10 @@ deletes it.
 import asyncio
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, RecordChange, is_object
 
@@ -88,6 +89,30 @@ class History:
             del log[:end]
 
 
+class Changed:
+    """The resources, of some, that have changed since the last `take`."""
+
+    def __init__(self, resources: Iterable[str]) -> None:
+        self.resources, self._names, self._since = frozenset(resources), frozenset[str](), 0
+        self._event = asyncio.Event()
+
+    def note(self, resources: Iterable[str], since: int) -> None:
+        """Record a change of resources after a revision."""
+        if names := self.resources.intersection(resources):
+            self._since = self._since if self._names else since
+            self._names |= names
+            self._event.set()
+
+    def take(self) -> tuple[frozenset[str], int]:
+        """Return the changed resources, and a revision before their changes."""
+        names, self._names = self._names, frozenset()
+        self._event.clear()
+        return names, self._since
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
 class Visible:
     """Records with revisions, and their history, which has at most `keep` changes.
 
@@ -98,6 +123,7 @@ class Visible:
         self.revision = 0
         self._is_sound, self._keep = is_sound, keep
         self._moved: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._followers = WeakSet[Changed]()
         self._begin((), (), 0, 0)
 
     def _begin(self, records: Iterable[Record], changes: Iterable[RecordChange], floor: int, revision: int) -> None:
@@ -113,8 +139,8 @@ class Visible:
         kept = (change for change in noted if change.revision > floor)
         self._history = History(floor, kept, self._keep)
         self._sorted: dict[str, list[Key]] = {}
-        self.revision = revision
-        self._wake(list(self._moved))
+        before, self.revision = self.revision, revision
+        self._wake({*self._moved, *(name for each in self._followers for name in each.resources)}, before)
 
     @property
     def floor(self) -> int:
@@ -164,6 +190,11 @@ class Visible:
                 since = max(since, self.revision)
                 await moved.wait()
 
+    def follow(self, resources: Iterable[str]) -> Changed:
+        changed = Changed(resources)
+        self._followers.add(changed)
+        return changed
+
     async def wait_for_change(self, resource: str) -> None:
         await self._moved[resource].wait()
 
@@ -180,12 +211,14 @@ class Visible:
             else:
                 records[key] = change.record
             self._history.add(change)
-        self.revision = revision
-        self._wake({change.record.key.resource for change in changes} | {""})
+        before, self.revision = self.revision, revision
+        self._wake({change.record.key.resource for change in changes} | {""}, before)
 
-    def _wake(self, resources: Iterable[str]) -> None:
+    def _wake(self, resources: Collection[str], since: int) -> None:
         for resource in resources:
             self._moved.pop(resource, asyncio.Event()).set()
+        for each in tuple(self._followers):
+            each.note(resources, since)
 
 
 def succeed(future: "asyncio.Future[T]", result: T) -> None:

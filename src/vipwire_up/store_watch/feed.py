@@ -1,7 +1,8 @@
 """Feeds controllers with the store's changes since their last look.
 
-A feed holds a revision. The first look returns all objects as new; so does a look after the store has dropped the
-history. A feed never blocks the store, and a reader that failed half way can have all objects again.
+A feed knows which of its resources have changed; other changes do not wake it. The first look returns all objects as
+new; so does a look after the store has dropped the history. A feed never blocks the store, and a reader that failed
+half way can have all objects again.
 """
 
 import asyncio
@@ -23,18 +24,18 @@ class Feed:
     def __init__(self, store: Store, resources: Iterable[Resource]) -> None:
         self._store = store
         self._resources = tuple(resource.id for resource in resources)
-        self._seen = 0
+        self._changed = store.follow(self._resources)
+        self._anew = True
 
     def look(self) -> tuple[Sequence[RecordChange], bool]:
         """Return the changes since the last look, in the order of resources, and whether this is a complete list."""
-        until = self._store.revision
-        try:
-            changes = self._list_changes(self._seen) if self._seen else None
-        except (CompactedError, FutureRevisionError):  # history dropped, or the store was reset: list all again
-            changes = None
-        self._seen = until
-        if changes is not None:
-            return changes, False
+        anew, self._anew = self._anew, False
+        names, since = self._changed.take()
+        if not anew:
+            with contextlib.suppress(CompactedError, FutureRevisionError):  # else list all again
+                return [
+                    change for name in self._resources if name in names for change in self._store.changes(name, since)
+                ], False
         return [RecordChange(record, None) for name in self._resources for record in self._store.scan(name)], True
 
     def follow(self, forget: Callable[[], None], note: Callable[[RecordChange], None], guard: Guard[Key]) -> None:
@@ -50,7 +51,7 @@ class Feed:
                 note(change)
 
     def again(self) -> None:
-        self._seen = 0
+        self._anew = True
 
     async def run(self, step: Callable[[], Awaitable[float | None]], guard: Guard[Key]) -> None:
         """Call `step` at once and after changes, until cancelled; `guard` hears of each step.
@@ -70,10 +71,5 @@ class Feed:
                     await self.wait()
 
     async def wait(self) -> None:
-        with contextlib.suppress(CompactedError, FutureRevisionError):  # the next look lists all objects
-            while self._seen and not self._list_changes(self._seen):
-                self._seen = self._store.revision
-                await self._store.wait_for_revision(self._seen + 1)
-
-    def _list_changes(self, revision: int) -> list[RecordChange]:
-        return [change for name in self._resources for change in self._store.changes(name, revision)]
+        if not self._anew:
+            await self._changed.wait()
