@@ -35,7 +35,7 @@ from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
 from vipwire_up.bgp.settings import BgpSettings
 from vipwire_up.credentials.keys import tell_loose_modes
-from vipwire_up.joining.join import MANAGER, Renewal, explain_rejection
+from vipwire_up.joining.join import Renewal, explain_rejection
 from vipwire_up.joining.membership import Folder, Member, merge_servers
 from vipwire_up.joining.relay import Relay
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
@@ -100,23 +100,24 @@ class _Machine:
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
         self._ending.hear_signals()
         await self.parts.start(tasks, Part("API relay", self._relay, opens=True)).wait()
-        for part in self._parts():
-            await self.parts.start(tasks, part).wait()
-        ready(self._url)
-        systemd.notify(systemd.READY)
-        await self._ending.wait()
-        systemd.notify(systemd.STOPPING)
-        if self._addresses is not None:
-            await self._addresses.hand_over()
         async with self._objects() as objects:
+            for part in self._parts(objects):
+                await self.parts.start(tasks, part).wait()
+            ready(self._url)
+            systemd.notify(systemd.READY)
+            await self._ending.wait()
+            systemd.notify(systemd.STOPPING)
+            if self._addresses is not None:
+                await self._addresses.hand_over()
             await give_back(objects, self._name)
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self, objects: RemoteObjects) -> Iterator[Part]:
+        """Yield the parts. Those that use `objects` share a connection, which heartbeats keep open."""
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("systemd", simply(systemd.keep_alive))
         yield Part("own addresses", simply(self._own.run))
-        yield Part("Node", self._ending.while_named(self._beat))
-        yield Part("API servers", simply(self._look_for_servers))
+        yield Part("Node", self._ending.while_named(partial(self._beat, objects)))
+        yield Part("API servers", simply(partial(self._look_for_servers, objects)))
         yield Part("credentials", simply(self._renew))
         if self._setting.probes:
             yield Part("probes here", simply(self._probe))
@@ -149,10 +150,8 @@ class _Machine:
     def _objects(self, manager: str = "vipwire-node") -> RemoteObjects:
         return RemoteObjects(self._access(), manager)
 
-    async def _beat(self) -> None:
-        async with self._objects() as objects:
-            beat = Heartbeat(objects, self._member.node, self._own.describe, now, self._name)
-            await beat.run(explain_rejection)
+    async def _beat(self, objects: RemoteObjects) -> None:
+        await Heartbeat(objects, self._member.node, self._own.describe, now, self._name).run(explain_rejection)
 
     async def _probe(self) -> None:
         guard, follow = self._supervisor.guard("probes here"), ApiSource(self._access(), PROBED).run
@@ -174,20 +173,19 @@ class _Machine:
             lambda own: BgpSpeaker(settings, node, own, bird).run(follow(self._access(), BGP_RESOURCES).run, begun)
         )
 
-    async def _look_for_servers(self) -> None:
+    async def _look_for_servers(self, objects: RemoteObjects) -> None:
         """Add new API servers of Service `kubernetes`; keep missing ones, since they may come back."""
-        async with self._objects(MANAGER) as objects:
-            while True:
-                try:
-                    found = await objects.read(ENDPOINTS, "default", "kubernetes")
-                except (ApiError, UnreachableError):
-                    found = None
-                servers = merge_servers(self._member.servers, servers_in(found or {}))
-                if set(servers) != set(self._member.servers):
-                    log.info("received the list of API servers", servers=",".join(servers))
-                    self._member = Member(self._member.node, servers)
-                    self._folder.save(self._member)
-                await asyncio.sleep(_LOOK_SECONDS)
+        while True:
+            try:
+                found = await objects.read(ENDPOINTS, "default", "kubernetes")
+            except (ApiError, UnreachableError):
+                found = None
+            servers = merge_servers(self._member.servers, servers_in(found or {}))
+            if set(servers) != set(self._member.servers):
+                log.info("received the list of API servers", servers=",".join(servers))
+                self._member = Member(self._member.node, servers)
+                self._folder.save(self._member)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _renew(self) -> None:
         """Renew certificates in time; their users read the files again."""
