@@ -18,6 +18,7 @@ from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Con
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
 from vipwire.kube.watch import LONGEST_PAGE, ResourceWatch, Sleep, WatchRequest
+from vipwire.logging import log
 from vipwire.model.net import AddressPort
 from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire.watched_objects.event import EventOf, K, T
@@ -136,6 +137,17 @@ class _Source(Protocol[K, T]):  # type: ignore[misc]  # mypy wants covariance fo
     def health(self) -> tuple[Health, ...]: ...
 
     def run(self, emit: Callable[[EventOf[K, T]], None]) -> Awaitable[None]: ...
+
+
+def log_failures(states: Iterable[Health], told: dict[str, str], failure: str = "cannot read objects") -> None:
+    """Log each new failure to read a kind, and its end; `told` has the failures so far."""
+    for health in states:
+        if not health.logged and health.error != told.get(health.resource, ""):
+            told[health.resource] = health.error
+            if health.error:
+                log.warning(failure, resource=health.resource, error=health.error)
+            else:
+                log.info("reading objects works again", resource=health.resource)
 
 
 class KeptSource(Generic[K, T]):

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from msgspec import field
 
+from vipwire.kube.client import log_failures
 from vipwire.kube.contact import QUICK_LOOK, Health, seconds_to_next_look
 from vipwire.linux.host.addresses import AddressWatch
 from vipwire.logging import log
@@ -72,6 +73,7 @@ class SyncLoop:
         self._waiting: list[Callable[[], None]] | None = None
         self._seen = dict.fromkeys(Kind, 0)
         self._sources: dict[str, Health] = {}
+        self._told: dict[str, str] = {}
         self._at_work = self._moved = False
         self._queued_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -136,6 +138,7 @@ class SyncLoop:
         parts = self._parts
         while True:
             states = parts.source.health()
+            log_failures(states, self._told, "cannot read objects; the rules stay")
             for health in states:
                 self._note_source(health)
             pause = seconds_to_next_look(states)
@@ -292,12 +295,8 @@ class SyncLoop:
         if health.error:
             self._start_garbage_collection()
             parts.health.source_failed(resource, health.error, time.time())
-            if not health.logged:
-                log.warning("cannot read objects; the rules stay", resource=resource, error=health.error)
         else:
             parts.health.source_recovered(resource)
-            if not before.logged:
-                log.info("reading objects works again", resource=resource)
 
 
 def _report(event: Event, kind: Kind) -> None:

@@ -22,7 +22,7 @@ from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import FOLDER, WRITERS, Access, load_access
 from vipwire.kube.access.kubectl import kubectls, of_this_machine
-from vipwire.kube.client import ApiSource, KeptSource
+from vipwire.kube.client import ApiSource, KeptSource, log_failures
 from vipwire.kube.contact import seconds_to_next_look
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.documents import ManifestReader
@@ -312,18 +312,10 @@ class IngressProcess:
 
     async def _tell(self, source: Source) -> None:
         """Report problems that change nothing in HAProxy, and a source that fails."""
-        failing: dict[str, str] = {}
+        told: dict[str, str] = {}
         with self._desired.telling(self._report):
             while True:
-                states = source.health()
-                for health in states:
-                    if health.error and failing.get(health.resource) != health.error:
-                        log.warning(
-                            "cannot read objects; HAProxy keeps its configuration",
-                            resource=health.resource,
-                            error=health.error,
-                        )
-                    failing[health.resource] = health.error
+                log_failures(states := source.health(), told, "cannot read objects; HAProxy keeps its configuration")
                 await asyncio.sleep(seconds_to_next_look(states))
                 self._report()
 

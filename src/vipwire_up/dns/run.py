@@ -19,7 +19,7 @@ from vipwire.errors import ConfigError, raise_ungrouped
 from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import load_access
-from vipwire.kube.client import ApiSource
+from vipwire.kube.client import ApiSource, log_failures
 from vipwire.kube.contact import seconds_to_next_look
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.logging import log
@@ -219,12 +219,5 @@ def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ..
 async def _tell_contact(source: _Source) -> None:
     told: dict[str, str] = {}
     while True:
-        states = source.health()
-        for health in states:
-            if health.error != told.get(health.resource, ""):
-                told[health.resource] = health.error
-                if health.error:
-                    log.warning("cannot read objects", resource=health.resource, error=health.error)
-                else:
-                    log.info("reading objects works again", resource=health.resource)
+        log_failures(states := source.health(), told)
         await asyncio.sleep(seconds_to_next_look(states))
