@@ -27,10 +27,11 @@ class TimedSocket(NetlinkSocket):
         super().__init__(protocol)
         self.inside = 0.0
 
-    def send(self, data: bytes) -> None:
+    def send(self, *parts: bytes) -> int:
         began = time.perf_counter()
-        super().send(data)
+        size = super().send(*parts)
         self.inside += time.perf_counter() - began
+        return size
 
 
 @dataclass(slots=True)

@@ -58,7 +58,8 @@ class Transaction(Generic[K, V]):
         self._gained: dict[K, V] = {}
         self._lost: dict[K, V] = {}
         self._shares: dict[K, int] = {}
-        self._shared_values: dict[K, V] = {}
+        self._left: dict[K, V] = {}
+        """Shared objects that a Service gives up; lost if no other Service has them."""
 
     def add(self, name: ObjectName, wanted: Rendered[K, V] | None) -> None:
         """Add one Service; None: it should have no objects."""
@@ -76,21 +77,30 @@ class Transaction(Generic[K, V]):
         elif old is not None:
             self._lost.update(old.own)
         if wanted is not None:
-            self._share(wanted.shared, +1)
+            self._share(wanted.shared)
         if old is not None:
-            self._share(old.shared, -1)
+            self._give_up(old.shared)
 
-    def _share(self, shared: Mapping[K, V], by: int) -> None:
+    def _share(self, shared: Mapping[K, V]) -> None:
+        shares, sharers, gained = self._shares, self._belief.sharers, self._gained
         for key, value in shared.items():
-            self._shares[key] = self._shares.get(key, 0) + by
-            self._shared_values[key] = value
+            shares[key] = shares.get(key, 0) + 1
+            if key not in sharers:
+                gained[key] = value
+
+    def _give_up(self, shared: Mapping[K, V]) -> None:
+        for key, value in shared.items():
+            self._shares[key] = self._shares.get(key, 0) - 1
+            self._left[key] = value
 
     def delta(self, *, last: bool) -> Delta[K, V]:
         """Compute the transaction; with `last`, also remove unclaimed objects.
 
-        An object that moves from one Service to another is neither added nor removed.
+        An object that moves from one Service to another is neither added nor removed. The objects to add are not
+        copied: at a first sync they are all objects.
         """
-        gained, lost = self._changes()
+        gained, lost, sharers = self._gained, self._lost, self._belief.sharers
+        lost.update((key, value) for key, value in self._left.items() if sharers[key] + self._shares[key] <= 0)
         unowned = self._belief.unowned
         if not lost and not unowned:
             return Delta(added=gained)
@@ -113,20 +123,6 @@ class Transaction(Generic[K, V]):
             delta.removed.update((key, old) for key, old in unowned.items() if key not in gained)
         return delta
 
-    def _changes(self) -> tuple[dict[K, V], dict[K, V]]:
-        """Return gained and lost objects; a shared object by its first and its last owner.
-
-        Neither is copied: at a first sync, `gained` has all objects.
-        """
-        gained, lost = self._gained, self._lost
-        for key, by in self._shares.items():
-            before = self._belief.sharers.get(key, 0)
-            if before == 0 and by > 0:
-                gained[key] = self._shared_values[key]
-            elif before > 0 and before + by <= 0:
-                lost[key] = self._shared_values[key]
-        return gained, lost
-
     def adopt(self, *, last: bool) -> None:
         """Update the belief after the commit."""
         belief = self._belief
@@ -135,12 +131,15 @@ class Transaction(Generic[K, V]):
                 belief.services.pop(name, None)
             else:
                 belief.services[name] = wanted
-        for key, by in self._shares.items():
-            count = belief.sharers.get(key, 0) + by
-            if count > 0:
-                belief.sharers[key] = count
-            else:
-                belief.sharers.pop(key, None)
+        if not belief.sharers:
+            belief.sharers = self._shares  # no copy: at a first sync they are many
+        else:
+            for key, by in self._shares.items():
+                count = belief.sharers.get(key, 0) + by
+                if count > 0:
+                    belief.sharers[key] = count
+                else:
+                    del belief.sharers[key]
         if last:
             belief.unowned = {}
         elif belief.unowned:

@@ -2,6 +2,7 @@
 
 import errno
 import struct
+from collections.abc import Iterable
 
 import pytest
 
@@ -18,9 +19,9 @@ class Kernel:
     def setsockopt(self, *_: object) -> None:
         """Take any option."""
 
-    def send(self, data: bytes) -> int:
+    def sendmsg(self, parts: Iterable[bytes]) -> int:
         """Take a request."""
-        return len(data)
+        return sum(map(len, parts))
 
     def recv(self, _: int) -> bytes:
         """Return the next datagram."""

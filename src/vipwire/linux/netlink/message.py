@@ -39,10 +39,11 @@ def encode(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     return b"".join(message(kind, flags, sequence, payload))
 
 
-def message(kind: int, flags: int, sequence: int, payload: bytes) -> tuple[bytes, bytes, bytes]:
+def message(kind: int, flags: int, sequence: int, payload: bytes) -> tuple[bytes, ...]:
     """Encode one message as parts to be joined, which saves a copy of a large payload."""
     length = 16 + len(payload)
-    return HEADER.pack(length, kind, flags, sequence, 0), payload, bytes(-length % 4)
+    parts = HEADER.pack(length, kind, flags, sequence, 0), payload
+    return (*parts, bytes(-length % 4)) if length % 4 else parts
 
 
 def messages(data: bytes | memoryview) -> Iterator[Message]:

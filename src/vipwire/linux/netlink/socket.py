@@ -37,6 +37,7 @@ _NETLINK_GET_STRICT_CHK = 12
 _SO_ATTACH_FILTER = 26
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
+_MOST_PARTS = 1024  # IOV_MAX of linux/uio.h
 _RECEIVE = 1 << 20
 _ANSWER = 1 << 12
 _DONE = 20
@@ -123,13 +124,15 @@ class NetlinkSocket:
         self._sequence += count
         return first
 
-    def send(self, data: bytes) -> None:
-        """Send whole messages as one datagram, growing the send buffer to hold it."""
-        if len(data) > self._send_buffer:
-            self._send_buffer = max(2 * len(data), 1 << 20)
+    def send(self, *parts: bytes) -> int:
+        """Send the parts of whole messages as one datagram, growing the send buffer to hold it; return its size."""
+        size = sum(map(len, parts))
+        if size > self._send_buffer:
+            self._send_buffer = max(2 * size, 1 << 20)
             self._grow(_SO_SNDBUFFORCE, socket.SO_SNDBUF, self._send_buffer)
         self._quiet = False
-        self._socket.send(data)
+        self._socket.sendmsg(parts if len(parts) <= _MOST_PARTS else (b"".join(parts),))
+        return size
 
     def pending(self, size: int = _RECEIVE) -> Iterator[Message]:
         """Yield every message that has already arrived, without waiting.

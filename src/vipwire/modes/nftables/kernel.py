@@ -231,11 +231,12 @@ class NftablesBackend:
         batch = encode.transaction(operations, first, generation)
         self._socket.drain()
         try:
-            self._socket.send(batch)
+            size = self._socket.send(*batch)
         except OSError as error:
-            raise CommitError(f"the kernel refuses a transaction of {len(batch)} bytes: {error}") from error
+            size = sum(map(len, batch))
+            raise CommitError(f"the kernel refuses a transaction of {size} bytes: {error}") from error
         answers = self._socket.acknowledgements(first + len(operations))
-        return first, len(batch), next((answer for answer in answers if answer.errno), None)
+        return first, size, next((answer for answer in answers if answer.errno), None)
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the flowtable's devices need a look; None without a flowtable."""
@@ -371,7 +372,7 @@ class NftablesBackend:
 def delete_table(sock: NetlinkSocket, family: Family, name: str) -> None:
     """Delete a table unless another program has deleted it. Raise CommitError if the kernel refuses."""
     first = sock.sequence(3)
-    sock.send(encode.transaction([encode.delete_table(family, name)], first))
+    sock.send(*encode.transaction([encode.delete_table(family, name)], first))
     for answer in sock.acknowledgements():
         if answer.errno not in (0, errno.ENOENT):
             raise CommitError(

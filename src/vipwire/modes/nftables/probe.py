@@ -208,7 +208,7 @@ def _open_socket() -> Iterator[Send]:
 
         def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
             first = sock.sequence(len(operations) + 2)
-            sock.send(encode.transaction(operations, first))
+            sock.send(*encode.transaction(operations, first))
             return first, sock.acknowledgements()
 
         yield send

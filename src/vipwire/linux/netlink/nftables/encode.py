@@ -58,8 +58,10 @@ POLICIES = {"drop": 0, "accept": 1}
 _MARK = wire.header(0, wire.SUBSYSTEM)
 
 
-def transaction(operations: Sequence[Operation], first: int, generation: int | None = None) -> bytes:
-    """Assemble a batch whose BATCH_BEGIN has the sequence number `first`, and use len(operations) + 2 numbers.
+def transaction(operations: Sequence[Operation], first: int, generation: int | None = None) -> list[bytes]:
+    """Assemble a batch, as parts, whose BATCH_BEGIN has the sequence number `first`.
+
+    It uses len(operations) + 2 numbers.
 
     Only the last operation asks for an acknowledgement, which covers all. The kernel acknowledges refusals in any
     case, and refuses the batch (ERESTART) if another program has committed since `generation`.
@@ -71,7 +73,7 @@ def transaction(operations: Sequence[Operation], first: int, generation: int | N
         wanted = NLM_F_REQUEST | NLM_F_ACK if index == last else NLM_F_REQUEST
         parts += message(kind, flags | wanted, first + 1 + index, payload)
     parts.append(encode(wire.BATCH_END, NLM_F_REQUEST, first + 1 + len(operations), _MARK))
-    return b"".join(parts)
+    return parts
 
 
 def find_refused(operations: Sequence[T], first: int, sequence: int) -> T | None:

@@ -147,12 +147,11 @@ class NftAccess:
             generation = self._generation()
             batch = operations(self._encoder, self._family, run, self._missing_chains(run), self._handles(run))
             first = self._socket.sequence(len(batch) + 2)
-            data = encode.transaction(batch, first, generation)
             self._socket.drain()
-            self._socket.send(data)
+            size = self._socket.send(*encode.transaction(batch, first, generation))
             refused = next((each for each in self._socket.acknowledgements() if each.errno), None)
             if refused is None:
-                return Written(len(data), 1)
+                return Written(size, 1)
             error = OSError(refused.errno, refused.text or errno.errorcode.get(refused.errno, "refused"))
             if refused.errno != errno.ERESTART:
                 break

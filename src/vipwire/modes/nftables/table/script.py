@@ -42,6 +42,7 @@ from vipwire.modes.nftables.table.skeleton import compiled
 from vipwire.reconcile.delta import Delta
 
 COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
+_AT_ONCE: Final = 8192
 NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -57,6 +58,13 @@ class _Group:
 
     def __iter__(self) -> Iterator[tuple[bytes, Object]]:
         return zip(self.keys, self.values, strict=True)
+
+    def parts(self) -> Iterator["_Group"]:
+        """Split a large group, whose elements need less memory if they are not encoded all at once."""
+        for at in range(0, len(self.keys), _AT_ONCE):
+            part = _Group()
+            part.keys, part.values = self.keys[at : at + _AT_ONCE], self.values[at : at + _AT_ONCE]
+            yield part
 
     def extend(self, other: "_Group") -> None:
         self.keys += other.keys
@@ -216,11 +224,10 @@ def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
 def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[DescribedOperation]:
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
     for name in [name for name in groups if name not in (CHAIN, SET, FLOWTABLE)]:
-        group = groups.pop(name)  # so that a first sync does not hold all of them twice at its end
-        blobs = _encode_elements(group) if adding else [_write_key(key, value) for key, value in group]
-        del group
-        for operation in make(family, TABLE, name, blobs):
-            yield DescribedOperation(operation, f"{verb} elements of {name}")
+        for part in groups.pop(name).parts():  # pop: a first sync does not hold all of them twice at its end
+            blobs = _encode_elements(part) if adding else [_write_key(key, value) for key, value in part]
+            for operation in make(family, TABLE, name, blobs):
+                yield DescribedOperation(operation, f"{verb} elements of {name}")
 
 
 def _encode_elements(group: _Group) -> list[bytes]:
