@@ -143,7 +143,8 @@ def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Fi
         if hints is None:
             endpoints.append(Endpoint(address, ready, serving, conditions.terminating is True, node))
         else:
-            zones, nodes = _names(hints.for_zones or ()), _names(hints.for_nodes or ())
+            zones = _names(hints.for_zones) if hints.for_zones else ()
+            nodes = _names(hints.for_nodes) if hints.for_nodes else ()
             endpoints.append(Endpoint(address, ready, serving, conditions.terminating is True, node, zones, nodes))
     return tuple(endpoints)
 
@@ -164,7 +165,7 @@ def _address(source: wire.WireEndpoint, index: int, size: int, found: Findings) 
 def _names(hinted: tuple[wire.HintedName, ...]) -> tuple[str, ...]:
     if len(hinted) == 1:
         return _one_name(hinted[0].name)
-    return _share_names(tuple([hint.name for hint in hinted if hint.name])) if hinted else ()
+    return _share_names(tuple([hint.name for hint in hinted if hint.name]))
 
 
 @functools.lru_cache(maxsize=4096)

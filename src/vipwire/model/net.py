@@ -5,6 +5,7 @@ and a cluster may have 100,000 endpoints.
 """
 
 import enum
+import functools
 import ipaddress
 from typing import Final, NewType, Self, TypeAlias
 
@@ -110,9 +111,7 @@ class Prefix(Value, frozen=True, order=True):
 
     @property
     def last(self) -> Address:
-        bits = self.family.bits
-        host = (1 << (bits - self.length)) - 1
-        return Address((int.from_bytes(self.network) | host).to_bytes(bits // 8))
+        return _last_address(self.network, self.length)
 
     def __contains__(self, address: Address) -> bool:
         return len(address) == len(self.network) and self.network <= address <= self.last
@@ -142,6 +141,12 @@ class Prefix(Value, frozen=True, order=True):
     @classmethod
     def host(cls, address: Address) -> Self:
         return cls(address, len(address) * 8)
+
+
+@functools.lru_cache(maxsize=1024)
+def _last_address(network: Address, length: int) -> Address:
+    host = (1 << (len(network) * 8 - length)) - 1
+    return Address((int.from_bytes(network) | host).to_bytes(len(network)))
 
 
 def add_brackets(host: str) -> str:

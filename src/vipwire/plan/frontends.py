@@ -14,7 +14,7 @@ If vipwire cannot recognise Pods, no client counts as one, and a ClusterIP is no
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
@@ -97,8 +97,8 @@ def plan_service(
     ready_local: set[Address] = set()
     wishes = read_wishes(service)
     wide = ranges(service, wishes, served=node.port_ranges)
-    cluster_ips = of_family(node.family, service.cluster_ips)
-    outer = bool(service.external_ips or service.load_balancer_ips) or any(map(node.leads_to_host, cluster_ips))
+    cluster_ips, addresses = of_family(node.family, service.cluster_ips), _addresses(node, service)
+    outer = any(kind is not FrontendKind.CLUSTER_IP for kind, _ in addresses)
     for port in service.ports:
         name = service.port_name(port)
         endpoints, serving = None, _NOBODY
@@ -113,7 +113,7 @@ def plan_service(
         outside = outer or bool(port.node_port)
         policies = _policies(node, service, endpoints, wishes, outside=outside)
         spread = wide.of.get(port) if wide.of else None
-        for kind, key in _keys(node, service, port, cluster_ips):
+        for kind, key in _keys(addresses, port):
             allowed = allowed_sources(node, service, key.address, kind, wishes)
             inside = kind is FrontendKind.CLUSTER_IP
             action = policies.internal if inside else policies.external
@@ -168,36 +168,40 @@ def _is_stricter(frontend: Frontend, other: Frontend) -> bool:
 def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]:
     """Yield every frontend that a Service asks for, even if another Service holds it."""
     wide = ranges(service, read_wishes(service), served=node.port_ranges)
-    cluster_ips = of_family(node.family, service.cluster_ips)
+    addresses = _addresses(node, service)
     for port in service.ports:
         spread = wide.of.get(port) if wide.of else None
-        for _, key in _keys(node, service, port, cluster_ips):
+        for _, key in _keys(addresses, port):
             yield key
             if spread is not None and (range_key := _range_key(key, spread)) is not None:
                 yield range_key
 
 
-def _keys(
-    node: NodePlan, service: Service, port: ServicePort, cluster_ips: tuple[Address, ...]
-) -> Iterator[tuple[FrontendKind, FrontendKey]]:
-    """Yield the frontends of a Service port; none without a ClusterIP of the family.
+_Addresses: TypeAlias = Sequence[tuple[FrontendKind, Address]]
+
+
+def _addresses(node: NodePlan, service: Service) -> _Addresses:
+    """List the addresses of a Service; none without a ClusterIP of the family.
 
     A ClusterIP that a host may have is served like an external IP, so the host keeps its other ports.
     """
-    number, protocol = port.port, port.protocol
-    if not cluster_ips:
-        return
-    for address in cluster_ips:
+    found: list[tuple[FrontendKind, Address]] = []
+    for address in of_family(node.family, service.cluster_ips):
         kind = FrontendKind.EXTERNAL_IP if node.leads_to_host(address) else FrontendKind.CLUSTER_IP
-        yield kind, FrontendKey(address, protocol, number)
-    if service.external_ips and node.external_ips:
-        for address in of_family(node.family, service.external_ips):
-            yield FrontendKind.EXTERNAL_IP, FrontendKey(address, protocol, number)
-    if service.load_balancer_ips:
-        for address in of_family(node.family, service.load_balancer_ips):
-            yield FrontendKind.LOAD_BALANCER, FrontendKey(address, protocol, number)
-    if port.node_port:
-        yield FrontendKind.NODE_PORT, FrontendKey(None, protocol, port.node_port)
+        found.append((kind, address))
+    if found and service.external_ips and node.external_ips:
+        found += [(FrontendKind.EXTERNAL_IP, each) for each in of_family(node.family, service.external_ips)]
+    if found and service.load_balancer_ips:
+        found += [(FrontendKind.LOAD_BALANCER, each) for each in of_family(node.family, service.load_balancer_ips)]
+    return found
+
+
+def _keys(addresses: _Addresses, port: ServicePort) -> Iterator[tuple[FrontendKind, FrontendKey]]:
+    """Yield the frontends of a Service port."""
+    for kind, address in addresses:
+        yield kind, FrontendKey(address, port.protocol, port.port)
+    if addresses and port.node_port:
+        yield FrontendKind.NODE_PORT, FrontendKey(None, port.protocol, port.node_port)
 
 
 def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
