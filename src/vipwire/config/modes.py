@@ -21,6 +21,9 @@ _MODULES: Final[dict[str, str]] = {
     "ebpf": "vipwire.modes.ebpf.mode",
 }
 DEFAULT: Final = "nftables"
+VIP_DEVICES: Final = {"kube-ipvs0": "ipvs"}
+"""The devices whose addresses are VIPs, not the machine's own, and their modes. Here, so that a proxy in another mode
+need not import these."""
 
 
 class MetricGroup(enum.Enum):

@@ -148,8 +148,7 @@ class ModeSpec(Value, frozen=True):
     `driver` names the module with its DRIVER, `inspection` that with its INSPECTION. `fallback` lists the modes
     to try instead, in order. `for_whom` and `page` are for the page that compares modes. `differences` lists
     sentences of docs/semantics.md that do not hold, `lacks` unsupported annotations, `metrics` those that not
-    every mode has, `tools` programs of people or the mode. Addresses of `vip_devices` are VIPs, not the machine's
-    own. `includes` names modes whose rules are part of this one.
+    every mode has, `tools` programs of people or the mode. `includes` names modes whose rules are part of this one.
 
     `direct`: local clients may connect to endpoints directly, unseen by connection tracking. `port_ranges`: the mode
     supports the annotation port-range. `per_address`: the mode has objects for each node address. `relays`: the proxy
@@ -169,7 +168,6 @@ class ModeSpec(Value, frozen=True):
     lacks: tuple[Lack, ...] = ()
     metrics: frozenset[MetricGroup] = frozenset()
     tools: tuple[Tool, ...] = ()
-    vip_devices: frozenset[str] = frozenset()
     port_ranges: bool = False
     includes: tuple[str, ...] = ()
     direct: bool = False

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vipwire.config.configuration import Config
+from vipwire.config.modes import VIP_DEVICES
 from vipwire.file_io.files import check_owner
 from vipwire.kube.access.access import Access, load_access
 from vipwire.linux.host.addresses import AddressWatch
@@ -14,7 +15,7 @@ from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.proxy import Proxy
 from vipwire.proxy_daemon.reloader import Reloader, Reread
 from vipwire.proxy_daemon.start.machine import prepare_machine
-from vipwire.proxy_daemon.start.modes import build_mode, build_to_run, families, vip_devices
+from vipwire.proxy_daemon.start.modes import build_mode, build_to_run, families
 from vipwire.proxy_daemon.start.record import claim_proxy, open_record
 
 
@@ -51,7 +52,7 @@ def prepare_proxy(requested: Config, access: Access | None, source: Source | Non
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config)
-        addresses = stack.enter_context(AddressWatch(vip_devices()))
+        addresses = stack.enter_context(AddressWatch(VIP_DEVICES))
         proxy = Proxy(config, modes, addresses, open_record(config.state_dir), access, source)
         proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=requested.proxy_mode).set(1)
         yield proxy

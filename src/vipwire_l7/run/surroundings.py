@@ -24,6 +24,7 @@ import dns.rdatatype
 import dns.resolver
 import msgspec
 
+from vipwire.config.modes import VIP_DEVICES
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import REQUEST_ERRORS, ApiError
 from vipwire.kube.objects import ObjectClient
@@ -32,7 +33,6 @@ from vipwire.linux.host.local_networks import read_local_networks
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address
-from vipwire.proxy_daemon.start.modes import vip_devices
 from vipwire_l7.plan.destinations import Answered, Destinations
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
@@ -76,7 +76,7 @@ class Follower:
         self._dns = dns.asyncresolver.Resolver(configure=False)
         self._dns.timeout, self._dns.lifetime = 1.5, 4.0
         self._given, self._told = tuple(servers), False
-        self._watch = AddressWatch(vip_devices())
+        self._watch = AddressWatch(VIP_DEVICES)
         self._find_own()
         self._host = urlsplit(access.server).hostname or "" if access is not None else ""
         with contextlib.suppress(ValueError):

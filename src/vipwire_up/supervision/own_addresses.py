@@ -17,10 +17,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from vipwire.config.modes import VIP_DEVICES
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.logging import log
 from vipwire.process_lifecycle.event_loop import run_until_first_ends
-from vipwire.proxy_daemon.start.modes import vip_devices
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.dns.sockets import answer_this_machine_only
 from vipwire_up.nodes.node import about_machine, node_addresses
@@ -43,8 +43,7 @@ class OwnAddresses:
         self._node, self._given, self._probes = node, given, probes
         self._changed = asyncio.Event()
         self.own: tuple[str, ...] = ()
-        ignored = vip_devices()
-        self._take([each for each in read_addresses() if each.interface not in ignored])
+        self._take([each for each in read_addresses() if each.interface not in VIP_DEVICES])
 
     def _take(self, machine: Sequence[LocalAddress]) -> None:
         preferred = (*self._given, *self.own, *default_route_sources())
@@ -58,7 +57,7 @@ class OwnAddresses:
 
     async def run(self) -> None:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-        with AddressWatch(vip_devices()) as watch:
+        with AddressWatch(VIP_DEVICES) as watch:
             self._look(watch)
             loop.add_reader(watch, news.set)
             try:

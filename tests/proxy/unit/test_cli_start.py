@@ -19,6 +19,7 @@ LATER_OF_OURS = (
     "modes.iptables",
     "modes.ipvs",
     "modes.userspace",
+    "modes.ebpf",
     "plan.resolve",
     "linux.netlink.conntrack",
     "linux.conntrack.flows",
@@ -38,8 +39,13 @@ import vipwire.cli.start
 from vipwire.cli.start import install_lean_prometheus
 install_lean_prometheus()
 from vipwire.cli.proxy import build_config, given_flags
-build_config(given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
-import vipwire.proxy_daemon.run, vipwire.modes.nftables.driver, vipwire.modes.nftables.kernel
+config, _ = build_config(given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
+from vipwire.proxy_daemon import run
+import vipwire.modes.nftables.driver
+from vipwire.modes.nftables.kernel import NftablesBackend
+with run.AddressWatch(run.VIP_DEVICES) as addresses:
+    modes = {family: NftablesBackend(family) for family in run.families()}
+    run.Proxy(config, modes, addresses, run.open_record("/nowhere"), run.find_access(config))
 print(json.dumps([sorted(sys.modules.keys() - before), len(found)]))
 """
 

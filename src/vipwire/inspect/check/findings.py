@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.config.modes import VIP_DEVICES
 from vipwire.inspect.check.facts import Facts, ForeignTable
 from vipwire.inspect.command.show import add_remedy, colour_word, plural, table
 from vipwire.inspect.earlier.effects import RuleEffect
@@ -271,7 +272,7 @@ def _list_chains(where: str, chains: Sequence[str]) -> str:
 
 
 def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
-    if _IPVS_DEVICE in spec_of(mode).vip_devices:
+    if VIP_DEVICES[_IPVS_DEVICE] == mode:
         return
     if facts.ipvs_services:
         said = (

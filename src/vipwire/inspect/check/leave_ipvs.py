@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.config.configuration import Config
+from vipwire.config.modes import VIP_DEVICES
 from vipwire.inspect.command.show import add_remedy, colour_word, listed, plural, table
 from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.ipvs import Scheduling, Timeouts, VirtualServer
@@ -222,7 +223,7 @@ def judge_leaving(leaving: Leaving) -> list[Consequence]:
         found.append(
             Consequence("mode", _OTHERWISE, "", then, "repair this first, or choose another mode (--proxy-mode)")
         )
-    stays = DEVICE in leaving.target.vip_devices
+    stays = VIP_DEVICES[DEVICE] == leaving.target.name
     words = _kernel_words(leaving.kernel) | _server_words(leaving) | _proxy_words(leaving) | _node_port_words(leaving)
     for area, level, staying, *texts in _CHECK.findall(_CHECKS):
         if not all(words.get(word) for text in texts for _, word, _, _ in Formatter().parse(text) if word):

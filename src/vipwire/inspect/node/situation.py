@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from vipwire.config.configuration import Config
+from vipwire.config.modes import VIP_DEVICES
 from vipwire.errors import VipwireError
 from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.node.slow_start import adopt_weights
@@ -25,7 +26,7 @@ from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
 from vipwire.proxy_daemon.drains import drains_path, in_force, read_orders, seconds_since_boot
-from vipwire.proxy_daemon.start.modes import build_modes, families, vip_devices
+from vipwire.proxy_daemon.start.modes import build_modes, families
 from vipwire.proxy_daemon.start.record import read_record, recorded_node
 from vipwire.proxy_daemon.sync.node_plan import Known, effective_node, planned_node
 from vipwire.reconcile.counts import AdoptsSettings
@@ -122,8 +123,8 @@ def plan_situation(config: Config, store: Store, drained: frozenset[Drain] | Non
 def machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
     """Read this machine's own addresses, and those that a mode assigned."""
     found = read_addresses()
-    given = frozenset(item.address for item in found if item.interface in vip_devices())
-    return tuple(item for item in found if item.interface not in vip_devices()), given
+    given = frozenset(item.address for item in found if item.interface in VIP_DEVICES)
+    return tuple(item for item in found if item.interface not in VIP_DEVICES), given
 
 
 def now_drained(config: Config) -> frozenset[Drain]:

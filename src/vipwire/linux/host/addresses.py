@@ -4,7 +4,7 @@ vipwire serves node ports at them, and recognises conntrack entries of node port
 no address (router advertisements extend IPv6 lifetimes) are not reported.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from vipwire.linux.host.route_watch import RouteWatch, repeat_dump
@@ -83,7 +83,7 @@ class AddressWatch(RouteWatch):
     interfaces to skip, also in notifications: their addresses may change with each Service.
     """
 
-    def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
+    def __init__(self, ignored: Container[str] = ()) -> None:
         super().__init__(GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS)
         self._ignored = ignored
         self.addresses = self._read()

@@ -66,7 +66,6 @@ MODE: Final = ModeSpec(
         ),
     ),
     tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
-    vip_devices=frozenset({"kube-ipvs0"}),
     port_ranges=True,
     per_address=True,
 )

@@ -14,7 +14,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.linux.host.kernel import require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, selected_mode
+from vipwire.modes.registry import driver_of, selected_mode
 from vipwire.modes.spec import Mode
 
 
@@ -31,11 +31,6 @@ def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = F
 def needs_net_admin(config: Config) -> bool:
     """Report whether the selected mode writes rules: some modes can be told to work without."""
     return not selected_mode(config).without_rules(config)
-
-
-def vip_devices() -> frozenset[str]:
-    """Return the devices that carry VIPs in any mode; their addresses are not the machine's own."""
-    return frozenset[str]().union(*(spec.vip_devices for spec in every_spec()))
 
 
 Build = Callable[[Config, Iterable[Family]], dict[Family, Mode]]
