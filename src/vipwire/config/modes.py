@@ -22,8 +22,7 @@ _MODULES: Final[dict[str, str]] = {
 }
 DEFAULT: Final = "nftables"
 VIP_DEVICES: Final = {"kube-ipvs0": "ipvs"}
-"""The devices whose addresses are VIPs, not the machine's own, and their modes. Here, so that a proxy in another mode
-need not import these."""
+"""The devices whose addresses are VIPs, with their modes: a proxy in another mode does not import these."""
 
 
 class MetricGroup(enum.Enum):

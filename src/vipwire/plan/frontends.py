@@ -185,10 +185,9 @@ def _addresses(node: NodePlan, service: Service) -> _Addresses:
 
     A ClusterIP that a host may have is served like an external IP, so the host keeps its other ports.
     """
-    found: list[tuple[FrontendKind, Address]] = []
-    for address in of_family(node.family, service.cluster_ips):
-        kind = FrontendKind.EXTERNAL_IP if node.leads_to_host(address) else FrontendKind.CLUSTER_IP
-        found.append((kind, address))
+    usual, as_external = FrontendKind.CLUSTER_IP, FrontendKind.EXTERNAL_IP
+    cluster_ips = of_family(node.family, service.cluster_ips)
+    found = [(as_external if node.leads_to_host(each) else usual, each) for each in cluster_ips]
     if found and service.external_ips and node.external_ips:
         found += [(FrontendKind.EXTERNAL_IP, each) for each in of_family(node.family, service.external_ips)]
     if found and service.load_balancer_ips:

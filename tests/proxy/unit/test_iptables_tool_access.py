@@ -1,10 +1,15 @@
-"""A large run is written without its text being in memory as a whole."""
+"""A large run is written without its text being in memory as a whole; the tool writes what the kernel refuses."""
 
+import errno
+import os
 import tracemalloc
 from collections.abc import Iterable
 
+import pytest
 from tests.fakes.iptables import FakeTables, FakeTool
 
+from vipwire.model.net import Family
+from vipwire.modes.iptables.access.nft_access import NftAccess
 from vipwire.modes.iptables.access.tool_access import Known, LockWait, ToolAccess, Written
 from vipwire.modes.iptables.rules.names import NAT
 from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
@@ -49,3 +54,17 @@ def test_where_nothing_of_kubernetes_is_nobody_works_out_what_there_should_be() 
     FakeTool(tables).restore("*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n")
     assert access.read(known)[NAT]["KUBE-SERVICES"] == ["-j RETURN"]
     assert asked
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOMEM, errno.EEXIST, errno.EOPNOTSUPP])
+def test_the_tool_writes_for_good_only_if_the_kernel_lacks_a_part(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: NftAccess, _run: RestoreInput) -> Written:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(NftAccess, "transact", refuse)
+    tables = FakeTables()
+    access = NftAccess(Family.IPV4, ToolAccess(FakeTool(tables), LockWait(), 0), 0)
+    access.write(RestoreInput({NAT: TablePart({"KUBE-SERVICES": ("-j RETURN",)})}))
+    assert "KUBE-SERVICES" in ToolAccess(FakeTool(tables), LockWait(), 0).read(dict)[NAT]
+    assert access.direct is (code != errno.EOPNOTSUPP)
+    access.close()

@@ -21,7 +21,6 @@ from vipwire.terminal.columns import Column
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
 _KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})
 _RIGHTS: Final = "run as root, or give it the capability CAP_NET_ADMIN (in a container: NET_ADMIN)"
-_IPVS_DEVICE: Final = "kube-ipvs0"
 _FULL, _NEARLY_FULL = 0.95, 0.75
 
 
@@ -272,7 +271,7 @@ def _list_chains(where: str, chains: Sequence[str]) -> str:
 
 
 def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
-    if VIP_DEVICES[_IPVS_DEVICE] == mode:
+    if mode in VIP_DEVICES.values():
         return
     if facts.ipvs_services:
         said = (
@@ -280,7 +279,7 @@ def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
         )
         remedy = "if kube-proxy made them, stop kube-proxy, then `kube-proxy --cleanup`; `ipvsadm -Ln` lists them"
         yield Finding("others", "IPVS", Level.WARNING, said, remedy)
-    if _IPVS_DEVICE in facts.interfaces:
+    if "kube-ipvs0" in facts.interfaces:
         said = (
             "the interface kube-ipvs0 exists: the kernel takes each VIP on this interface for an address of the node"
         )

@@ -42,8 +42,7 @@ def encode(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
 def message(kind: int, flags: int, sequence: int, payload: bytes) -> tuple[bytes, ...]:
     """Encode one message as parts to be joined, which saves a copy of a large payload."""
     length = 16 + len(payload)
-    parts = HEADER.pack(length, kind, flags, sequence, 0), payload
-    return (*parts, bytes(-length % 4)) if length % 4 else parts
+    return HEADER.pack(length, kind, flags, sequence, 0), payload, *([bytes(-length % 4)] if length % 4 else ())
 
 
 def messages(data: bytes | memoryview) -> Iterator[Message]:

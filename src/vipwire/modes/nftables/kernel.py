@@ -233,8 +233,7 @@ class NftablesBackend:
         try:
             size = self._socket.send(*batch)
         except OSError as error:
-            size = sum(map(len, batch))
-            raise CommitError(f"the kernel refuses a transaction of {size} bytes: {error}") from error
+            raise CommitError(f"the kernel refuses {sum(map(len, batch))} bytes of a transaction: {error}") from error
         answers = self._socket.acknowledgements(first + len(operations))
         return first, size, next((answer for answer in answers if answer.errno), None)
 

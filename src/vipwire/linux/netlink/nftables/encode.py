@@ -59,9 +59,7 @@ _MARK = wire.header(0, wire.SUBSYSTEM)
 
 
 def transaction(operations: Sequence[Operation], first: int, generation: int | None = None) -> list[bytes]:
-    """Assemble a batch, as parts, whose BATCH_BEGIN has the sequence number `first`.
-
-    It uses len(operations) + 2 numbers.
+    """Assemble a batch as parts, with len(operations) + 2 sequence numbers: that of BATCH_BEGIN is `first`.
 
     Only the last operation asks for an acknowledgement, which covers all. The kernel acknowledges refusals in any
     case, and refuses the batch (ERESTART) if another program has committed since `generation`.

@@ -2,7 +2,7 @@
 
 The kernel refuses a transaction if another program has committed since the generation that it names; then vipwire
 reads again and retries. If vipwire cannot encode a rule, or the kernel refuses the run, iptables-restore writes it,
-and its error names the rule. If iptables-restore succeeds, vipwire uses it from then on.
+and its error names the rule. If it succeeds, and the kernel did not lack memory or a right, it writes from then on.
 """
 
 import errno
@@ -83,8 +83,9 @@ def _table(
     yield from (encode.delete_chain(family, table, chain) for chain in part.gone)
 
 
-_OTHERS: Final = frozenset({errno.EEXIST, errno.ENOENT, errno.ERESTART})
-"""The errno values of a transaction that met other rules than expected."""
+_SHORTAGES: Final = (errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ENOBUFS, errno.ENOMEM, errno.EPERM)
+_PASSING: Final = frozenset((errno.EEXIST, errno.ENOENT, errno.ERESTART, *_SHORTAGES))
+"""The errno values of a transaction that met other rules than expected, or lacked memory or a right for a while."""
 TRIES: Final = 20
 """Limit of retries after commits of other programs."""
 
@@ -132,7 +133,7 @@ class NftAccess:
             return self._tool.write(run)
         except OSError as error:
             written = self._tool.write(run)
-            if error.errno in _OTHERS:
+            if error.errno in _PASSING:
                 return written
             self.direct = False
             log.warning(

@@ -14,7 +14,6 @@ chains, flowtables and sets
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain as each_of
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
@@ -65,10 +64,6 @@ class _Group:
             part = _Group()
             part.keys, part.values = self.keys[at : at + _AT_ONCE], self.values[at : at + _AT_ONCE]
             yield part
-
-    def extend(self, other: "_Group") -> None:
-        self.keys += other.keys
-        self.values += other.values
 
 
 _Groups: TypeAlias = dict[str, _Group]
@@ -137,9 +132,9 @@ def _sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, 
     removed = _group(delta.removed.items()) if delta.removed else {}
     if not delta.changed:
         return added, removed, added, removed
-    new = _group([(key, new) for key, (_, new) in delta.changed.items()])
-    old = _group([(key, old) for key, (old, _) in delta.changed.items()])
-    return added, removed, _join(added, new), _join(removed, old)
+    coming = _group([*delta.added.items(), *((key, new) for key, (_, new) in delta.changed.items())])
+    going = _group([*delta.removed.items(), *((key, old) for key, (old, _) in delta.changed.items())])
+    return added, removed, coming, going
 
 
 def _group(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
@@ -151,15 +146,6 @@ def _group(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
         group.keys.append(key)
         group.values.append(value)
     return groups
-
-
-def _join(groups: _Groups, more: _Groups) -> _Groups:
-    if not groups:
-        return more
-    joined: _Groups = {}
-    for name, group in each_of(groups.items(), more.items()):
-        joined.setdefault(name, _Group()).extend(group)
-    return joined
 
 
 def _declarations(family: Family, added: _Groups, sizes: Mapping[str, int]) -> Iterator[DescribedOperation]:
