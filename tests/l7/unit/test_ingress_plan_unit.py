@@ -11,7 +11,6 @@ from vipwire.model.net import Address, Family, parse_address
 from vipwire.model.service import Service
 from vipwire.plan.annotations import read_wishes
 from vipwire_l7.ingress.plan.planner import is_ours
-from vipwire_l7.plan import readers
 from vipwire_l7.plan.annotations import READERS, read_annotations
 from vipwire_l7.plan.endpoints import servers_of
 from vipwire_l7.plan.plan import Setting
@@ -62,39 +61,38 @@ def pool(policy: Policy | None = None) -> Pool:
 
 
 @pytest.mark.parametrize(
-    ("reader", "text", "value"),
+    ("name", "text", "value"),
     [
-        (readers.duration, "30", 30_000),
-        (readers.duration, "1500ms", 1500),
-        (readers.duration, "5m", 300_000),
-        (readers.size, "8k", 8192),
-        (readers.size, "0", 0),
-        (readers.headers, "A, B-C", ("A", "B-C")),
-        (readers.set_headers, "A: b\n\nC: d: e", (("A", "b"), ("C", "d: e"))),
-        (readers.origins, "*,https://*.a.org:8443", ("*", "https://*.a.org:8443")),
-        (readers.set_headers, "Host: inner", (("Host", "inner"),)),
-        (readers.read_removable_headers, "Server,X-A", ("Server", "X-A")),
-        (readers.flag, "TRUE", True),
-        (readers.flag, "0", False),
-        (readers.path, "/x%20y?z=1", "/x%20y?z=1"),
-        (readers.secret, "ns/name", "ns/name"),
+        ("timeout-server", "30", 30_000),
+        ("timeout-server", "1500ms", 1500),
+        ("timeout-server", "5m", 300_000),
+        ("body-size", "8k", 8192),
+        ("body-size", "0", 0),
+        ("cors-allow-headers", "A, B-C", ("A", "B-C")),
+        ("set-request-headers", "A: b\n\nC: d: e", (("A", "b"), ("C", "d: e"))),
+        ("cors-allow-origin", "*,https://*.a.org:8443", ("*", "https://*.a.org:8443")),
+        ("set-request-headers", "Host: inner", (("Host", "inner"),)),
+        ("remove-request-headers", "Server,X-A", ("Server", "X-A")),
+        ("redispatch", "TRUE", True),
+        ("redispatch", "0", False),
+        ("app-root", "/x%20y?z=1", "/x%20y?z=1"),
+        ("auth-secret", "ns/name", "ns/name"),
     ],
 )
-def test_readers_take(reader: object, text: str, value: object) -> None:
-    assert callable(reader)
-    assert reader(text) == value
+def test_readers_take(name: str, text: str, value: object) -> None:
+    assert READERS[name](text) == value
 
 
 @pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding", "Connection", "Upgrade", "TE"])
 def test_headers_that_tell_where_a_message_ends_are_not_for_annotations(name: str) -> None:
     for reader, text in (
-        (readers.set_headers, f"X-A: b\n{name} : 5"),
-        (readers.read_removable_headers, f"X-A, {name}"),
+        (READERS["set-request-headers"], f"X-A: b\n{name} : 5"),
+        (READERS["remove-request-headers"], f"X-A, {name}"),
     ):
         with pytest.raises(ValueError, match="allowed: all headers but connection, content-length"):
             reader(text)
     with pytest.raises(ValueError, match=r"host$"):
-        readers.read_removable_headers("Host")
+        READERS["remove-request-headers"]("Host")
 
 
 @pytest.mark.parametrize("text", ["\n", "a\nb", "a'b", "\x00", "é", "a" * 2000])
@@ -136,7 +134,7 @@ def test_what_others_mean_otherwise_is_read_so() -> None:
 @pytest.mark.parametrize("text", ["", "ftp://x", "https://a b", "//evil/$host", "https://a.org/%zz", "'"])
 def test_a_redirect_leads_to_a_url(text: str) -> None:
     with pytest.raises(ValueError, match="allowed"):
-        readers.url(text)
+        READERS["permanent-redirect"](text)
 
 
 def test_a_guard_that_cannot_be_read_closes_its_ingress() -> None:
