@@ -17,16 +17,16 @@ from vipwire_l7.haproxy.backends import (
     userlist_name,
     userlist_text,
 )
-from vipwire_l7.haproxy.choices import SHARES, guard_expression, limit_steps, longest_path, shared_choices
-from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, find_needed_stages, frontend_text, maps_of
+from vipwire_l7.haproxy.choices import SHARES, guard_expression, limit_steps, shared_choices
 from vipwire_l7.haproxy.frontends import (
-    SHARED,
+    DEFAULT_KEY,
     Lookups,
-    file_part,
+    bounded_sites,
     frontend_parts,
-    is_of_frontend,
     list_of,
     lookups_of,
+    own_frontend,
+    own_frontend_parts,
     site_key,
     split_site,
     tells_listeners_apart,
@@ -41,7 +41,6 @@ from vipwire_l7.plan.sites import (
     NOWHERE,
     Certificate,
     Choice,
-    Compared,
     Frontend,
     Match,
     PathSensitive,
@@ -49,7 +48,6 @@ from vipwire_l7.plan.sites import (
     Route,
     SitePlan,
     find_path_sensitive,
-    sites_with_guarding_expressions,
 )
 
 DEFAULT_CERTIFICATE, OWN_LIST = "default.pem", "certificates.list"
@@ -66,28 +64,23 @@ class Shape:
     The operator's frontend has the mark "".
     """
 
-    stages: frozenset[Stage]
     choices: Mapping[str, Mapping[str, Choice]]
     """The choices that are rules, by the frontend's mark and by name."""
     users: str
     backends: dict[str, str]
     lists: dict[str, dict[str, str]]
     """The crt-lists of frontends by file name: the line of each certificate. The first certificate is the default."""
-    bounded: tuple[tuple[str, int], ...]
-    """The sites with a limited length of paths, since regular expressions guard some of them."""
     frontends: dict[str, Frontend]
     """The frontends beside the operator's own, by mark."""
     authorities: tuple[tuple[str, str], ...]
     """The CA files for endpoints' certificates: the name, which follows from the content, and the content."""
-    deciding: Mapping[str, tuple[Compared, ...]]
-    """The conditions of choices that decide which access controls a request meets."""
     lookups: Mapping[str, Lookups]
-    """The searches of the other frontends, by mark."""
+    """The searches of all frontends, by mark."""
 
     @property
     def asked(self) -> frozenset[str]:
         """The maps that any frontend looks up. HAProxy has loaded no others."""
-        return frozenset(maps_of(self.stages)).union(*(each.asked for each in self.lookups.values()))
+        return frozenset[str]().union(*(each.asked for each in self.lookups.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +118,11 @@ class Configuration:
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the name of its pool, or an empty text."""
-        shape, own = self.shape, tuple(self.shape.choices[""].values())
+        shape = self.shape
         yield "", process_text(self.layout, mark, mirrors=self.mirrors)
         if shape.users:
             yield "", shape.users
-        yield "", frontend_text(self.layout, shape.stages, own, shape.bounded, shape.deciding)
+        yield from own_frontend_parts(shape.lookups[""], shape.choices[""].values(), self.layout)
         if self.mirrors:
             yield "", mirror_frontend(self.layout, (each.policy for each in self.pools.values()), NOWHERE)
         for other, frontend in shape.frontends.items():
@@ -169,24 +162,18 @@ def configure(
     """
     apart, shared = find_path_sensitive(plan), shared_choices(plan.all_choices)
     known = live.shape.lookups if live is not None and not anew else {}
-    lookups = {each.mark: _lookups(each, plan, apart, shared, known) for each in plan.frontends}
+    frontends = (own_frontend(plan.choices), *plan.frontends)
+    lookups = {each.mark: _lookups(each, plan, apart, shared, known) for each in frontends}
     maps = make_maps(plan, lookups, apart.sites, shared)
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
-    of_own = [each for each in plan.choices if each.name in shared]
-    choices = {"": plan.choices, **{each.mark: each.choices for each in plan.frontends}}
     shape = Shape(
-        find_needed_stages(
-            {**(_keep_own_entries(maps) if plan.frontends else maps), SHARES: {each.name: "" for each in of_own}}
-        ),
-        {mark: {each.name: each for each in found if each.name not in shared} for mark, found in choices.items()},
+        {each.mark: {one.name: one for one in each.choices if one.name not in shared} for each in frontends},
         "\n".join(users[name] for name in sorted(users)),
         {name: _known_text(pool, live) or _text(pool, layout) for name, pool in pools.items()},
         _lists(plan, None if anew else live),
-        bounded_sites(plan),
         {each.mark: each for each in plan.frontends},
         plan.authorities,
-        apart.choices,
         lookups,
     )
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
@@ -197,8 +184,9 @@ def configure(
 def _lookups(
     frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared: Collection[str], known: Mapping[str, Lookups]
 ) -> Lookups:
-    found = lookups_of(frontend, plan.routes, apart, f"prefixes-{file_part(frontend)}", shared)
-    return found.kept(known.get(frontend.mark, found))
+    found = lookups_of(frontend, plan, apart, shared)
+    before = known.get(frontend.mark, found)
+    return before if before.covers(found) else found
 
 
 def _lists(plan: SitePlan, live: Configuration | None) -> dict[str, dict[str, str]]:
@@ -216,21 +204,6 @@ def _lists(plan: SitePlan, live: Configuration | None) -> dict[str, dict[str, st
 
 def _list(lines: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
     return {name: " ".join((f"{FOLDER}/{name}", *to)) for name, to in lines}
-
-
-def _keep_own_entries(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """Drop the entries of frontends other than the operator's."""
-    shared = {name: {key: to for key, to in maps[name].items() if not is_of_frontend(key)} for name in SHARED}
-    return {**maps, **shared}
-
-
-def bounded_sites(plan: SitePlan) -> tuple[tuple[str, int], ...]:
-    """Return the maximum length of paths at sites where expressions guard: the more expressions, the shorter."""
-    able: dict[str, list[str]] = {site: [] for site in sites_with_guarding_expressions(plan)}
-    for each in plan.routes:
-        if each.match is Match.EXPRESSION and each.site in able and not is_costly(each.path):
-            able[each.site].append(each.path)
-    return tuple((site, longest_path(paths)) for site, paths in able.items())
 
 
 class PoolError(Exception):

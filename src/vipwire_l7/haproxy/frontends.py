@@ -1,15 +1,25 @@
-"""Writes the frontends beside the operator's own: one for each address and port that a plan names. Pure.
+"""Writes HAProxy's frontends: the operator's own one, and one for each address and port that a plan names. Pure.
 
-A frontend's hosts end with its mark (`a.example.com:8080/path/`), so that no frontend finds a route of another,
-though all look up the same maps. Only prefixes have a map for each frontend: where a frontend has no other routes,
-its hosts need no mark, and HAProxy looks them up as clients send them (`plain_search`). A wildcard covers one label
-or more, and the longest one wins:
+Hosts and paths are map entries, not rules, so that a command can add them. Keys of paths end with a slash:
+
+    host ─▶ sites.map ─▶ site ┬─ exact.map[site + path + "/"]         a rule of type Exact
+                              ├─ expressions.map[site + path]         regular expressions, the longest first
+                              ├─ prefixes.map[longest of site + path + "/"]   whole elements: /foo/ covers /foo/bar/
+                              └─ default.map                          a default backend
+
+A host with rules never falls back to the rules of a wildcard. In the operator's frontend, a wildcard covers one
+label (networking.k8s.io/v1 IngressRule.host). Elsewhere a wildcard covers one label or more, and the longest wins:
 
     host ─▶ sites.map[host + mark] ─▶ sites.map[last 3 labels + "*" + mark] ─▶ … 2 labels ─▶ "*" + mark
-         ─▶ exact.map[site + path + "/"] ─▶ prefixes.map[longest of site + path + "/"] ─▶ choices ─▶ pool
 
-As in the operator's own frontend, HAProxy denies paths that servers read differently where they would lead elsewhere,
-and a frontend has only the steps that some route needs.
+The hosts of a frontend end with its mark (`a.example.com:8080/path/`), so that no frontend finds a route of another,
+though all look up the same maps. Only prefixes have a map for each frontend: where a frontend has no other routes,
+its hosts need no mark, and HAProxy looks them up as clients send them (`plain_search`).
+
+Each step costs every request time, so a frontend has only the steps that some route needs (`Lookups`). The first
+route that needs another step needs a reload. HAProxy denies a path that servers read differently if another reading
+leads elsewhere (`readings`). Where a regular expression guards, HAProxy denies long paths (414), for an expression
+that exceeds PCRE's limits counts as no match.
 """
 
 import hashlib
@@ -17,10 +27,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from vipwire_l7.haproxy.choices import SHARES, choice_lines, expressions_of, longest_path, share_lines
-from vipwire_l7.haproxy.frontend import HOST, NOTE_PATH, header_lines, log_lines, plain_search
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
-from vipwire_l7.haproxy.words import line, write_plain, write_quoted
+from vipwire_l7.haproxy.request_rules import HOST, NOTE_PATH, answer_backends, header_lines, log_lines, plain_search
+from vipwire_l7.haproxy.words import line, plains, write_plain, write_quoted
+from vipwire_l7.plan.expressions import is_costly
 from vipwire_l7.plan.sites import (
     EVERY_HOST,
     NOWHERE,
@@ -32,65 +43,72 @@ from vipwire_l7.plan.sites import (
     Match,
     Mode,
     PathSensitive,
-    Route,
+    SitePlan,
+    sites_with_guarding_expressions,
 )
 
-SHARED = ("sites", "exact", APART)
-"""The maps that all frontends share."""
+DEFAULT_KEY = "default"
 _PLAIN_SEARCH = frozenset({"prefixes"})
 _RULES = {Mode.HTTP: "http-request", Mode.HTTPS: "http-request"}
 _NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
+_SITES_IN_A_LINE = 20
+_ONE_LABEL = 0
+"""Stands for a wildcard in place of the first label of a host."""
+_USE_TARGET = line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}")
+_MISSING = "unless {{ var(txn.target) -m found }}"
+Bounded = tuple[str, int]
+"""A site where regular expressions guard, and the maximum length of its paths: PCRE gives up on longer ones."""
+
+
+def own_frontend(choices: tuple[Choice, ...] = ()) -> Frontend:
+    """Return the frontend at the operator's own addresses (`Layout`). Its mark is empty."""
+    return Frontend("ingress", "", "", choices=choices)
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
     """The maps in which a frontend looks a request up, and how.
 
-    `depths` are the label counts of the hosts' wildcards, the highest count first. `prefixes` is the name of the
-    frontend's map of path prefixes. `maps` names this map "prefixes".
+    `prefixes` is the name of the frontend's map of path prefixes. `maps` names this map "prefixes".
     """
 
     prefixes: str = "prefixes"
     maps: frozenset[str] = frozenset()
     depths: tuple[int, ...] = ()
+    """The label counts of the hosts' wildcards, the highest count first; `_ONE_LABEL` in the operator's frontend."""
     hostless: bool = False
-    apart: bool = False
-    """Whether paths of one host lead to different places."""
     deciding: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
     """The choices whose conditions decide which access controls a request meets, with these conditions."""
-    shares: bool = False
-    """Whether some choices have weights only."""
     plain: bool = False
     """Whether one search for prefixes of exact hosts suffices."""
+    bounded: tuple[Bounded, ...] = ()
 
-    def kept(self, before: "Lookups") -> "Lookups":
-        """Return these searches, or `before` if it finds the same and more: a removed search would need a reload."""
-        same = self.prefixes == before.prefixes and set(self.deciding) <= set(before.deciding)
-        some = (self.hostless, self.apart, self.shares, before.plain)
-        more = (before.hostless, before.apart, before.shares, self.plain)
-        covered = self.maps <= before.maps and set(self.depths) <= set(before.depths)
-        return before if same and covered and all(a <= b for a, b in zip(some, more, strict=True)) else self
+    @property
+    def searches(self) -> frozenset[str]:
+        """The maps, and the ways to look up a host besides its name."""
+        ways = {"wildcards": bool(self.depths), "hostless": self.hostless}
+        return self.maps.union(way for way, is_needed in ways.items() if is_needed)
+
+    def covers(self, needed: "Lookups") -> bool:
+        """Report whether these searches find the same as those `needed`, and more."""
+        same = self.prefixes == needed.prefixes and self.plain <= needed.plain
+        pairs = ((needed.depths, self.depths), (needed.deciding, self.deciding), (needed.bounded, self.bounded))
+        return same and needed.searches <= self.searches and all(set(few) <= set(many) for few, many in pairs)
 
     @property
     def asked(self) -> frozenset[str]:
-        """Return the maps that the frontend looks up."""
-        more = {name for name, asked in ((APART, self.apart), (SHARES, self.shares)) if asked}
-        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps | more)
+        """The names of the maps that the frontend looks up. HAProxy loads no others."""
+        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps)
 
     def key(self, site: str, path: str) -> str:
         return f"{split_site(site)[0] if self.plain else site}{path}/"
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """Return the choices where a regular expression of a path decides which access controls a request meets."""
+        """The choices where a regular expression of a path decides which access controls a request meets."""
         return tuple(
             name for name, conditions in self.deciding if any(each.aspect is Aspect.PATH for each in conditions)
         )
-
-
-def is_of_frontend(key: str) -> bool:
-    """Report whether a map's key belongs to one of these frontends, not to the operator's own."""
-    return ":" in key.partition("/")[0]
 
 
 def site_key(site: str) -> str:
@@ -115,35 +133,51 @@ def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
 
 
-def lookups_of(
-    frontend: Frontend, routes: Iterable[Route], apart: PathSensitive, prefixes: str, shared: Collection[str] = ()
-) -> Lookups:
-    """Return the searches that a frontend's routes need. `prefixes` is its own map; `shared` are choices in a map."""
+def bounded_sites(plan: SitePlan) -> tuple[Bounded, ...]:
+    """Return the maximum length of paths at sites where expressions guard: the more expressions, the shorter."""
+    able: dict[str, list[str]] = {site: [] for site in sites_with_guarding_expressions(plan)}
+    for each in plan.routes:
+        if each.match is Match.EXPRESSION and each.site in able and not is_costly(each.path):
+            able[each.site].append(each.path)
+    return tuple((site, longest_path(paths)) for site, paths in able.items())
+
+
+def lookups_of(frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared: Collection[str] = ()) -> Lookups:
+    """Return the searches that a frontend's routes need. `shared` are the choices in a map."""
+    prefixes = f"prefixes-{file_part(frontend)}" if frontend.mark else "prefixes"
     hosts, kinds = set[str](), set[Match]()
-    for route in routes:
+    for route in plan.routes:
         host, mark = split_site(route.site)
         if mark == frontend.mark:
             hosts.add(host)
             kinds.add(route.match)
-    shares = any(each.name in shared for each in frontend.choices)
+    maps = {"prefixes"} | ({SHARES} if any(each.name in shared for each in frontend.choices) else set())
     if frontend.mode is Mode.TCP:
-        return Lookups(prefixes, _PLAIN_SEARCH, shares=shares)
+        return Lookups(prefixes, frozenset(maps))
     hostless = EVERY_HOST in hosts
+    wildcards = any(host.startswith("*.") for host in hosts)
     # Without a wildcard route, an unknown host matches no route, even if a listener has a wildcard.
-    falls = hostless or any(host.startswith("*.") for host in hosts)
+    falls = hostless or wildcards
     depths = wildcard_depths(hosts | frontend.hosts) if falls else ()
-    maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
-    maps |= {"sites"} if falls or frontend.mode in _NAMES else set()
-    maps |= {"listeners"} if tells_listeners_apart(frontend) else set()
+    if not frontend.mark:
+        depths = (_ONE_LABEL,) if wildcards else ()
+    needed = {
+        "exact": Match.EXACT in kinds,
+        "expressions": Match.EXPRESSION in kinds,
+        "sites": falls or frontend.mode in _NAMES or Match.EXPRESSION in kinds,
+        "listeners": tells_listeners_apart(frontend),
+        "default": bool(plan.default) and not frontend.mark,
+        APART: any(split_site(site)[1] == frontend.mark for site in apart.sites),
+    }
+    maps |= {name for name, is_needed in needed.items() if is_needed}
     return Lookups(
         prefixes,
         frozenset(maps),
         depths,
         hostless,
-        any(split_site(site)[1] == frontend.mark for site in apart.sites),
         tuple((each.name, apart.choices[each.name]) for each in frontend.choices if each.name in apart.choices),
-        shares,
-        maps == _PLAIN_SEARCH and not frontend.choices,
+        maps - {APART} == _PLAIN_SEARCH and not frontend.choices,
+        () if frontend.mark else bounded_sites(plan),
     )
 
 
@@ -151,9 +185,8 @@ def frontend_parts(
     frontend: Frontend, lookups: Lookups, choices: Iterable[Choice], layout: Layout
 ) -> Iterator[tuple[str, str]]:
     """Write a frontend in parts, each with the name of its choice, or an empty text. `choices` are rules."""
-    certificates = layout.certificate_file(list_of(frontend))
     writing = _http if frontend.mode in _RULES else _tcp
-    head, tail = writing(frontend, lookups, layout, certificates)
+    head, tail = writing(frontend, lookups, layout)
     yield "", "\n".join([line("frontend {}", write_plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
     deciding = dict(lookups.deciding)
@@ -162,18 +195,35 @@ def frontend_parts(
         doubts = doubt_lines(choice.name, deciding.get(choice.name, ()))
         skips = skip_lines(index) if rule in _RULES.values() else ()
         yield choice.name, "\n".join((*skips, *doubts, *choice_lines(choice, rule, guards=guards))) + "\n"
-    drawing = share_lines(layout.map_file(SHARES), rule) if lookups.shares else ()
+    drawing = share_lines(layout.map_file(SHARES), rule) if SHARES in lookups.maps else ()
     yield "", "\n".join([*drawing, *tail, *_way_in(frontend, layout)]) + "\n"
 
 
-def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
+def own_frontend_parts(lookups: Lookups, choices: Iterable[Choice], layout: Layout) -> Iterator[tuple[str, str]]:
+    """Write the operator's own frontend, if it has an address, and the backends with generated responses."""
+    if layout.http or layout.https:
+        yield from frontend_parts(own_frontend(), lookups, choices, layout)
+    yield "", answer_backends()
+
+
+def _binds(frontend: Frontend, layout: Layout, protocols: str = "") -> Iterator[str]:
+    own = {"": layout.http, f" ssl crt-list {write_quoted(layout.certificate_list)}{protocols}": layout.https}
+    if not frontend.mark:
+        words = " accept-proxy" if layout.accept_proxy else ""
+        yield from (f"    bind {write_quoted(bind)}{words}{tls}" for tls, bind in own.items() if bind)
+        return
     words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
-        words += (
-            f" ssl crt-list {write_quoted(certificates)}{_write_client_verification(frontend, layout)}{protocols}"
-        )
+        file = write_quoted(layout.certificate_file(list_of(frontend)))
+        words += f" ssl crt-list {file}{_write_client_verification(frontend, layout)}{protocols}"
     where = write_quoted(frontend.bind) if frontend.bind else layout.inner_bind(file_part(frontend))
-    return f"    bind {where}{words}"
+    yield f"    bind {where}{words}"
+
+
+def _scheme(frontend: Frontend, layout: Layout) -> str:
+    if not frontend.mark and layout.http and layout.https:
+        return "%[ssl_fc,iif(https,http)]"
+    return "https" if frontend.mode is Mode.HTTPS or (not frontend.mark and layout.https) else "http"
 
 
 def file_part(frontend: Frontend) -> str:
@@ -191,7 +241,7 @@ def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
 
     Only this frontend closes idle connections.
     """
-    if frontend.bind:
+    if frontend.bind or not frontend.mark:
         return
     yield line("backend {}", write_plain(frontend.inner_target), indent=0)
     yield from (line("mode tcp"), line("timeout server 24h"), line("timeout tunnel 24h"))
@@ -206,26 +256,25 @@ def _write_client_verification(frontend: Frontend, layout: Layout) -> str:
     return words + ("optional ca-ignore-err all crt-ignore-err all" if frontend.lets_strangers_in else "required")
 
 
-def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
-    scheme = "https" if frontend.mode is Mode.HTTPS else "http"
-    head = [_bind(frontend, layout, certificates, " alpn h2,http/1.1"), *log_lines(layout)]
-    head += header_lines(layout, scheme)
+def _http(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
+    head = [*_binds(frontend, layout, " alpn h2,http/1.1"), *log_lines(layout)]
+    head += header_lines(layout, _scheme(frontend, layout))
     if not lookups.plain or layout.access_log:
         head.append(NOTE_PATH)
     tail: list[str] = []
-    if lookups.apart:
-        site = _site(frontend, lookups)
+    site = _site(frontend, lookups)
+    if APART in lookups.maps:
         tail += path_lines(
             site,
             layout.map_file(APART),
-            lambda _: _target(site, lookups, layout, READ),
+            lambda written: _find_target(site, lookups, layout, READ, written),
             lookups.expressions,
         )
     if lookups.plain:
         tail += plain_search(layout.map_file(lookups.prefixes))
-    elif lookups.maps:
+    else:
         head += _search(frontend, lookups, layout)
-        tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+        tail.append(_USE_TARGET)
     tail.append(line("default_backend {}", write_plain(NOWHERE)))
     return head, tail
 
@@ -236,32 +285,48 @@ def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[st
     if "listeners" in lookups.maps:
         yield from _answer_misdirected(frontend, layout)
     if "sites" in lookups.maps:
-        yield from _sites("http-request", frontend, lookups, layout)
-    yield from _target(_site(frontend, lookups), lookups, layout)
+        yield from _find_site("http-request", frontend, lookups, layout)
+    for start in range(0, len(lookups.bounded), _SITES_IN_A_LINE):
+        chosen = lookups.bounded[start : start + _SITES_IN_A_LINE]
+        for longest in sorted({length for _, length in chosen}):
+            sites = plains(site for site, length in chosen if length == longest)
+            yield _deny_long_path(longest, f"{{{{ var(txn.site) -m str {sites} }}}}")
+    yield from _find_target(_site(frontend, lookups), lookups, layout)
     for choice in (each for each in frontend.choices if each.name in lookups.expressions):
         found = f"{{{{ var(txn.target) -m str {write_plain(choice.name)} }}}}"
-        longest = longest_path(expressions_of(choice))
-        yield line(f"http-request return status 414 if {found} {{{{ path,length gt {longest} }}}}")
+        yield _deny_long_path(longest_path(expressions_of(choice)), found)
+
+
+def _deny_long_path(longest: int, where: str) -> str:
+    return line(f"http-request return status 414 if {{{{ path,length gt {longest} }}}} {where}")
 
 
 def _site(frontend: Frontend, lookups: Lookups) -> str:
     """Write the fetch of a request's site, after the rules that look it up."""
-    return "var(txn.site)" if "sites" in lookups.maps else f"{HOST},concat({frontend.mark})"
+    if "sites" in lookups.maps:
+        return "var(txn.site)"
+    return f"{HOST},concat({frontend.mark})" if frontend.mark else HOST
 
 
-def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path") -> Iterator[str]:
-    """Look up the target of the path in a variable."""
-    host = HOST if lookups.plain else site
-    yield line(f"http-request set-var(txn.key) {host},concat(,{path},/)")
+def _find_target(
+    site: str, lookups: Lookups, layout: Layout, path: str = "txn.path", written: str = ""
+) -> Iterator[str]:
+    """Look up the target of the path in a variable. `written` is a converter for regular expressions."""
+    yield line(f"http-request set-var(txn.key) {HOST if lookups.plain else site},concat(,{path},/)")
     missing = ""
-    for name, search in (("exact", "map_str"), (lookups.prefixes, "map_beg")):
+    for name, search in (
+        ("exact", "var(txn.key),map_str({})"),
+        ("expressions", f"{site},concat(,{path}){written},map_reg({{}})"),
+        (lookups.prefixes, "var(txn.key),map_beg({})"),
+        ("default", f"str({DEFAULT_KEY}),map_str({{}})"),
+    ):
         if name in lookups.asked:
-            found = f"var(txn.key),{search}({layout.map_file(name)})"
-            yield line(f"http-request set-var(txn.target) {found} {missing}").rstrip()
-            missing = "if !{{ var(txn.target) -m found }}"
+            found = write_quoted(search.format(layout.map_file(name)))
+            yield line(f"http-request set-var(txn.target) {{}} {missing}", found).rstrip()
+            missing = _MISSING
 
 
-def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+def _find_site(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     """Look up the site of the host in `txn.host`."""
     default = f"{EVERY_HOST}{frontend.mark}" if lookups.hostless else ""
     yield from _look_up_host(
@@ -275,8 +340,11 @@ def _look_up_host(
     """Look up the host in the variable `name`: in a map, then its wildcards of some label counts, then a default."""
     file, depths, default = search
     missing = f"!{{{{ var({into}) -m found }}}}"
-    yield line(f"{rule} set-var({into}) var({name}),concat({frontend.mark}),map_str({file})")
-    for depth in depths:
+    marked = f",concat({frontend.mark})" if frontend.mark else ""
+    yield line(f"{rule} set-var({into}) var({name}){marked},map_str({file})")
+    if _ONE_LABEL in depths:
+        yield line(f"{rule} set-var({into}) 'var({name}),regsub(^[^.]*,*),map_str({file})' if {missing}")
+    for depth in filter(None, depths):
         end = f"var({name}),field(-1,.,{depth}),concat(*{frontend.mark}),map_str({file})"
         longer = f"{{{{ var({name}),field(-{depth + 1},.),length gt 0 }}}}"
         yield line(f"{rule} set-var({into}) {end} if {missing} {longer}")
@@ -300,19 +368,15 @@ def _answer_misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
     )
 
 
-def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
-    head = [line("mode tcp"), _bind(frontend, layout, certificates, ""), line("option tcplog")]
-    tail = []
+def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
+    head = [line("mode tcp"), *_binds(frontend, layout), line("option tcplog")]
     if frontend.mode is Mode.TCP:
         key = write_plain(lookups.key(EVERY_HOST + frontend.mark, ""))
         found = f"str({key}),map_str({layout.map_file(lookups.prefixes)})"
         head.append(line("tcp-request content set-var(txn.target) {}", write_quoted(found)))
-    elif lookups.maps:
+    else:
         head += _choose_by_sni(frontend, lookups, layout)
-    if lookups.maps:
-        tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
-    tail.append(line("default_backend {}", write_plain(REFUSED)))
-    return head, tail
+    return head, [_USE_TARGET, line("default_backend {}", write_plain(REFUSED))]
 
 
 def _choose_by_sni(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
@@ -322,5 +386,5 @@ def _choose_by_sni(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iter
         yield line("tcp-request content reject unless {{ req.ssl_hello_type 1 }}")
     rule = "tcp-request content"
     yield line(f"{rule} set-var(txn.host) {_NAMES[frontend.mode]}")
-    yield from _sites(rule, frontend, lookups, layout)
+    yield from _find_site(rule, frontend, lookups, layout)
     yield line(f"{rule} set-var(txn.target) var(txn.site),concat(,,/),map_str({layout.map_file(lookups.prefixes)})")

@@ -15,8 +15,7 @@ from vipwire_l7.haproxy.backends import SPARE_SLOTS, fits_spare
 from vipwire_l7.haproxy.choices import SHARES, shared_choices
 from vipwire_l7.haproxy.commands import LONGEST_PAYLOAD, SPARE, Maps, commands_for
 from vipwire_l7.haproxy.configuration import OWN_LIST, Configuration, make_maps
-from vipwire_l7.haproxy.frontend import DEFAULT_KEY
-from vipwire_l7.haproxy.frontends import frontend_parts, split_site
+from vipwire_l7.haproxy.frontends import DEFAULT_KEY, frontend_parts, split_site
 from vipwire_l7.haproxy.readings import APART
 from vipwire_l7.haproxy.slots import Slots, count_used_slots
 from vipwire_l7.plan.plan import HostPlan, sites_of
@@ -25,6 +24,16 @@ from vipwire_l7.plan.sites import ANSWERS, Frontend, find_path_sensitive
 MOST_COMMANDS = 20_000
 _HOSTS = frozenset({"sites", "listeners", APART})
 """The maps whose values are no targets."""
+_REASONS = {
+    "exact": "a first path of type Exact",
+    "expressions": "a first regular expression",
+    "wildcards": "a first host with a wildcard",
+    "hostless": "a first rule without a host",
+    "default": "a first default backend",
+    APART: "a first host whose paths lead to different places",
+    SHARES: "a first split by weight",
+}
+"""The reasons for a reload, by the search that the operator's frontend lacks (`Lookups.searches`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +184,11 @@ class _Comparison:
         if steps:
             self._closed.add("")
         self._closed |= {mark for mark in new.frontends if not self._is_written(mark)}
+        before, now = (dict(each.lookups[""].deciding) for each in (old, new))
         for mark, choices in new.choices.items():
             known = old.choices.get(mark, {})
             for name, choice in choices.items():
-                if known.get(name) != choice or (not mark and old.deciding.get(name) != new.deciding.get(name)):
+                if known.get(name) != choice or (not mark and before.get(name) != now.get(name)):
                     self._rules.add((mark, name))
         marks = self._closed | {mark for mark, _ in self._rules}
         gone = old.frontends.keys() - new.frontends.keys() if self._delta.whole else ()
@@ -199,8 +209,8 @@ class _Comparison:
 
     def _find_reload_reasons(self) -> Iterator[str]:
         """Yield the reasons why the running frontend needs a reload."""
-        old, new = self._live.shape, self._wanted.shape
-        yield from (stage.value for stage in new.stages - old.stages)
+        old, new = self._live.shape.lookups[""], self._wanted.shape.lookups[""]
+        yield from (_REASONS[each] for each in (new.searches - old.searches) & _REASONS.keys())
         if not self._before.get("expressions", {}).keys() >= self._wanted.maps["expressions"].keys():
             yield "regular expressions change"
         if not set(old.bounded).issuperset(new.bounded):

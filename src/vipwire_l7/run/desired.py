@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.haproxy.configuration import Configuration, PoolError, bounded_sites, configure, expression_of
+from vipwire_l7.haproxy.configuration import Configuration, PoolError, configure, expression_of
+from vipwire_l7.haproxy.frontends import bounded_sites
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.refused import owners_of, parts_of, without
 from vipwire_l7.haproxy.slots import Slots, fill

@@ -40,10 +40,10 @@ def test_only_what_routes_need_is_searched(
 ) -> None:
     frontend = Frontend("gateway:80", "*:80", ":80", mode, hosts=frozenset(listeners))
     made = [Route(f"{host}:80", Match.PREFIX, "", "pool", OWNER) for host in routes]
-    found = lookups_of(frontend, made, PathSensitive(), "prefixes-0")
+    found = lookups_of(frontend, SitePlan(tuple(made)), PathSensitive())
     assert (set(found.maps), found.depths, found.hostless) == (maps, depths, hostless)
     assert found.plain == (maps == {"prefixes"})
-    assert found.asked == {"prefixes-0" if each == "prefixes" else each for each in maps}
+    assert found.asked == {FIRST if each == "prefixes" else each for each in maps}
 
 
 FIRST, SECOND = (f"prefixes-{file_part(Frontend(f'gateway:{port}', '', ''))}" for port in (80, 443))
