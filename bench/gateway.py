@@ -106,7 +106,7 @@ def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
         put_routes(here, case.hosts, pod, "/app")
         list_all(here)
         here.settle()
-        (told,) = here.run(control.ask(here.haproxy.socket, ["show info"]))
+        (told,) = here.run(control.ask_haproxy(here.haproxy.socket, ["show info"]))
         worker = int(told.partition("\nPid: ")[2].split()[0])
         runs = {"by hand": (hand, by_hand_pid), "vipwire": (here.port("http"), worker)}
         for _, pid in runs.values():
@@ -176,13 +176,13 @@ async def change(here: GatewaySite, host: str, before: object, after: object) ->
     await ask(port, host)
     began, cpu = time.perf_counter(), time.process_time()
     here.put_object(after)
-    await here.controller.settled()
+    await here.controller.wait_until_settled()
     cpu = time.process_time() - cpu
     while await ask(port, host) != b"1":  # noqa: ASYNC110  # of another process nobody is told
         await asyncio.sleep(0)
     took = time.perf_counter() - began
     here.put_object(before)
-    await here.controller.settled()
+    await here.controller.wait_until_settled()
     return took, cpu
 
 

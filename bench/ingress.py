@@ -151,7 +151,7 @@ async def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
             made = ingress(name, rule(host, "/app", service=name), annotations=annotations)
             here.put(service(name), endpoint_slice(name, pod, [endpoint("127.0.0.1")]), made)
         await here.settled()
-        (told,) = await control.ask(here.haproxy.socket, ["show info"])
+        (told,) = await control.ask_haproxy(here.haproxy.socket, ["show info"])
         worker = int(told.partition("\nPid: ")[2].split()[0])
         runs = {"by hand": (hand, by_hand_pid), "vipwire": (here.https if case.tls else here.http, worker)}
         for _, pid in runs.values():

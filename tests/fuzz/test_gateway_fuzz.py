@@ -263,7 +263,7 @@ def rendered(made: Objects, folder: str) -> Configuration:
         snapshot.apply(Upserted(found, problems))
     planner = GatewayPlanner(GatewaySetting(bind="127.0.0.1"))
     planner.update(snapshot, 1.8e9)
-    return configured(planner.kept.sites(), snapshot.services, folder)
+    return configured(planner.kept.build_site_plan(), snapshot.services, folder)
 
 
 @given(objects())

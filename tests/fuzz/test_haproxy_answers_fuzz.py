@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from vipwire.model.net import parse_address
 from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.plan.sites import Server
-from vipwire_l7.run.control import ControlError, ask, command, mark_of, processes
+from vipwire_l7.run.control import ControlError, ask_haproxy, command_haproxy, list_processes, read_mark
 from vipwire_l7.run.statistics import Statistics
 from vipwire_l7.watch.objects import BackendEndpoint, Usability
 
@@ -48,11 +48,11 @@ def test_any_bytes_at_the_sockets_are_an_answer_or_a_control_error(says: bytes) 
 
     async def talk_to_it(path: Path) -> None:
         async with asyncio.timeout(60), await asyncio.start_unix_server(serve, path):
-            for asking in (ask(path, ["show stat", "show info"]), command(path, ["set map a b"])):
+            for asking in (ask_haproxy(path, ["show stat", "show info"]), command_haproxy(path, ["set map a b"])):
                 with contextlib.suppress(ControlError):
                     await asking
-            assert "\n" not in await mark_of(path)
-            for process in await processes(path):
+            assert "\n" not in await read_mark(path)
+            for process in await list_processes(path):
                 assert 1 < process.pid <= 1 << 22
 
     with tempfile.TemporaryDirectory() as folder:

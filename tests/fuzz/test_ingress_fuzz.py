@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from tests.l7.plans import listed, plan_all
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.haproxy.configuration import Configuration, configure
+from vipwire_l7.haproxy.configuration import Configuration, build_configuration
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.slots import fill
-from vipwire_l7.haproxy.state import compare
+from vipwire_l7.haproxy.slots import fill_slots
+from vipwire_l7.haproxy.state import compare_configurations
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.annotations import READERS
-from vipwire_l7.plan.endpoints import servers_of
+from vipwire_l7.plan.endpoints import choose_servers
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import SitePlan
 from vipwire_l7.run.default_certificate import make_certificate
@@ -154,13 +154,13 @@ def configured(plan: SitePlan, services: Mapping[ObjectName, BackendService], fo
         },
     )
     web = services[ObjectName("default", "web")]
-    slots = {pool.name: fill((), servers_of(pool, web, (slice_,))) for pool in plan.pools}
-    return configure(plan, slots, Layout(folder, f"{folder}/sock", "127.0.0.1:1", "127.0.0.1:2"), PEM)
+    slots = {pool.name: fill_slots((), choose_servers(pool, web, (slice_,))) for pool in plan.pools}
+    return build_configuration(plan, slots, Layout(folder, f"{folder}/sock", "127.0.0.1:1", "127.0.0.1:2"), PEM)
 
 
 def check(made: Configuration, folder: Path) -> str:
     """Let HAProxy judge; return what it says against it."""
-    for name, content in (("haproxy.cfg", made.text("fuzz")), *made.files()):
+    for name, content in (("haproxy.cfg", made.write_text("fuzz")), *made.list_files()):
         (folder / name).write_text(content, encoding="utf-8", newline="")
     command = ("haproxy", "-c", "-f", str(folder / "haproxy.cfg"))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -169,7 +169,7 @@ def check(made: Configuration, folder: Path) -> str:
 
 def check_lines(made: Configuration) -> None:
     """Fail if a line begins otherwise than ours do, or a map or a file's name has more than one word."""
-    for line in made.text("fuzz").split("\n"):
+    for line in made.write_text("fuzz").split("\n"):
         assert line == "" or line.startswith(BEGINS)
         assert line.isascii()
         assert line == "" or line.isprintable()
@@ -188,7 +188,7 @@ def test_every_line_is_one_of_ours(world: Snapshot) -> None:
 @given(worlds(), worlds())
 def test_no_command_carries_another(first: Snapshot, second: Snapshot) -> None:
     live, desired = rendered(first, "/run/x"), rendered(second, "/run/x")
-    for command in compare(live, desired).commands:
+    for command in compare_configurations(live, desired).commands:
         head, *payload = command.split("\n")
         assert head.split()[0] in ("set", "add", "del", "new", "commit")
         assert ";" not in head.replace("\\;", "")

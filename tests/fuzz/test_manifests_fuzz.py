@@ -18,11 +18,11 @@ from tests.fuzz.test_kubeconfig_fuzz import PIECES, all_sortable, odd
 from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader
 from vipwire.kube.manifests.source import ManifestSource, differences, list_by_kind
 from vipwire.watched_objects.store import Store
-from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, manifests
+from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, make_manifest_reader
 from vipwire_l7.watch.kinds import MANIFESTS as INGRESS
 from vipwire_up.dns.objects import MANIFESTS as DNS
 
-READERS: Final[tuple[ManifestReader[Any, Any], ...]] = (MANIFESTS, DNS, INGRESS, manifests(WITH_INGRESS))
+READERS: Final[tuple[ManifestReader[Any, Any], ...]] = (MANIFESTS, DNS, INGRESS, make_manifest_reader(WITH_INGRESS))
 SOUND: Final = (
     *(service(1), slice_of(1, 3), node("n"), service_cidr("c", "10.0.0.0/8")),
     {"apiVersion": "v1", "kind": "List", "items": [service(2), {"kind": "ServiceList", "apiVersion": "v1"}]},

@@ -39,7 +39,7 @@ def listed(objects: Iterable[IngressObject] = (), kinds: Iterable[IngressKind] =
 
 def plan_all(planner: Planner, snapshot: Snapshot, now: float = 0.0) -> ToldPlan:
     planner.update(snapshot, now)
-    plan = planner.kept.sites()
+    plan = planner.kept.build_site_plan()
     told: dict[str, Any] = {each.name: getattr(plan, each.name) for each in fields(plan)}
     return ToldPlan(**told, problems=tuple(planner.kept.list_problems()))
 

@@ -51,7 +51,7 @@ _WITH_INGRESS: Final = click.option(
 _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, _WITH_INGRESS, *INGRESS_FLAGS, *COMMON_FLAGS[3:])
 
 
-def _command() -> ModuleType:
+def _import_command() -> ModuleType:
     """Import the implementation late: `--help` and completion do not need it."""
     from vipwire_l7.gateway import command  # noqa: PLC0415
 
@@ -94,7 +94,7 @@ def gateway(context: click.Context, /, **given: object) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    _command().serve(given)
+    _import_command().serve(given)
 
 
 @gateway.command()
@@ -105,4 +105,4 @@ def render(output_dir: Path | None, **given: object) -> None:
 
     With --output-dir, vipwire writes all files there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
-    _command().render(output_dir, given)
+    _import_command().render(output_dir, given)

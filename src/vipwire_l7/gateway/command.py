@@ -16,7 +16,7 @@ from vipwire.model.text import port_number
 from vipwire_l7.gateway.plan.address_pool import Network
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
-from vipwire_l7.ingress.command import Flags, limits_from, options_of, print_rendered, run_prepared
+from vipwire_l7.ingress.command import Flags, print_rendered, read_limits, read_options, run_prepared
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.plan import CONTROLLER
 from vipwire_l7.run.app import Options, Served
@@ -36,25 +36,25 @@ class GatewayFlags(Flags, frozen=True, kw_only=True):
 
 
 def serve(given: Mapping[str, object]) -> NoReturn:
-    run_prepared(msgspec.convert(given, GatewayFlags), _prepare)
+    run_prepared(msgspec.convert(given, GatewayFlags), _read_flags)
 
 
 def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
-    print_rendered(output_dir, msgspec.convert(given, GatewayFlags), _prepare)
+    print_rendered(output_dir, msgspec.convert(given, GatewayFlags), _read_flags)
 
 
-def _prepare(flags: GatewayFlags) -> tuple[Options, Served]:
-    options = _options(flags)
-    return options, _parts(flags, options).served
+def _read_flags(flags: GatewayFlags) -> tuple[Options, Served]:
+    options = _read_options(flags)
+    return options, _build_parts(flags, options).served
 
 
-def _options(flags: GatewayFlags) -> Options:
+def _read_options(flags: GatewayFlags) -> Options:
     none = {} if flags.ingress else {"http": "", "https": ""}
-    made = options_of(msgspec.structs.replace(flags, controller=CONTROLLER, **none))
+    made = read_options(msgspec.structs.replace(flags, controller=CONTROLLER, **none))
     return replace(made, command="vipwire gateway")
 
 
-def _parts(flags: GatewayFlags, options: Options) -> GatewayParts:
+def _build_parts(flags: GatewayFlags, options: Options) -> GatewayParts:
     for flag, texts in (("--bind", (flags.bind,)), ("--address", flags.address)):
         for text in texts:
             _check_address(flag, text)
@@ -62,17 +62,17 @@ def _parts(flags: GatewayFlags, options: Options) -> GatewayParts:
     bind = flags.bind
     reached = published or ((bind.strip("[]"),) if bind not in ("*", "[::]", "0.0.0.0") else ())  # noqa: S104
     usable = frozenset(flags.address)
-    pool = tuple(map(_network, flags.address_pool))
-    services = _service(flags, pool)
+    pool = tuple(map(_read_network, flags.address_pool))
+    services = _read_services(flags, pool)
     reserved = frozenset(map(_show_bind, filter(None, (options.layout.http, options.layout.https))))
     first = (flags.controller, flags.zone, bind, reached, usable, pool, reserved)
     authorities = cache(lambda: has_system_authorities(options.haproxy))
-    setting = GatewaySetting(*first, *services, authorities, limits_from(flags))
+    setting = GatewaySetting(*first, *services, authorities, read_limits(flags))
     ingresses = Ingresses(options).served if flags.ingress else None
     return GatewayParts(setting, flags.udp_timeout, None if reached else _find_source_address, ingresses)
 
 
-def _service(flags: GatewayFlags, pool: tuple[Network, ...]) -> tuple[ObjectName | None, range]:
+def _read_services(flags: GatewayFlags, pool: tuple[Network, ...]) -> tuple[ObjectName | None, range]:
     first, last = (port_number(each) for each in flags.service_ports.partition("-")[::2])
     if first is None or last is None or first > last:
         raise ConfigError(f"--service-ports: {flags.service_ports!r} is no range (such as 20000-21999)")
@@ -96,7 +96,7 @@ def _show_bind(bind: str) -> str:
     return f"{'*' if host in ('', '*', '[::]', '::', '0.0.0.0') else host}:{port}"  # noqa: S104
 
 
-def _network(text: str) -> Network:
+def _read_network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:

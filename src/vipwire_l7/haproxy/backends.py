@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, format_address
 from vipwire_l7.haproxy.choices import REWRITING
-from vipwire_l7.haproxy.cors import cors_requests, cors_responses
+from vipwire_l7.haproxy.cors import write_cors_request_rules, write_cors_response_rules
 from vipwire_l7.haproxy.layout import FOLDER, Layout
-from vipwire_l7.haproxy.mirrors import auth_lines, mirror_lines
+from vipwire_l7.haproxy.mirrors import write_auth_rules, write_mirror_filters
 from vipwire_l7.haproxy.slots import Slots
-from vipwire_l7.haproxy.words import Word, line, literal, plains, write_plain, write_quoted
+from vipwire_l7.haproxy.words import Word, write_line, write_literal, write_plain, write_plain_words, write_quoted
 from vipwire_l7.plan.policy import (
     Affinity,
     Algorithm,
@@ -57,32 +57,37 @@ SPARES, SPARE_SLOTS = "spares", 8
 _PLAIN = Policy()
 
 
-def backend_text(pool: Pool, layout: Layout) -> str:
+def write_backend(pool: Pool, layout: Layout) -> str:
     """Write a backend without its endpoints: the part that only a reload can change."""
     policy = pool.policy
-    lines = [line("backend {}", write_plain(pool.name), indent=0)]
+    lines = [write_line("backend {}", write_plain(pool.name), indent=0)]
     if policy.protocol in (BackendProtocol.TCP, BackendProtocol.PASSED):
-        lines.append(line("mode tcp"))
-        lines.append(line("retry-on conn-failure"))
-    lines += _balance(policy, layout)
-    lines += [line(f"timeout {name} {{}}", write_plain(f"{value}ms")) for name, value in policy.timeouts]
+        lines.append(write_line("mode tcp"))
+        lines.append(write_line("retry-on conn-failure"))
+    lines += _write_balance(policy, layout)
+    lines += [write_line(f"timeout {name} {{}}", write_plain(f"{value}ms")) for name, value in policy.timeouts]
     if policy.retries is not None:
-        lines.append(line("retries {}", write_plain(policy.retries)))
+        lines.append(write_line("retries {}", write_plain(policy.retries)))
     if policy.retry_on:
-        lines.append(line("retry-on {}", plains(policy.retry_on)))
+        lines.append(write_line("retry-on {}", write_plain_words(policy.retry_on)))
     if not _may_go_elsewhere(policy):
-        lines.append(line("no option redispatch"))
-    lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy, layout)]
-    lines.append(line("default-server " + _server_words(policy, several=not pool.external)))
+        lines.append(write_line("no option redispatch"))
+    lines += [
+        *_write_health_check(policy),
+        *_write_access_controls(policy, layout),
+        *_write_request_rules(policy),
+        *_write_response_rules(policy, layout),
+    ]
+    lines.append(write_line("default-server " + _write_server_options(policy, several=not pool.external)))
     return "\n".join(lines) + "\n"
 
 
-def server_text(pool: Pool, slots: Slots) -> str:
+def write_servers(pool: Pool, slots: Slots) -> str:
     """Write the slots of a backend. A server of weight 0 drains: only clients with its session get it."""
-    return _slots_text(slots) if pool.service.name else ""
+    return _write_slots(slots) if pool.service.name else ""
 
 
-def spare_names(pools: int) -> tuple[str, ...]:
+def name_spares(pools: int) -> tuple[str, ...]:
     """Return the names of the spare backends beside so many pools.
 
     No pool has such a name: a namespace has no dot.
@@ -94,27 +99,27 @@ def fits_spare(pool: Pool) -> bool:
     return pool.policy == _PLAIN and bool(pool.service.name) and not pool.external
 
 
-def spare_text(name: str, layout: Layout) -> str:
+def write_spare(name: str, layout: Layout) -> str:
     """Write a backend for a pool that comes while HAProxy runs. The access log gets the pool's name from a map."""
     pool = Pool(name, ObjectName("", ""), BackendPort("", 0), _PLAIN)
-    note = f"http-request set-var(txn.spare) be_name,map_str({layout.map_file(SPARES)})"
-    noted = line(note) + "\n" if layout.access_log else ""
-    return backend_text(pool, layout) + noted + _slots_text((None,) * SPARE_SLOTS)
+    note = f"http-request set-var(txn.spare) be_name,map_str({layout.get_map_path(SPARES)})"
+    noted = write_line(note) + "\n" if layout.access_log else ""
+    return write_backend(pool, layout) + noted + _write_slots((None,) * SPARE_SLOTS)
 
 
-def _slots_text(slots: Slots) -> str:
-    return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
+def _write_slots(slots: Slots) -> str:
+    return "".join(f"    server s{number} {_write_slot(slot)}\n" for number, slot in enumerate(slots, 1))
 
 
-def weight_of(server: Server) -> int:
+def get_current_weight(server: Server) -> int:
     return server.weight if server.endpoint.use is Usability.READY else 0
 
 
-def _slot(slot: Server | None) -> str:
+def _write_slot(slot: Server | None) -> str:
     if slot is None:
         return f"127.0.0.1:1 weight 16 {_UNANSWERED} disabled"
     address = format_address(slot.endpoint.address)
-    return f"{address}:{slot.port} weight {weight_of(slot)} {_UNANSWERED}"
+    return f"{address}:{slot.port} weight {get_current_weight(slot)} {_UNANSWERED}"
 
 
 def _may_go_elsewhere(policy: Policy) -> bool:
@@ -122,7 +127,7 @@ def _may_go_elsewhere(policy: Policy) -> bool:
     return policy.redispatch and (policy.affinity is None or policy.affinity.change_on_failure)
 
 
-def _server_words(policy: Policy, *, several: bool) -> str:
+def _write_server_options(policy: Policy, *, several: bool) -> str:
     words = "inter 2s"
     if several and _may_go_elsewhere(policy):
         words = _PASSIVE
@@ -134,10 +139,10 @@ def _server_words(policy: Policy, *, several: bool) -> str:
     if policy.pod_connections is not None:
         words += f" maxconn {policy.pod_connections}"
     own = f" crt {write_quoted(f'{FOLDER}/{policy.client_certificate}')}" if policy.client_certificate else ""
-    return words + _speaks(policy) + own + _PROXY[policy.proxy_protocol]
+    return words + _write_protocol_options(policy) + own + _PROXY[policy.proxy_protocol]
 
 
-def _speaks(policy: Policy) -> str:
+def _write_protocol_options(policy: Policy) -> str:
     verify = policy.verify
     if verify is None:
         return _PROTOCOLS[policy.protocol]
@@ -147,19 +152,19 @@ def _speaks(policy: Policy) -> str:
     return words + (" alpn h2" if policy.protocol in (BackendProtocol.H2, BackendProtocol.H2S) else "")
 
 
-def _balance(policy: Policy, layout: Layout) -> Iterator[str]:
+def _write_balance(policy: Policy, layout: Layout) -> Iterator[str]:
     balance = policy.balance
     if balance.algorithm is Algorithm.HEADER:
-        yield line("balance hdr({})", write_plain(balance.header))
+        yield write_line("balance hdr({})", write_plain(balance.header))
     else:
-        yield line("balance {}", write_plain(balance.algorithm.value))
+        yield write_line("balance {}", write_plain(balance.algorithm.value))
     if balance.algorithm not in (Algorithm.ROUND_ROBIN, Algorithm.LEAST_CONNECTIONS):
-        yield line("hash-type consistent")
+        yield write_line("hash-type consistent")
     if policy.affinity:
-        yield from _cookie(policy.affinity, layout)
+        yield from _write_cookie(policy.affinity, layout)
 
 
-def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
+def _write_cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
     """Write a dynamic cookie: its value is a hash of the endpoint's address, so reloads and replicas agree."""
     words = " secure" if affinity.secure else ""
     bounds = (("maxidle", affinity.max_idle), ("maxlife", affinity.max_life))
@@ -171,150 +176,160 @@ def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
         attributes.append(f"SameSite={affinity.same_site.value}")
     attached = Word("".join(f" attr {write_quoted(each)}" for each in attributes))
     form = f"cookie {{}} insert indirect nocache httponly dynamic{words}{{}}"
-    yield line(form, write_plain(affinity.name), attached)
-    yield line("dynamic-cookie-key {}", write_plain(layout.cookie_key))
+    yield write_line(form, write_plain(affinity.name), attached)
+    yield write_line("dynamic-cookie-key {}", write_plain(layout.cookie_key))
     if affinity.mark:
-        yield from _mark_cookie(affinity)
+        yield from _write_cookie_mark(affinity)
 
 
-def _mark_cookie(affinity: Affinity) -> Iterator[str]:
+def _write_cookie_mark(affinity: Affinity) -> Iterator[str]:
     """Add the mark before the cookie value that HAProxy writes, and remove it before HAProxy reads the value."""
     name, mark = write_plain(affinity.name), write_plain(affinity.mark)
     sent, given = write_quoted(f"^(.*; *)?{name}={mark}[.](.*)$"), write_quoted(f"^{name}=(.*)$")
-    yield line("http-request replace-header Cookie {} {}", sent, literal(f"\\1{name}=\\2"))
-    yield line("http-after-response replace-header Set-Cookie {} {}", given, literal(f"{name}={mark}.\\1"))
+    yield write_line("http-request replace-header Cookie {} {}", sent, write_literal(f"\\1{name}=\\2"))
+    yield write_line(
+        "http-after-response replace-header Set-Cookie {} {}", given, write_literal(f"{name}={mark}.\\1")
+    )
 
 
-def _check(policy: Policy) -> Iterator[str]:
+def _write_health_check(policy: Policy) -> Iterator[str]:
     if policy.check:
-        yield line("option httpchk")
-        yield line("http-check send meth GET uri {}", write_quoted(policy.check.path))
+        yield write_line("option httpchk")
+        yield write_line("http-check send meth GET uri {}", write_quoted(policy.check.path))
 
 
-def _sources(name: str, prefixes: tuple[Prefix, ...]) -> Iterator[str]:
+def _write_source_acls(name: str, prefixes: tuple[Prefix, ...]) -> Iterator[str]:
     for start in range(0, len(prefixes), _WORDS_IN_A_LINE):
         chosen = prefixes[start : start + _WORDS_IN_A_LINE]
-        yield line(f"acl {name} src {{}}", plains(str(prefix) for prefix in chosen))
+        yield write_line(f"acl {name} src {{}}", write_plain_words(str(prefix) for prefix in chosen))
 
 
-def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
+def _write_access_controls(policy: Policy, layout: Layout) -> Iterator[str]:
     """Write the access controls, the cheapest first."""
     if policy.deny:
-        yield from _sources("denied", policy.deny)
+        yield from _write_source_acls("denied", policy.deny)
         # A request without a client address cannot match a range, so it is denied.
-        yield line("http-request deny deny_status 403 if denied or !{{ src -m found }}")
+        yield write_line("http-request deny deny_status 403 if denied or !{{ src -m found }}")
     if policy.allow:
-        yield from _sources("allowed", policy.allow)
-        yield line("http-request deny deny_status 403 unless allowed")
+        yield from _write_source_acls("allowed", policy.allow)
+        yield write_line("http-request deny deny_status 403 unless allowed")
     if policy.limit:
-        yield from _limit(policy.limit)
-    yield from _redirects(policy, layout)
+        yield from _write_limits(policy.limit)
+    yield from _write_redirects(policy, layout)
     if policy.body_size is not None:
         size = write_plain(policy.body_size)
-        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)
+        yield write_line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)
     if policy.cors:
-        yield from cors_requests(policy.cors)
+        yield from write_cors_request_rules(policy.cors)
     if policy.login:
-        users = write_plain(userlist_name(policy))
-        yield line(
+        users = write_plain(name_userlist(policy))
+        yield write_line(
             "http-request auth realm {} unless {{ http_auth({}) }}", write_quoted(policy.login.realm or "-"), users
         )
-        yield line("http-request del-header Authorization")
+        yield write_line("http-request del-header Authorization")
     if policy.external_auth:
-        yield from auth_lines(policy.external_auth)
+        yield from write_auth_rules(policy.external_auth)
 
 
-def _redirects(policy: Policy, layout: Layout) -> Iterator[str]:
+def _write_redirects(policy: Policy, layout: Layout) -> Iterator[str]:
     if policy.https:
         where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
-        yield line(f"http-request redirect location {{}} code 308 unless {_came_by_tls(layout)}", where)
+        yield write_line(f"http-request redirect location {{}} code 308 unless {_write_tls_condition(layout)}", where)
     if policy.redirect:
         where = write_quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
-        yield line("http-request redirect location {} code {}", where, write_plain(policy.redirect.code))
+        yield write_line("http-request redirect location {} code {}", where, write_plain(policy.redirect.code))
     if policy.root:
-        yield line("http-request redirect location {} code 302 if {{ path / }}", literal(policy.root))
+        yield write_line("http-request redirect location {} code 302 if {{ path / }}", write_literal(policy.root))
 
 
-def _location(location: Location) -> str:
+def _write_location(location: Location) -> str:
     scheme = write_plain(location.scheme) if location.scheme else "%[ssl_fc,iif(https,http)]"
     host = write_plain(location.host) if location.host else "%[req.hdr(host),host_only]"
     where = Word(f"{scheme}://{host}{write_plain(location.port) if location.port else ''}%[pathq]")
-    return line("http-request redirect location {} code {}", where, write_plain(location.code))
+    return write_line("http-request redirect location {} code {}", where, write_plain(location.code))
 
 
-def _reply(reply: Reply) -> str:
+def _write_reply(reply: Reply) -> str:
     file = write_quoted(f"{FOLDER}/{reply.body}") if reply.body else Word("")
     body = Word(f" content-type 'text/plain; charset=utf-8' file {file}" if reply.body else "")
-    return line("http-request return status {}{}", write_plain(reply.code), body)
+    return write_line("http-request return status {}{}", write_plain(reply.code), body)
 
 
-def _came_by_tls(layout: Layout) -> str:
+def _write_tls_condition(layout: Layout) -> str:
     return "{{ req.hdr(x-forwarded-proto) https }}" if layout.trust_forwarded else "{{ ssl_fc }}"
 
 
-def _limit(limit: Limit) -> Iterator[str]:
+def _write_limits(limit: Limit) -> Iterator[str]:
     # A stick table counts over one period only; the requests per minute have a table of their own.
     kept = write_plain("2m" if limit.per_minute else "10s")
-    yield line("stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate(1s),gpc0_rate(60s)", kept)
-    yield line("http-request track-sc0 src")
+    yield write_line(
+        "stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate(1s),gpc0_rate(60s)", kept
+    )
+    yield write_line("http-request track-sc0 src")
     if limit.per_second is not None:
-        yield line(
+        yield write_line(
             "http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {} }}", write_plain(limit.per_second)
         )
     if limit.per_minute is not None:
-        yield line("http-request sc-inc-gpc0(0)")
-        yield line("http-request deny deny_status 429 if {{ sc_gpc0_rate(0) gt {} }}", write_plain(limit.per_minute))
+        yield write_line("http-request sc-inc-gpc0(0)")
+        yield write_line(
+            "http-request deny deny_status 429 if {{ sc_gpc0_rate(0) gt {} }}", write_plain(limit.per_minute)
+        )
     if limit.connections is not None:
-        yield line("http-request deny deny_status 429 if {{ sc_conn_cur(0) gt {} }}", write_plain(limit.connections))
+        yield write_line(
+            "http-request deny deny_status 429 if {{ sc_conn_cur(0) gt {} }}", write_plain(limit.connections)
+        )
 
 
-def userlist_name(policy: Policy) -> str:
+def name_userlist(policy: Policy) -> str:
     """Return the name of a policy's userlist, which follows from its content."""
     text = repr(policy.login and policy.login.users)
     return f"users-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
-def userlist_text(policy: Policy) -> str:
+def write_userlist(policy: Policy) -> str:
     users = policy.login.users if policy.login else ()
-    lines = [line("userlist {}", write_plain(userlist_name(policy)), indent=0)]
-    lines += [line("user {} password {}", write_plain(name), write_quoted(digest)) for name, digest in users]
+    lines = [write_line("userlist {}", write_plain(name_userlist(policy)), indent=0)]
+    lines += [write_line("user {} password {}", write_plain(name), write_quoted(digest)) for name, digest in users]
     return "\n".join(lines) + "\n"
 
 
-def _requests(policy: Policy) -> Iterator[str]:
+def _write_request_rules(policy: Policy) -> Iterator[str]:
     for name in policy.remove_request:
-        yield line("http-request del-header {}", write_plain(name))
+        yield write_line("http-request del-header {}", write_plain(name))
     for name, value in policy.set_request:
-        yield line("http-request set-header {} {}", write_plain(name), literal(value))
+        yield write_line("http-request set-header {} {}", write_plain(name), write_literal(value))
     for name, value in policy.add_request:
-        yield line("http-request add-header {} {}", write_plain(name), literal(value))
-    yield from _rewrite(policy)
-    yield from mirror_lines(policy)
+        yield write_line("http-request add-header {} {}", write_plain(name), write_literal(value))
+    yield from _write_rewrite(policy)
+    yield from write_mirror_filters(policy)
     if policy.location:
-        yield _location(policy.location)
+        yield _write_location(policy.location)
     if policy.reply:
-        yield _reply(policy.reply)
+        yield _write_reply(policy.reply)
 
 
-def _rewrite(policy: Policy) -> Iterator[str]:
+def _write_rewrite(policy: Policy) -> Iterator[str]:
     if policy.rewrite:
         pattern, target = policy.rewrite.pattern, policy.rewrite.target
-        yield line("http-request replace-path {} {}", write_quoted(f"{REWRITING}{pattern}"), literal(target))
+        yield write_line(
+            "http-request replace-path {} {}", write_quoted(f"{REWRITING}{pattern}"), write_literal(target)
+        )
 
 
-def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
+def _write_response_rules(policy: Policy, layout: Layout) -> Iterator[str]:
     # HAProxy applies `http-response` to responses of endpoints only, not to generated ones.
     phase = "http-after-response" if policy.answers else "http-response"
     if policy.cors:
-        yield from cors_responses(policy.cors)
+        yield from write_cors_response_rules(policy.cors)
     if policy.hsts:
-        value = literal(policy.hsts.header)
+        value = write_literal(policy.hsts.header)
         # Browsers ignore the header over HTTP (RFC 6797 8.1), so HAProxy may send it where it cannot tell the scheme.
         condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
-        yield line(f"{phase} set-header Strict-Transport-Security {{}}{condition}", value)
+        yield write_line(f"{phase} set-header Strict-Transport-Security {{}}{condition}", value)
     for name in policy.remove_response:
-        yield line(f"{phase} del-header {{}}", write_plain(name))
+        yield write_line(f"{phase} del-header {{}}", write_plain(name))
     for name, text in policy.set_response:
-        yield line(f"{phase} set-header {{}} {{}}", write_plain(name), literal(text))
+        yield write_line(f"{phase} set-header {{}} {{}}", write_plain(name), write_literal(text))
     for name, text in policy.add_response:
-        yield line(f"{phase} add-header {{}} {{}}", write_plain(name), literal(text))
+        yield write_line(f"{phase} add-header {{}} {{}}", write_plain(name), write_literal(text))

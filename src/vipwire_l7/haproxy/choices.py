@@ -9,17 +9,17 @@ slows the requests of other tenants. PCRE alone stops after ten million steps, w
 has few steps here, and only for short texts, since one step may scan all of a text. A text that exceeds these limits
 counts as no match. `plan.budget` limits the number of expressions. Only where paths decide which access controls a
 request meets, the expressions that may guard have all the steps that they need. There, paths must be so short
-(`longest_path`) that all expressions together take only a few ms.
+(`find_longest_path`) that all expressions together take only a few ms.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeGuard
 
-from vipwire_l7.haproxy.readings import parameter
-from vipwire_l7.haproxy.words import Word, line, write_plain, write_quoted
+from vipwire_l7.haproxy.readings import write_parameter_expression
+from vipwire_l7.haproxy.words import Word, write_line, write_plain, write_quoted
 from vipwire_l7.plan.budget import MOST_VALUES
-from vipwire_l7.plan.expressions import is_costly, steps_at
+from vipwire_l7.plan.expressions import count_steps_at, is_costly
 from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
 
 _LIMIT: Final = "(*LIMIT_MATCH={})"
@@ -36,30 +36,30 @@ _SLACK: Final = 4
 """The upper bound of PCRE's internal steps for one of the steps counted here."""
 
 
-def limit_steps(begin: str, rest: str) -> str:
+def write_limited_expression(begin: str, rest: str) -> str:
     """Write an expression that stops soon. `begin`, with its ^, precedes the part with a limited length."""
     steps = _STEPS_OF_COSTLY if is_costly(rest) else _STEPS
     return f"{_LIMIT.format(steps)}{begin}{_IS_SHORT}{rest}"
 
 
-def guard_expression(begin: str, rest: str, longest: int) -> str:
+def write_guarding_expression(begin: str, rest: str, longest: int) -> str:
     """Write an expression with enough steps for paths up to the length `longest`."""
-    return f"{_LIMIT.format(_STEPS + _SLACK * steps_at(rest, longest))}{begin}{rest}"
+    return f"{_LIMIT.format(_STEPS + _SLACK * count_steps_at(rest, longest))}{begin}{rest}"
 
 
-def longest_path(expressions: Iterable[str]) -> int:
+def find_longest_path(expressions: Iterable[str]) -> int:
     """Return the maximum length of a path that these expressions may guard."""
     found = tuple(expressions)
-    alike = Counter(steps_at(each, _LONGEST_PATH) for each in found)
-    one = {steps_at(each, _LONGEST_PATH): each for each in found}
+    alike = Counter(count_steps_at(each, _LONGEST_PATH) for each in found)
+    one = {count_steps_at(each, _LONGEST_PATH): each for each in found}
 
     def fits(length: int) -> bool:
-        return sum(number * steps_at(one[key], length) for key, number in alike.items()) <= _MOST_STEPS
+        return sum(number * count_steps_at(one[key], length) for key, number in alike.items()) <= _MOST_STEPS
 
     return next(filter(fits, range(_LONGEST_PATH, 0, -1)), 0)
 
 
-def expressions_of(choice: Choice) -> Iterator[str]:
+def list_guarding_expressions(choice: Choice) -> Iterator[str]:
     """Yield the regular expressions of paths in a choice that may guard."""
     return (each.value for step in choice.steps for each in step.when if _may_guard(each))
 
@@ -69,19 +69,19 @@ def _may_guard(of: Condition) -> TypeGuard[Compared]:
     return isinstance(of, Compared) and of.aspect is Aspect.PATH and of.expression and not is_costly(of.value)
 
 
-def choice_lines(choice: Choice, rule: str = "http-request", *, guards: bool = False) -> Iterator[str]:
+def write_choice(choice: Choice, rule: str = "http-request", *, guards: bool = False) -> Iterator[str]:
     """Write the steps of a choice. `rule` is the keyword that each rule begins with.
 
     `guards`: expressions of the path decide which access controls a request meets.
     """
-    name, longest = write_plain(choice.name), longest_path(expressions_of(choice)) if guards else 0
+    name, longest = write_plain(choice.name), find_longest_path(list_guarding_expressions(choice)) if guards else 0
     for step in choice.steps:
-        target, when = write_plain(step.target), Word(" ".join(condition(each, longest) for each in step.when))
+        target, when = write_plain(step.target), Word(" ".join(write_condition(each, longest) for each in step.when))
         form = f"{rule} set-var(txn.target) str({target}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
-        yield line(form, when).rstrip()
+        yield write_line(form, when).rstrip()
 
 
-def condition(of: Condition, longest: int = 0) -> str:
+def write_condition(of: Condition, longest: int = 0) -> str:
     """Write a condition as an ACL in braces. `longest` is the maximum length of guarded paths, or 0."""
     if isinstance(of, Chance):
         return f"{{ rand({write_plain(of.whole)}) lt {write_plain(of.part)} }}"
@@ -90,9 +90,9 @@ def condition(of: Condition, longest: int = 0) -> str:
         return f"{begin} {{ nbsrv({write_plain(of.pool)}) gt 0 }}"
     value = of.value
     if longest and _may_guard(of):
-        value = guard_expression("^", value.removeprefix("^"), longest)
+        value = write_guarding_expression("^", value.removeprefix("^"), longest)
     elif of.expression:
-        value = limit_steps("^", value.removeprefix("^"))
+        value = write_limited_expression("^", value.removeprefix("^"))
     how = "-m reg" if of.expression else "-m str"
     if value == "}":  # would end the condition, however it is quoted
         how, value = "-m reg", "^}$"
@@ -101,7 +101,7 @@ def condition(of: Condition, longest: int = 0) -> str:
 
 def _write_comparison(of: Compared, comparison: str) -> str:
     """Write a comparison with few values of a request, however many the client sends."""
-    fetch = _fetch(of)
+    fetch = _write_fetch(of)
     if of.aspect is Aspect.COOKIE:
         return f"{{ {fetch},set-var(txn.value) -m found }} {{ var(txn.value) {comparison} }}"
     if of.aspect is Aspect.HEADER and (of.split or of.expression):
@@ -112,13 +112,13 @@ def _write_comparison(of: Compared, comparison: str) -> str:
 
 
 def _write_query_test(of: Compared) -> str:
-    """Write that a query has a parameter. Without the parameter, `_fetch` returns the whole query."""
+    """Write that a query has a parameter. Without the parameter, `_write_fetch` returns the whole query."""
     if of.aspect is not Aspect.QUERY:
         return ""
-    return f"{{ query -m reg -- {write_quoted(f'(?:^|&){parameter(of.name)}(?:[=&]|$)')} }} "
+    return f"{{ query -m reg -- {write_quoted(f'(?:^|&){write_parameter_expression(of.name)}(?:[=&]|$)')} }} "
 
 
-def _fetch(of: Compared) -> str:
+def _write_fetch(of: Compared) -> str:
     match of.aspect:
         case Aspect.METHOD:
             return "method"
@@ -128,7 +128,7 @@ def _fetch(of: Compared) -> str:
             return f"req.cook({write_plain(of.name)})"
         case Aspect.QUERY:
             # `url_param` also splits at `;` and `?`, and does not decode names.
-            name = parameter(of.name)
+            name = write_parameter_expression(of.name)
             first = f"^(?:(?!{name}(?:[=&]|$))[^&]*+&)*+{name}=?([^&]*+).*$"
             return write_quoted(f'query,regsub("{first}","\\1"),url_dec(1)')
         case Aspect.HEADER:
@@ -140,7 +140,7 @@ _MOST_SHARES: Final = 256
 _IS_SHARED: Final = "{{ var(txn.target) -m beg choice: }}"
 
 
-def shares_of(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
+def list_share_entries(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
     """Return the map entries of a choice; none if it needs rules. `choices` are the names of all choices."""
     if not 0 < choice.whole <= _MOST_SHARES or not choices.isdisjoint(choice.targets):
         return {}
@@ -159,15 +159,15 @@ def shares_of(choice: Choice, choices: frozenset[str]) -> dict[str, str]:
     return {f"{choice.name}:{number}": target for number, target in enumerate(drawn)}
 
 
-def share_lines(file: str, rule: str = "http-request") -> Iterator[str]:
+def write_share_rules(file: str, rule: str = "http-request") -> Iterator[str]:
     """Write the rules that draw, after those of the other choices. `rule` is the keyword that each begins with."""
-    yield line(f"{rule} set-var(txn.whole) var(txn.target),field(3,:) if {_IS_SHARED}")
-    yield line(f"{rule} set-var(txn.draw) rand,mod(txn.whole) if {_IS_SHARED}")
-    yield line(f"{rule} set-var(txn.target) var(txn.target),concat(:,txn.draw),map_str({file}) if {_IS_SHARED}")
+    yield write_line(f"{rule} set-var(txn.whole) var(txn.target),field(3,:) if {_IS_SHARED}")
+    yield write_line(f"{rule} set-var(txn.draw) rand,mod(txn.whole) if {_IS_SHARED}")
+    yield write_line(f"{rule} set-var(txn.target) var(txn.target),concat(:,txn.draw),map_str({file}) if {_IS_SHARED}")
 
 
-def shared_choices(choices: Iterable[Choice]) -> Mapping[str, dict[str, str]]:
+def find_shared_choices(choices: Iterable[Choice]) -> Mapping[str, dict[str, str]]:
     """Return the entries of all choices that fit into a map, by name."""
     every = tuple(choices)
     names = frozenset(each.name for each in every)
-    return {each.name: entries for each in every if (entries := shares_of(each, names))}
+    return {each.name: entries for each in every if (entries := list_share_entries(each, names))}

@@ -11,31 +11,36 @@ from types import MappingProxyType
 from vipwire_l7.haproxy.backends import (
     SPARE_SLOTS,
     SPARES,
-    backend_text,
-    server_text,
-    spare_text,
-    userlist_name,
-    userlist_text,
+    name_userlist,
+    write_backend,
+    write_servers,
+    write_spare,
+    write_userlist,
 )
-from vipwire_l7.haproxy.choices import SHARES, guard_expression, limit_steps, shared_choices
+from vipwire_l7.haproxy.choices import (
+    SHARES,
+    find_shared_choices,
+    write_guarding_expression,
+    write_limited_expression,
+)
 from vipwire_l7.haproxy.frontends import (
     DEFAULT_KEY,
     Lookups,
-    bounded_sites,
-    frontend_parts,
-    list_of,
-    lookups_of,
-    own_frontend,
-    own_frontend_parts,
-    site_key,
+    find_bounded_sites,
+    find_needed_lookups,
+    make_own_frontend,
+    make_site_key,
+    name_crt_list,
     split_site,
     tells_listeners_apart,
+    write_frontend_parts,
+    write_own_frontend_parts,
 )
 from vipwire_l7.haproxy.layout import FOLDER, MAPS, Layout
-from vipwire_l7.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
+from vipwire_l7.haproxy.mirrors import MIRROR_FILE, write_lua, write_mirror_frontend
 from vipwire_l7.haproxy.readings import APART, decode_path, is_plain
 from vipwire_l7.haproxy.slots import Slots
-from vipwire_l7.haproxy.words import line, write_plain, write_quoted
+from vipwire_l7.haproxy.words import write_line, write_plain, write_quoted
 from vipwire_l7.plan.expressions import is_costly
 from vipwire_l7.plan.sites import (
     NOWHERE,
@@ -112,27 +117,29 @@ class Configuration:
         servers = sum(map(len, self.slots.values())) + len(self.spares) * SPARE_SLOTS
         return servers + 2 * (self.layout.connections or _CONNECTIONS) + _OTHER_FILES
 
-    def text(self, mark: str) -> str:
+    def write_text(self, mark: str) -> str:
         """Write haproxy.cfg. `mark` identifies the configuration in `show info`."""
-        return "\n".join(part for _, part in self.parts(mark))
+        return "\n".join(part for _, part in self.write_parts(mark))
 
-    def parts(self, mark: str) -> Iterator[tuple[str, str]]:
+    def write_parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the name of its pool, or an empty text."""
         shape = self.shape
-        yield "", process_text(self.layout, mark, mirrors=self.mirrors)
+        yield "", write_process_sections(self.layout, mark, mirrors=self.mirrors)
         if shape.users:
             yield "", shape.users
-        yield from own_frontend_parts(shape.lookups[""], shape.choices[""].values(), self.layout)
+        yield from write_own_frontend_parts(shape.lookups[""], shape.choices[""].values(), self.layout)
         if self.mirrors:
-            yield "", mirror_frontend(self.layout, (each.policy for each in self.pools.values()), NOWHERE)
+            yield "", write_mirror_frontend(self.layout, (each.policy for each in self.pools.values()), NOWHERE)
         for other, frontend in shape.frontends.items():
-            yield from frontend_parts(frontend, shape.lookups[other], shape.choices[other].values(), self.layout)
+            yield from write_frontend_parts(
+                frontend, shape.lookups[other], shape.choices[other].values(), self.layout
+            )
         for name, text in shape.backends.items():
-            yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
+            yield name, text.replace(FOLDER, self.layout.folder) + write_servers(self.pools[name], self.slots[name])
         for name in self.spares:
-            yield "", spare_text(name, self.layout)
+            yield "", write_spare(name, self.layout)
 
-    def files(self) -> Iterator[tuple[str, str]]:
+    def list_files(self) -> Iterator[tuple[str, str]]:
         """Yield the files beside haproxy.cfg: name and content."""
         for name, entries in self.maps.items():
             yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in entries.items())
@@ -143,10 +150,10 @@ class Configuration:
             yield name, "".join(f"{each}\n" for each in lines.values()).replace(FOLDER, self.layout.folder)
         yield from self.shape.authorities
         if self.mirrors:
-            yield MIRROR_FILE, mirror_lua(self.layout)
+            yield MIRROR_FILE, write_lua(self.layout)
 
 
-def configure(
+def build_configuration(
     plan: SitePlan,
     slots: Mapping[str, Slots],
     layout: Layout,
@@ -160,18 +167,18 @@ def configure(
     Unchanged texts of pools are taken from `live`. Without `anew`, the result is to be compared with `live`: the
     searches of its frontends are those of `live`, if these suffice.
     """
-    apart, shared = find_path_sensitive(plan), shared_choices(plan.all_choices)
+    apart, shared = find_path_sensitive(plan), find_shared_choices(plan.all_choices)
     known = live.shape.lookups if live is not None and not anew else {}
-    frontends = (own_frontend(plan.choices), *plan.frontends)
-    lookups = {each.mark: _lookups(each, plan, apart, shared, known) for each in frontends}
+    frontends = (make_own_frontend(plan.choices), *plan.frontends)
+    lookups = {each.mark: _find_lookups(each, plan, apart, shared, known) for each in frontends}
     maps = make_maps(plan, lookups, apart.sites, shared)
     pools = {pool.name: pool for pool in plan.pools}
-    users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
+    users = {name_userlist(pool.policy): write_userlist(pool.policy) for pool in plan.pools if pool.policy.login}
     shape = Shape(
         {each.mark: {one.name: one for one in each.choices if one.name not in shared} for each in frontends},
         "\n".join(users[name] for name in sorted(users)),
-        {name: _known_text(pool, live) or _text(pool, layout) for name, pool in pools.items()},
-        _lists(plan, None if anew else live),
+        {name: _find_known_text(pool, live) or _write_backend_of(pool, layout) for name, pool in pools.items()},
+        _write_crt_lists(plan, None if anew else live),
         {each.mark: each for each in plan.frontends},
         plan.authorities,
         lookups,
@@ -181,28 +188,28 @@ def configure(
     return Configuration(layout, shape, pools, {name: slots[name] for name in pools}, maps, pems)
 
 
-def _lookups(
+def _find_lookups(
     frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared: Collection[str], known: Mapping[str, Lookups]
 ) -> Lookups:
-    found = lookups_of(frontend, plan, apart, shared)
+    found = find_needed_lookups(frontend, plan, apart, shared)
     before = known.get(frontend.mark, found)
     return before if before.covers(found) else found
 
 
-def _lists(plan: SitePlan, live: Configuration | None) -> dict[str, dict[str, str]]:
+def _write_crt_lists(plan: SitePlan, live: Configuration | None) -> dict[str, dict[str, str]]:
     own = ((each.name, each.hosts) for each in plan.certificates if each.listed)
-    lists = {OWN_LIST: _list(((DEFAULT_CERTIFICATE, ()), *own))}
+    lists = {OWN_LIST: _write_crt_list(((DEFAULT_CERTIFICATE, ()), *own))}
     for each in plan.frontends:
-        known, file = live.shape.frontends.get(each.mark) if live is not None else None, list_of(each)
+        known, file = live.shape.frontends.get(each.mark) if live is not None else None, name_crt_list(each)
         default = () if each.has_default else ((DEFAULT_CERTIFICATE, ()),)
         if live is not None and known is not None and known.certificates is each.certificates:
             lists[file] = live.shape.lists[file]
         else:
-            lists[file] = _list((*default, *each.certificates))
+            lists[file] = _write_crt_list((*default, *each.certificates))
     return lists
 
 
-def _list(lines: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
+def _write_crt_list(lines: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
     return {name: " ".join((f"{FOLDER}/{name}", *to)) for name, to in lines}
 
 
@@ -214,14 +221,14 @@ class PoolError(Exception):
         self.pool = pool
 
 
-def _text(pool: Pool, layout: Layout) -> str:
+def _write_backend_of(pool: Pool, layout: Layout) -> str:
     try:
-        return backend_text(pool, layout)
+        return write_backend(pool, layout)
     except Exception as error:
         raise PoolError(pool.name, error) from error
 
 
-def _known_text(pool: Pool, live: Configuration | None) -> str:
+def _find_known_text(pool: Pool, live: Configuration | None) -> str:
     return live.shape.backends[pool.name] if live and live.pools.get(pool.name) is pool else ""
 
 
@@ -243,88 +250,92 @@ def make_maps(
     for entries in shared.values():
         maps[SHARES] |= entries
     more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}
-    maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
+    maps["sites"] = {make_site_key(site): site for site in sorted(plan.sites | more)}
     for each in filter(tells_listeners_apart, plan.frontends):
-        maps["listeners"] |= {site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
-    bounded = dict(bounded_sites(plan))
+        maps["listeners"] |= {make_site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
+    bounded = dict(find_bounded_sites(plan))
     for route in sorted(plan.routes, key=_order_by_path_length):
         if route.match is Match.EXPRESSION:
-            maps["expressions"][expression_of(route, bounded.get(route.site, 0))] = route.target
+            maps["expressions"][write_route_expression(route, bounded.get(route.site, 0))] = route.target
         elif route.match is Match.EXACT:
             maps["exact"][f"{route.site}{route.path}/"] = route.target
         else:
             of = own.get(split_site(route.site)[1], _OWN)
-            maps[of.prefixes][of.key(route.site, route.path)] = route.target
+            maps[of.prefixes][of.make_key(route.site, route.path)] = route.target
     for route in plan.routes:
         if route.site in apart and route.match is not Match.EXPRESSION and not is_plain(route.path):
             path = decode_path(route.path)
             of = own.get(split_site(route.site)[1], _OWN)
             exact = route.match is Match.EXACT
             found = maps["exact" if exact else of.prefixes]
-            found.setdefault(f"{route.site}{path}/" if exact else of.key(route.site, path), route.target)
+            found.setdefault(f"{route.site}{path}/" if exact else of.make_key(route.site, path), route.target)
     maps[APART] = dict.fromkeys(sorted(apart), "1")
     if plan.default:
         maps["default"][DEFAULT_KEY] = plan.default
     return maps
 
 
-def expression_of(route: Route, longest: int = 0) -> str:
+def write_route_expression(route: Route, longest: int = 0) -> str:
     """Write the regular expression of a site and path. As in nginx, it need not match to the end of the path.
 
     `longest` is the maximum length of paths where expressions guard, 0 elsewhere.
     """
     begin, path = f"^{re.escape(route.site)}", route.path.removeprefix("^")
-    return guard_expression(begin, path, longest) if longest and not is_costly(path) else limit_steps(begin, path)
+    return (
+        write_guarding_expression(begin, path, longest)
+        if longest and not is_costly(path)
+        else write_limited_expression(begin, path)
+    )
 
 
 def _order_by_path_length(route: Route) -> tuple[int, str, str]:
     return -len(route.path), route.site, route.path
 
 
-def process_text(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
+def write_process_sections(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
     """Write `global` and `defaults`. `mark` identifies the configuration in `show info`."""
     # HAProxy 2.6 crashes when filters of several threads share one Lua state, as with `lua-load`.
-    lua = [line("lua-load-per-thread {}", write_quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
-    return "\n".join([*_global(layout, mark), *lua, *_defaults()]) + "\n"
+    lua = [write_line("lua-load-per-thread {}", write_quoted(layout.get_path(MIRROR_FILE)))] if mirrors else []
+    return "\n".join([*_write_global(layout, mark), *lua, *_write_defaults()]) + "\n"
 
 
-def _global(layout: Layout, mark: str) -> Iterator[str]:
+def _write_global(layout: Layout, mark: str) -> Iterator[str]:
     yield "global"
-    yield line("description {}", write_plain(mark))
-    yield line("stats socket {} mode 600 level admin expose-fd listeners", write_quoted(layout.socket))
-    yield line("stats timeout 1m")
-    yield line("hard-stop-after 30m")
-    yield line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
-    yield line("ssl-server-verify none")
-    yield line("tune.ssl.default-dh-param 2048")
-    yield line("tune.http.logurilen 4096")
+    yield write_line("description {}", write_plain(mark))
+    yield write_line("stats socket {} mode 600 level admin expose-fd listeners", write_quoted(layout.socket))
+    yield write_line("stats timeout 1m")
+    yield write_line("hard-stop-after 30m")
+    yield write_line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
+    yield write_line("ssl-server-verify none")
+    yield write_line("tune.ssl.default-dh-param 2048")
+    yield write_line("tune.http.logurilen 4096")
     if layout.user:
-        yield line("user {}", write_plain(layout.user))
-        yield line("group {}", write_plain(layout.group))
+        yield write_line("user {}", write_plain(layout.user))
+        yield write_line("group {}", write_plain(layout.group))
     if layout.chroot:
-        yield line("chroot {}", write_quoted(layout.chroot))
+        yield write_line("chroot {}", write_quoted(layout.chroot))
     if layout.threads:
-        yield line("nbthread {}", write_plain(layout.threads))
+        yield write_line("nbthread {}", write_plain(layout.threads))
     if layout.connections:
-        yield line("maxconn {}", write_plain(layout.connections))
+        yield write_line("maxconn {}", write_plain(layout.connections))
     if layout.access_log == "stdout":
-        yield line("log stdout format raw local0 info")
+        yield write_line("log stdout format raw local0 info")
     elif layout.access_log:
-        yield line("log {} format raw local0 info", write_plain(layout.access_log))
+        yield write_line("log {} format raw local0 info", write_plain(layout.access_log))
 
 
-def _defaults() -> Iterator[str]:
+def _write_defaults() -> Iterator[str]:
     yield "defaults"
-    yield line("mode http")
+    yield write_line("mode http")
     # HAProxy repeats an idempotent request if its server is gone.
-    yield line("retries 3")
-    yield line("option redispatch 1")
-    yield line("retry-on conn-failure empty-response")
+    yield write_line("retries 3")
+    yield write_line("option redispatch 1")
+    yield write_line("retry-on conn-failure empty-response")
     # When a worker is replaced, it must not close a client's idle connection while a request is on its way.
-    yield line("option idle-close-on-response")
-    yield line("option http-keep-alive")
+    yield write_line("option idle-close-on-response")
+    yield write_line("option http-keep-alive")
     # Two seconds allow for one SYN retransmission. Then HAProxy tries another server.
     for name, value in (("connect", "2s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
-        yield line(f"timeout {name} {value}")
+        yield write_line(f"timeout {name} {value}")
     for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):
-        yield line(f"timeout {name} {value}")
+        yield write_line(f"timeout {name} {value}")

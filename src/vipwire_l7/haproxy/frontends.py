@@ -14,7 +14,7 @@ label (networking.k8s.io/v1 IngressRule.host). Elsewhere a wildcard covers one l
 
 The hosts of a frontend end with its mark (`a.example.com:8080/path/`), so that no frontend finds a route of another,
 though all look up the same maps. Only prefixes have a map for each frontend: where a frontend has no other routes,
-its hosts need no mark, and HAProxy looks them up as clients send them (`plain_search`).
+its hosts need no mark, and HAProxy looks them up as clients send them (`write_plain_search`).
 
 Each step costs every request time, so a frontend has only the steps that some route needs (`Lookups`). The first
 route that needs another step needs a reload. HAProxy denies a path that servers read differently if another reading
@@ -26,11 +26,24 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from vipwire_l7.haproxy.choices import SHARES, choice_lines, expressions_of, longest_path, share_lines
+from vipwire_l7.haproxy.choices import (
+    SHARES,
+    find_longest_path,
+    list_guarding_expressions,
+    write_choice,
+    write_share_rules,
+)
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
-from vipwire_l7.haproxy.request_rules import HOST, NOTE_PATH, answer_backends, header_lines, log_lines, plain_search
-from vipwire_l7.haproxy.words import line, plains, write_plain, write_quoted
+from vipwire_l7.haproxy.readings import APART, READ, write_doubt_rules, write_path_rules, write_skip_rules
+from vipwire_l7.haproxy.request_rules import (
+    HOST,
+    NOTE_PATH,
+    write_answer_backends,
+    write_header_rules,
+    write_log_rules,
+    write_plain_search,
+)
+from vipwire_l7.haproxy.words import write_line, write_plain, write_plain_words, write_quoted
 from vipwire_l7.plan.expressions import is_costly
 from vipwire_l7.plan.sites import (
     EVERY_HOST,
@@ -44,7 +57,7 @@ from vipwire_l7.plan.sites import (
     Mode,
     PathSensitive,
     SitePlan,
-    sites_with_guarding_expressions,
+    find_sites_with_guarding_expressions,
 )
 
 DEFAULT_KEY = "default"
@@ -54,13 +67,13 @@ _NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
 _SITES_IN_A_LINE = 20
 _ONE_LABEL = 0
 """Stands for a wildcard in place of the first label of a host."""
-_USE_TARGET = line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}")
+_USE_TARGET = write_line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}")
 _MISSING = "unless {{ var(txn.target) -m found }}"
 Bounded = tuple[str, int]
 """A site where regular expressions guard, and the maximum length of its paths: PCRE gives up on longer ones."""
 
 
-def own_frontend(choices: tuple[Choice, ...] = ()) -> Frontend:
+def make_own_frontend(choices: tuple[Choice, ...] = ()) -> Frontend:
     """Return the frontend at the operator's own addresses (`Layout`). Its mark is empty."""
     return Frontend("ingress", "", "", choices=choices)
 
@@ -100,7 +113,7 @@ class Lookups:
         """The names of the maps that the frontend looks up. HAProxy loads no others."""
         return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps)
 
-    def key(self, site: str, path: str) -> str:
+    def make_key(self, site: str, path: str) -> str:
         return f"{split_site(site)[0] if self.plain else site}{path}/"
 
     @property
@@ -111,7 +124,7 @@ class Lookups:
         )
 
 
-def site_key(site: str) -> str:
+def make_site_key(site: str) -> str:
     """Write the key of a site in the map `sites`: that of a wildcard with a mark ends with its star."""
     host, mark = split_site(site)
     return f"{host[2:]}*{mark}" if mark and host.startswith("*.") else site
@@ -128,23 +141,25 @@ def tells_listeners_apart(frontend: Frontend) -> bool:
     return frontend.mode is Mode.HTTPS and len(frontend.hosts) > 1
 
 
-def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
+def list_wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
     """Return the label counts of wildcards, the longest first."""
     return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
 
 
-def bounded_sites(plan: SitePlan) -> tuple[Bounded, ...]:
+def find_bounded_sites(plan: SitePlan) -> tuple[Bounded, ...]:
     """Return the maximum length of paths at sites where expressions guard: the more expressions, the shorter."""
-    able: dict[str, list[str]] = {site: [] for site in sites_with_guarding_expressions(plan)}
+    able: dict[str, list[str]] = {site: [] for site in find_sites_with_guarding_expressions(plan)}
     for each in plan.routes:
         if each.match is Match.EXPRESSION and each.site in able and not is_costly(each.path):
             able[each.site].append(each.path)
-    return tuple((site, longest_path(paths)) for site, paths in able.items())
+    return tuple((site, find_longest_path(paths)) for site, paths in able.items())
 
 
-def lookups_of(frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared: Collection[str] = ()) -> Lookups:
+def find_needed_lookups(
+    frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared: Collection[str] = ()
+) -> Lookups:
     """Return the searches that a frontend's routes need. `shared` are the choices in a map."""
-    prefixes = f"prefixes-{file_part(frontend)}" if frontend.mark else "prefixes"
+    prefixes = f"prefixes-{hash_frontend_name(frontend)}" if frontend.mark else "prefixes"
     hosts, kinds = set[str](), set[Match]()
     for route in plan.routes:
         host, mark = split_site(route.site)
@@ -158,7 +173,7 @@ def lookups_of(frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared:
     wildcards = any(host.startswith("*.") for host in hosts)
     # Without a wildcard route, an unknown host matches no route, even if a listener has a wildcard.
     falls = hostless or wildcards
-    depths = wildcard_depths(hosts | frontend.hosts) if falls else ()
+    depths = list_wildcard_depths(hosts | frontend.hosts) if falls else ()
     if not frontend.mark:
         depths = (_ONE_LABEL,) if wildcards else ()
     needed = {
@@ -177,36 +192,38 @@ def lookups_of(frontend: Frontend, plan: SitePlan, apart: PathSensitive, shared:
         hostless,
         tuple((each.name, apart.choices[each.name]) for each in frontend.choices if each.name in apart.choices),
         maps - {APART} == _PLAIN_SEARCH and not frontend.choices,
-        () if frontend.mark else bounded_sites(plan),
+        () if frontend.mark else find_bounded_sites(plan),
     )
 
 
-def frontend_parts(
+def write_frontend_parts(
     frontend: Frontend, lookups: Lookups, choices: Iterable[Choice], layout: Layout
 ) -> Iterator[tuple[str, str]]:
     """Write a frontend in parts, each with the name of its choice, or an empty text. `choices` are rules."""
-    writing = _http if frontend.mode in _RULES else _tcp
+    writing = _write_http if frontend.mode in _RULES else _write_tcp
     head, tail = writing(frontend, lookups, layout)
-    yield "", "\n".join([line("frontend {}", write_plain(frontend.name), indent=0), *head]) + "\n"
+    yield "", "\n".join([write_line("frontend {}", write_plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
     deciding = dict(lookups.deciding)
     for index, choice in enumerate(choices):
         guards = choice.name in lookups.expressions
-        doubts = doubt_lines(choice.name, deciding.get(choice.name, ()))
-        skips = skip_lines(index) if rule in _RULES.values() else ()
-        yield choice.name, "\n".join((*skips, *doubts, *choice_lines(choice, rule, guards=guards))) + "\n"
-    drawing = share_lines(layout.map_file(SHARES), rule) if SHARES in lookups.maps else ()
-    yield "", "\n".join([*drawing, *tail, *_way_in(frontend, layout)]) + "\n"
+        doubts = write_doubt_rules(choice.name, deciding.get(choice.name, ()))
+        skips = write_skip_rules(index) if rule in _RULES.values() else ()
+        yield choice.name, "\n".join((*skips, *doubts, *write_choice(choice, rule, guards=guards))) + "\n"
+    drawing = write_share_rules(layout.get_map_path(SHARES), rule) if SHARES in lookups.maps else ()
+    yield "", "\n".join([*drawing, *tail, *_write_inner_backend(frontend, layout)]) + "\n"
 
 
-def own_frontend_parts(lookups: Lookups, choices: Iterable[Choice], layout: Layout) -> Iterator[tuple[str, str]]:
+def write_own_frontend_parts(
+    lookups: Lookups, choices: Iterable[Choice], layout: Layout
+) -> Iterator[tuple[str, str]]:
     """Write the operator's own frontend, if it has an address, and the backends with generated responses."""
     if layout.http or layout.https:
-        yield from frontend_parts(own_frontend(), lookups, choices, layout)
-    yield "", answer_backends()
+        yield from write_frontend_parts(make_own_frontend(), lookups, choices, layout)
+    yield "", write_answer_backends()
 
 
-def _binds(frontend: Frontend, layout: Layout, protocols: str = "") -> Iterator[str]:
+def _write_binds(frontend: Frontend, layout: Layout, protocols: str = "") -> Iterator[str]:
     own = {"": layout.http, f" ssl crt-list {write_quoted(layout.certificate_list)}{protocols}": layout.https}
     if not frontend.mark:
         words = " accept-proxy" if layout.accept_proxy else ""
@@ -214,105 +231,107 @@ def _binds(frontend: Frontend, layout: Layout, protocols: str = "") -> Iterator[
         return
     words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
-        file = write_quoted(layout.certificate_file(list_of(frontend)))
+        file = write_quoted(layout.get_path(name_crt_list(frontend)))
         words += f" ssl crt-list {file}{_write_client_verification(frontend, layout)}{protocols}"
-    where = write_quoted(frontend.bind) if frontend.bind else layout.inner_bind(file_part(frontend))
+    where = write_quoted(frontend.bind) if frontend.bind else layout.write_inner_bind(hash_frontend_name(frontend))
     yield f"    bind {where}{words}"
 
 
-def _scheme(frontend: Frontend, layout: Layout) -> str:
+def _write_scheme(frontend: Frontend, layout: Layout) -> str:
     if not frontend.mark and layout.http and layout.https:
         return "%[ssl_fc,iif(https,http)]"
     return "https" if frontend.mode is Mode.HTTPS or (not frontend.mark and layout.https) else "http"
 
 
-def file_part(frontend: Frontend) -> str:
+def hash_frontend_name(frontend: Frontend) -> str:
     """Return the frontend's part of file names, and of the name of its socket for another frontend."""
     return hashlib.sha256(frontend.name.encode()).hexdigest()[:8]
 
 
-def list_of(frontend: Frontend) -> str:
+def name_crt_list(frontend: Frontend) -> str:
     """Return the file name of a frontend's crt-list."""
-    return f"certificates-{file_part(frontend)}.list"
+    return f"certificates-{hash_frontend_name(frontend)}.list"
 
 
-def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
+def _write_inner_backend(frontend: Frontend, layout: Layout) -> Iterator[str]:
     """Write the backend by which another frontend connects to this one, with the client's address (PROXY protocol).
 
     Only this frontend closes idle connections.
     """
     if frontend.bind or not frontend.mark:
         return
-    yield line("backend {}", write_plain(frontend.inner_target), indent=0)
-    yield from (line("mode tcp"), line("timeout server 24h"), line("timeout tunnel 24h"))
-    yield line("server inner {} send-proxy-v2", write_quoted(layout.inner_address(file_part(frontend))))
+    yield write_line("backend {}", write_plain(frontend.inner_target), indent=0)
+    yield from (write_line("mode tcp"), write_line("timeout server 24h"), write_line("timeout tunnel 24h"))
+    yield write_line(
+        "server inner {} send-proxy-v2", write_quoted(layout.get_inner_address(hash_frontend_name(frontend)))
+    )
 
 
 def _write_client_verification(frontend: Frontend, layout: Layout) -> str:
     """Write the `bind` options for client certificates."""
     if not frontend.clients:
         return ""
-    words = f" ca-file {write_quoted(layout.certificate_file(frontend.clients))} verify "
+    words = f" ca-file {write_quoted(layout.get_path(frontend.clients))} verify "
     return words + ("optional ca-ignore-err all crt-ignore-err all" if frontend.lets_strangers_in else "required")
 
 
-def _http(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
-    head = [*_binds(frontend, layout, " alpn h2,http/1.1"), *log_lines(layout)]
-    head += header_lines(layout, _scheme(frontend, layout))
+def _write_http(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
+    head = [*_write_binds(frontend, layout, " alpn h2,http/1.1"), *write_log_rules(layout)]
+    head += write_header_rules(layout, _write_scheme(frontend, layout))
     if not lookups.plain or layout.access_log:
         head.append(NOTE_PATH)
     tail: list[str] = []
-    site = _site(frontend, lookups)
+    site = _write_site_fetch(frontend, lookups)
     if APART in lookups.maps:
-        tail += path_lines(
+        tail += write_path_rules(
             site,
-            layout.map_file(APART),
-            lambda written: _find_target(site, lookups, layout, READ, written),
+            layout.get_map_path(APART),
+            lambda written: _write_target_search(site, lookups, layout, READ, written),
             lookups.expressions,
         )
     if lookups.plain:
-        tail += plain_search(layout.map_file(lookups.prefixes))
+        tail += write_plain_search(layout.get_map_path(lookups.prefixes))
     else:
-        head += _search(frontend, lookups, layout)
+        head += _write_search(frontend, lookups, layout)
         tail.append(_USE_TARGET)
-    tail.append(line("default_backend {}", write_plain(NOWHERE)))
+    tail.append(write_line("default_backend {}", write_plain(NOWHERE)))
     return head, tail
 
 
-def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+def _write_search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     if not lookups.maps.isdisjoint(("sites", "listeners")):
-        yield line(f"http-request set-var(txn.host) {HOST}")
+        yield write_line(f"http-request set-var(txn.host) {HOST}")
     if "listeners" in lookups.maps:
-        yield from _answer_misdirected(frontend, layout)
+        yield from _write_misdirected_answer(frontend, layout)
     if "sites" in lookups.maps:
-        yield from _find_site("http-request", frontend, lookups, layout)
+        yield from _write_site_search("http-request", frontend, lookups, layout)
     for start in range(0, len(lookups.bounded), _SITES_IN_A_LINE):
         chosen = lookups.bounded[start : start + _SITES_IN_A_LINE]
         for longest in sorted({length for _, length in chosen}):
-            sites = plains(site for site, length in chosen if length == longest)
-            yield _deny_long_path(longest, f"{{{{ var(txn.site) -m str {sites} }}}}")
-    yield from _find_target(_site(frontend, lookups), lookups, layout)
+            sites = write_plain_words(site for site, length in chosen if length == longest)
+            yield _write_long_path_denial(longest, f"{{{{ var(txn.site) -m str {sites} }}}}")
+    yield from _write_target_search(_write_site_fetch(frontend, lookups), lookups, layout)
     for choice in (each for each in frontend.choices if each.name in lookups.expressions):
         found = f"{{{{ var(txn.target) -m str {write_plain(choice.name)} }}}}"
-        yield _deny_long_path(longest_path(expressions_of(choice)), found)
+        yield _write_long_path_denial(find_longest_path(list_guarding_expressions(choice)), found)
 
 
-def _deny_long_path(longest: int, where: str) -> str:
-    return line(f"http-request return status 414 if {{{{ path,length gt {longest} }}}} {where}")
+def _write_long_path_denial(longest: int, where: str) -> str:
+    return write_line(f"http-request return status 414 if {{{{ path,length gt {longest} }}}} {where}")
 
 
-def _site(frontend: Frontend, lookups: Lookups) -> str:
+def _write_site_fetch(frontend: Frontend, lookups: Lookups) -> str:
     """Write the fetch of a request's site, after the rules that look it up."""
     if "sites" in lookups.maps:
         return "var(txn.site)"
     return f"{HOST},concat({frontend.mark})" if frontend.mark else HOST
 
 
-def _find_target(
+def _write_target_search(
     site: str, lookups: Lookups, layout: Layout, path: str = "txn.path", written: str = ""
 ) -> Iterator[str]:
     """Look up the target of the path in a variable. `written` is a converter for regular expressions."""
-    yield line(f"http-request set-var(txn.key) {HOST if lookups.plain else site},concat(,{path},/)")
+    yield write_line(f"http-request set-var(txn.key) {HOST if lookups.plain else site},concat(,{path},/)")
     missing = ""
     for name, search in (
         ("exact", "var(txn.key),map_str({})"),
@@ -321,70 +340,72 @@ def _find_target(
         ("default", f"str({DEFAULT_KEY}),map_str({{}})"),
     ):
         if name in lookups.asked:
-            found = write_quoted(search.format(layout.map_file(name)))
-            yield line(f"http-request set-var(txn.target) {{}} {missing}", found).rstrip()
+            found = write_quoted(search.format(layout.get_map_path(name)))
+            yield write_line(f"http-request set-var(txn.target) {{}} {missing}", found).rstrip()
             missing = _MISSING
 
 
-def _find_site(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+def _write_site_search(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     """Look up the site of the host in `txn.host`."""
     default = f"{EVERY_HOST}{frontend.mark}" if lookups.hostless else ""
-    yield from _look_up_host(
-        rule, "txn.site", "txn.host", frontend, (layout.map_file("sites"), lookups.depths, default)
+    yield from _write_host_search(
+        rule, "txn.site", "txn.host", frontend, (layout.get_map_path("sites"), lookups.depths, default)
     )
 
 
-def _look_up_host(
+def _write_host_search(
     rule: str, into: str, name: str, frontend: Frontend, search: tuple[str, tuple[int, ...], str]
 ) -> Iterator[str]:
     """Look up the host in the variable `name`: in a map, then its wildcards of some label counts, then a default."""
     file, depths, default = search
     missing = f"!{{{{ var({into}) -m found }}}}"
     marked = f",concat({frontend.mark})" if frontend.mark else ""
-    yield line(f"{rule} set-var({into}) var({name}){marked},map_str({file})")
+    yield write_line(f"{rule} set-var({into}) var({name}){marked},map_str({file})")
     if _ONE_LABEL in depths:
-        yield line(f"{rule} set-var({into}) 'var({name}),regsub(^[^.]*,*),map_str({file})' if {missing}")
+        yield write_line(f"{rule} set-var({into}) 'var({name}),regsub(^[^.]*,*),map_str({file})' if {missing}")
     for depth in filter(None, depths):
         end = f"var({name}),field(-1,.,{depth}),concat(*{frontend.mark}),map_str({file})"
         longer = f"{{{{ var({name}),field(-{depth + 1},.),length gt 0 }}}}"
-        yield line(f"{rule} set-var({into}) {end} if {missing} {longer}")
+        yield write_line(f"{rule} set-var({into}) {end} if {missing} {longer}")
     if default:
-        yield line(f"{rule} set-var({into}) str({default}) if {missing}")
+        yield write_line(f"{rule} set-var({into}) str({default}) if {missing}")
 
 
-def _answer_misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
+def _write_misdirected_answer(frontend: Frontend, layout: Layout) -> Iterator[str]:
     """Answer 421 to a request for a listener that is not the one of the connection's SNI.
 
     Browsers send requests for all hosts of a certificate over one connection.
     """
     default = EVERY_HOST if EVERY_HOST in frontend.hosts else ""
-    search = (layout.map_file("listeners"), wildcard_depths(frontend.hosts), default)
-    yield line("tcp-request session set-var(sess.name) ssl_fc_sni,lower")
-    yield from _look_up_host("tcp-request session", "sess.listener", "sess.name", frontend, search)
-    yield from _look_up_host("http-request", "txn.listener", "txn.host", frontend, search)
+    search = (layout.get_map_path("listeners"), list_wildcard_depths(frontend.hosts), default)
+    yield write_line("tcp-request session set-var(sess.name) ssl_fc_sni,lower")
+    yield from _write_host_search("tcp-request session", "sess.listener", "sess.name", frontend, search)
+    yield from _write_host_search("http-request", "txn.listener", "txn.host", frontend, search)
     same = "!{{ var(txn.listener),strcmp(sess.listener) eq 0 }}"
-    yield line(
+    yield write_line(
         f"http-request return status 421 if {{{{ ssl_fc_has_sni }}}} {{{{ var(txn.listener) -m found }}}} {same}"
     )
 
 
-def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
-    head = [line("mode tcp"), *_binds(frontend, layout), line("option tcplog")]
+def _write_tcp(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
+    head = [write_line("mode tcp"), *_write_binds(frontend, layout), write_line("option tcplog")]
     if frontend.mode is Mode.TCP:
-        key = write_plain(lookups.key(EVERY_HOST + frontend.mark, ""))
-        found = f"str({key}),map_str({layout.map_file(lookups.prefixes)})"
-        head.append(line("tcp-request content set-var(txn.target) {}", write_quoted(found)))
+        key = write_plain(lookups.make_key(EVERY_HOST + frontend.mark, ""))
+        found = f"str({key}),map_str({layout.get_map_path(lookups.prefixes)})"
+        head.append(write_line("tcp-request content set-var(txn.target) {}", write_quoted(found)))
     else:
-        head += _choose_by_sni(frontend, lookups, layout)
-    return head, [_USE_TARGET, line("default_backend {}", write_plain(REFUSED))]
+        head += _write_sni_search(frontend, lookups, layout)
+    return head, [_USE_TARGET, write_line("default_backend {}", write_plain(REFUSED))]
 
 
-def _choose_by_sni(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+def _write_sni_search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
     """Choose the target by SNI."""
     if frontend.mode is Mode.TLS:
-        yield line("tcp-request inspect-delay 5s")
-        yield line("tcp-request content reject unless {{ req.ssl_hello_type 1 }}")
+        yield write_line("tcp-request inspect-delay 5s")
+        yield write_line("tcp-request content reject unless {{ req.ssl_hello_type 1 }}")
     rule = "tcp-request content"
-    yield line(f"{rule} set-var(txn.host) {_NAMES[frontend.mode]}")
-    yield from _find_site(rule, frontend, lookups, layout)
-    yield line(f"{rule} set-var(txn.target) var(txn.site),concat(,,/),map_str({layout.map_file(lookups.prefixes)})")
+    yield write_line(f"{rule} set-var(txn.host) {_NAMES[frontend.mode]}")
+    yield from _write_site_search(rule, frontend, lookups, layout)
+    yield write_line(
+        f"{rule} set-var(txn.target) var(txn.site),concat(,,/),map_str({layout.get_map_path(lookups.prefixes)})"
+    )

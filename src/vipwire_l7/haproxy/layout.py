@@ -35,7 +35,7 @@ class Layout:
     chroot: str = ""
     """User name and root folder of HAProxy's workers; empty for those of this process."""
 
-    def inner_bind(self, name: str) -> str:
+    def write_inner_bind(self, name: str) -> str:
         """Write the `bind` of a frontend to which only HAProxy itself connects.
 
         Abstract sockets have no mode: any user of the machine could connect, and claim an address or a pool there.
@@ -44,18 +44,18 @@ class Layout:
         owner = f" user {write_plain(self.user)}" if self.user else ""
         return f"{write_quoted(f'unix@{folder}/{name}')} mode 600{owner}"
 
-    def inner_address(self, name: str) -> str:
+    def get_inner_address(self, name: str) -> str:
         """Return the address of that frontend, in the workers' root folder."""
         return f"unix@{'' if self.chroot else Path(self.socket).parent}/{name}"
 
-    def map_file(self, name: str) -> str:
+    def get_map_path(self, name: str) -> str:
         return f"{self.folder}/{name}.map"
 
     @property
     def certificate_list(self) -> str:
         return f"{self.folder}/certificates.list"
 
-    def certificate_file(self, name: str) -> str:
+    def get_path(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
     @property

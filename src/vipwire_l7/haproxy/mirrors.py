@@ -19,7 +19,7 @@ from typing import Final
 
 from vipwire_l7.haproxy import auth_grpc
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.words import line, plains, write_plain, write_quoted
+from vipwire_l7.haproxy.words import write_line, write_plain, write_plain_words, write_quoted
 from vipwire_l7.plan.policy import ExternalAuth, Policy
 
 MIRROR_FILE: Final = "mirror.lua"
@@ -182,11 +182,11 @@ end, 5)
 """
 
 
-def mirror_lua(layout: Layout) -> str:
+def write_lua(layout: Layout) -> str:
     return (
         (_LUA + auth_grpc.LUA)
         .replace("HEADER", _HEADER)
-        .replace("SOCKET", layout.inner_address(_SOCKET))
+        .replace("SOCKET", layout.get_inner_address(_SOCKET))
         .replace("LONGEST", str(_LONGEST))
         .replace("COPIES", str(_COPIES))
         .replace("SPACE", str(_COPIES_OF_NAMESPACE))
@@ -196,9 +196,9 @@ def mirror_lua(layout: Layout) -> str:
     )
 
 
-def mirror_lines(policy: Policy) -> Iterator[str]:
+def write_mirror_filters(policy: Policy) -> Iterator[str]:
     for each in policy.mirrors:
-        yield line(
+        yield write_line(
             "filter lua.vipwire_mirror {} {} {}",
             write_plain(each.pool),
             write_plain(each.part),
@@ -206,59 +206,61 @@ def mirror_lines(policy: Policy) -> Iterator[str]:
         )
 
 
-def auth_lines(auth: ExternalAuth) -> Iterator[str]:
+def write_auth_rules(auth: ExternalAuth) -> Iterator[str]:
     """Write the rules of a backend that asks an authorization server about each request."""
     if auth.body:
-        yield line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
-        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", write_plain(auth.body))
-    asked = (auth.pool, *(() if auth.grpc else (auth.prefix or "-",)), _names(auth.headers))
-    kept = () if auth.grpc else (_names(auth.response_headers),)
+        yield write_line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
+        yield write_line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", write_plain(auth.body))
+    asked = (auth.pool, *(() if auth.grpc else (auth.prefix or "-",)), _join_names(auth.headers))
+    kept = () if auth.grpc else (_join_names(auth.response_headers),)
     words = (*asked, *kept, "body" if auth.body else "-")
     name = "vipwire_auth_grpc" if auth.grpc else "vipwire_auth"
-    yield line(f"http-request lua.{name}{' {}' * len(words)}", *(write_quoted(word) for word in words))
+    yield write_line(f"http-request lua.{name}{' {}' * len(words)}", *(write_quoted(word) for word in words))
     # A request goes on after an error in Lua, so only an explicit answer may allow it.
-    yield line("http-request deny deny_status 503 unless {{ var(txn.allowed) -m bool }}")
+    yield write_line("http-request deny deny_status 503 unless {{ var(txn.allowed) -m bool }}")
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _join_names(names: tuple[str, ...]) -> str:
     return ",".join(name.lower() for name in names) or "-"
 
 
-def targets_of(policy: Policy) -> Iterator[str]:
+def list_copy_targets(policy: Policy) -> Iterator[str]:
     """Return the pools that get copies of requests: mirrors and the authorization server."""
     yield from (each.pool for each in policy.mirrors)
     if policy.external_auth:
         yield policy.external_auth.pool
 
 
-def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) -> str:
+def write_mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) -> str:
     """Write the frontend for copies. It forwards to the pools of mirrors and authorization servers only."""
-    targets = sorted({target for policy in policies for target in targets_of(policy)})
+    targets = sorted({target for policy in policies for target in list_copy_targets(policy)})
     lines = [
         "frontend mirrors",
-        f"    bind {layout.inner_bind(_SOCKET)}",
-        line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
-        line(f"http-request set-var(txn.copy) bool(true) if {{{{ req.hdr_cnt({_HEADER}) gt 1 }}}}"),
-        line(f"http-request del-header {_HEADER}"),
+        f"    bind {layout.write_inner_bind(_SOCKET)}",
+        write_line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
+        write_line(f"http-request set-var(txn.copy) bool(true) if {{{{ req.hdr_cnt({_HEADER}) gt 1 }}}}"),
+        write_line(f"http-request del-header {_HEADER}"),
         # A gRPC server answers while it reads: a copy without the stream's end would get no answer.
-        line(
+        write_line(
             "http-response set-var(txn.stream) bool(true) "
             "if {{ var(txn.copy) -m bool }} {{ res.hdr(content-type) -m beg application/grpc }}"
         ),
-        line("http-response wait-for-body time 5s unless {{ var(txn.stream) -m bool }}"),
-        line("http-response return status 204 if {{ var(txn.copy) -m bool }} !{{ var(txn.stream) -m bool }}"),
-        line(f"http-response deny deny_status 502 if {{{{ res.hdr_val(content-length) gt {_LONGEST_ANSWER} }}}}"),
-        line(
+        write_line("http-response wait-for-body time 5s unless {{ var(txn.stream) -m bool }}"),
+        write_line("http-response return status 204 if {{ var(txn.copy) -m bool }} !{{ var(txn.stream) -m bool }}"),
+        write_line(
+            f"http-response deny deny_status 502 if {{{{ res.hdr_val(content-length) gt {_LONGEST_ANSWER} }}}}"
+        ),
+        write_line(
             "http-response set-var(txn.headers) res.hdrs,length "
             "unless {{ res.hdr(content-length) -m found }} or {{ var(txn.stream) -m bool }}"
         ),
-        line(
+        write_line(
             "http-response deny deny_status 502 if {{ var(txn.headers) -m found }} "
             f"{{{{ res.body_len,add(txn.headers) -m int ge {_BUFFERED} }}}}"
         ),
     ]
     for start in range(0, len(targets), _WORDS_IN_A_LINE):
-        chosen = plains(targets[start : start + _WORDS_IN_A_LINE])
-        lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m str {} }}", chosen))
-    lines.append(line("default_backend {}", write_plain(nowhere)))
+        chosen = write_plain_words(targets[start : start + _WORDS_IN_A_LINE])
+        lines.append(write_line("use_backend %[var(txn.target)] if {{ var(txn.target) -m str {} }}", chosen))
+    lines.append(write_line("default_backend {}", write_plain(nowhere)))
     return "\n".join(lines) + "\n"

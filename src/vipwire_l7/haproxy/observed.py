@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from vipwire.model.net import Address, format_address
-from vipwire_l7.haproxy.backends import weight_of
+from vipwire_l7.haproxy.backends import get_current_weight
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.words import write_plain
 from vipwire_l7.plan.sites import Server
@@ -23,31 +23,31 @@ _UNKNOWN = Server(BackendEndpoint(Address(bytes(4)), Usability.READY), 0, -1)
 """Stands in a slot for a server that vipwire did not set: it differs from all others."""
 
 
-def questions(live: Configuration) -> list[str]:
-    """Write the commands whose answers `correct` takes."""
+def write_state_commands(live: Configuration) -> list[str]:
+    """Write the commands whose answers `correct_record` takes."""
     return [
-        *(f"show map {write_plain(live.layout.map_file(name))}" for name in _list_asked_maps(live)),
+        *(f"show map {write_plain(live.layout.get_map_path(name))}" for name in _list_asked_maps(live)),
         "show servers state",
     ]
 
 
-def correct(live: Configuration, answers: Sequence[str]) -> list[str]:
+def correct_record(live: Configuration, answers: Sequence[str]) -> list[str]:
     """Correct the record by HAProxy's answers; return the names of the parts that differed."""
     *maps, servers = answers
     pools = {spare: pool for pool, spare in live.placed.items()}
     found = [
         f"{name}.map {key}"
         for name, answer in zip(_list_asked_maps(live), maps, strict=True)
-        for key in _correct_map(live.maps[name], _entries(answer), pools, live.placed)
+        for key in _correct_map(live.maps[name], _read_entries(answer), pools, live.placed)
     ]
-    return found + list(_correct_slots(live, dict(_servers(servers))))
+    return found + list(_correct_slots(live, dict(_read_servers(servers))))
 
 
 def _list_asked_maps(live: Configuration) -> list[str]:
     return sorted(live.shape.asked & live.maps.keys())
 
 
-def _entries(answer: str) -> Iterator[tuple[str, str]]:
+def _read_entries(answer: str) -> Iterator[tuple[str, str]]:
     for line in answer.splitlines():
         words = line.split(" ", 2)
         if len(words) == 3 and words[0].startswith("0x"):
@@ -72,7 +72,7 @@ def _correct_map(
         yield key
 
 
-def _servers(answer: str) -> Iterator[tuple[tuple[str, str], _Observed]]:
+def _read_servers(answer: str) -> Iterator[tuple[tuple[str, str], _Observed]]:
     for words in map(str.split, answer.splitlines()):
         if len(words) >= _COLUMNS and words[6].isascii() and words[6].isdigit():
             state = int(words[6][:6])
@@ -84,13 +84,13 @@ def _correct_slots(live: Configuration, servers: Mapping[tuple[str, str], _Obser
     for name, slots in live.slots.items():
         section, made = live.placed.get(name, name), list(slots)
         for index, slot in enumerate(slots):
-            if servers.get((section, f"s{index + 1}")) != _expected_state(slot):
+            if servers.get((section, f"s{index + 1}")) != _make_expected_state(slot):
                 made[index] = _UNKNOWN if slot is None else None
                 yield f"server {section}/s{index + 1}"
         live.slots[name] = tuple(made)
 
 
-def _expected_state(slot: Server | None) -> _Observed:
+def _make_expected_state(slot: Server | None) -> _Observed:
     if slot is None:
         return None
-    return format_address(slot.endpoint.address), str(slot.port), str(weight_of(slot)), 0
+    return format_address(slot.endpoint.address), str(slot.port), str(get_current_weight(slot)), 0

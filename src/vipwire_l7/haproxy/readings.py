@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from vipwire_l7.haproxy.words import Word, line, write_plain, write_quoted
+from vipwire_l7.haproxy.words import Word, write_line, write_plain, write_quoted
 from vipwire_l7.plan.misread import CUT, REFUSED
 from vipwire_l7.plan.sites import Aspect, Compared
 
@@ -48,14 +48,14 @@ def decode_path(path: str) -> str:
     return quote(unquote_to_bytes(re.sub("%2f", "%252F", path, flags=re.IGNORECASE)))
 
 
-def skip_lines(index: int) -> Iterator[str]:
-    """Let a request without a choice skip the rules of choices, at each twentieth, unless `path_lines` needs them."""
+def write_skip_rules(index: int) -> Iterator[str]:
+    """Let a request without a choice skip the rules of choices, at each twentieth, unless `write_path_rules` needs them."""
     if index % 20 == 0:
         form = "http-request allow unless {{ var(txn.target) -m beg choice: }} or {{ path -m reg -- {} }}"
-        yield line(form, write_quoted(_HAS_READINGS))
+        yield write_line(form, write_quoted(_HAS_READINGS))
 
 
-def path_lines(
+def write_path_rules(
     site: str, apart: str, search: Callable[[str], Iterable[str]], expressions: Iterable[str] = ()
 ) -> Iterator[str]:
     """Deny a path unless all its readings lead to the same place. These are the last rules for requests.
@@ -65,40 +65,40 @@ def path_lines(
     expressions. In the choices `expressions`, regular expressions of the path decide which access controls a request
     meets.
     """
-    yield line(
+    yield write_line(
         f"http-request allow unless {{{{ path -m reg -- {{}} }}}} {{{{ {site},map_str({apart}) -m found }}}}",
         write_quoted(_HAS_READINGS),
     )
-    yield line(f"http-request return status 414 if {{{{ path,length gt {_LONGEST} }}}}")
-    yield line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", write_quoted(REFUSED))
+    yield write_line(f"http-request return status 414 if {{{{ path,length gt {_LONGEST} }}}}")
+    yield write_line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", write_quoted(REFUSED))
     # The readings must lead to the same target before choices, so the target of the choice's step is kept aside.
-    yield line("http-request set-var(txn.taken) var(txn.target)")
+    yield write_line("http-request set-var(txn.taken) var(txn.target)")
     for number, reading in enumerate(_READINGS):
-        yield line(f"http-request set-var({READ}) {{}}", write_quoted(reading))
-        yield line("http-request unset-var(txn.target)")
+        yield write_line(f"http-request set-var({READ}) {{}}", write_quoted(reading))
+        yield write_line("http-request unset-var(txn.target)")
         yield from search(_WRITTEN if "url_dec" in reading else "")
-        yield line("http-request set-var(txn.target) str(-) unless {{ var(txn.target) -m found }}")
+        yield write_line("http-request set-var(txn.target) str(-) unless {{ var(txn.target) -m found }}")
         if number == 0:
-            yield line("http-request set-var(txn.first) var(txn.target)")
+            yield write_line("http-request set-var(txn.first) var(txn.target)")
         else:
-            yield line(f"{_DENY} unless {{{{ var(txn.target),strcmp(txn.first) eq 0 }}}}")
+            yield write_line(f"{_DENY} unless {{{{ var(txn.target),strcmp(txn.first) eq 0 }}}}")
     for name in expressions:
         chosen = f"{{{{ var(txn.first) -m str {write_plain(name)} }}}}"
-        yield line(f"{_DENY} if {chosen} {{{{ path -m reg -i -- {{}} }}}}", write_quoted(_SPELLED))
-    yield line("http-request unset-var(txn.target)")
-    yield line("http-request set-var(txn.target) var(txn.taken)")
+        yield write_line(f"{_DENY} if {chosen} {{{{ path -m reg -i -- {{}} }}}}", write_quoted(_SPELLED))
+    yield write_line("http-request unset-var(txn.target)")
+    yield write_line("http-request set-var(txn.target) var(txn.taken)")
 
 
-def parameter(name: str) -> str:
+def write_parameter_expression(name: str) -> str:
     """Write the regular expression of a query parameter's name: a client may encode each character."""
     return "".join(f"(?:{re.escape(each)}|%(?i:{ord(each):02x}))" for each in name)
 
 
-def doubt_lines(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
+def write_doubt_rules(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
     """Deny requests that a Pod may read differently, where a choice's conditions decide about access controls."""
     doubts = dict.fromkeys(doubt for each in deciding for doubt in _find_doubtful(each))
     for doubt in doubts:
-        yield line(f"{_DENY} if {{{{ var(txn.target) -m str {write_plain(choice)} }}}} {{}}", doubt)
+        yield write_line(f"{_DENY} if {{{{ var(txn.target) -m str {write_plain(choice)} }}}} {{}}", doubt)
 
 
 def _find_doubtful(of: Compared) -> Iterator[Word]:
@@ -119,7 +119,7 @@ def _find_doubtful(of: Compared) -> Iterator[Word]:
             yield Word(f"{{ req.cook_cnt({write_plain(of.name)}) gt 1 }}")
             yield Word("{ req.fhdr(cookie) -m sub '\"' }")
         case Aspect.QUERY:
-            name = parameter(of.name)
+            name = write_parameter_expression(of.name)
             twice = f"(?:^|&){name}(?:=[^&]*)?&(?:.*&)?{name}(?:[=&]|$)"
             otherwise = rf"[;?](?:\+|%20)*{name}(?:[=&;]|$)|(?:^|&)(?:\+|%20)+{name}|(?:^|&){name}(?:\[|%5[bB])"
             broken = f"(?:^|&){name}=[^&]*%(?:00|(?![0-9A-Fa-f]{{2}}))"

@@ -7,22 +7,22 @@ So a corrected part is a new one, and HAProxy tries it again.
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from vipwire_l7.haproxy.configuration import expression_of
+from vipwire_l7.haproxy.configuration import write_route_expression
 from vipwire_l7.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match, SitePlan
 
 
-def parts_of(plan: SitePlan) -> frozenset[str]:
-    return frozenset(_parts(plan))
+def list_parts(plan: SitePlan) -> frozenset[str]:
+    return frozenset(_yield_parts(plan))
 
 
-def _parts(plan: SitePlan) -> Iterator[str]:
+def _yield_parts(plan: SitePlan) -> Iterator[str]:
     yield from (pool.name for pool in plan.pools)
     yield from (choice.name for choice in plan.all_choices)
-    yield from (expression_of(route) for route in plan.routes if route.match is Match.EXPRESSION)
+    yield from (write_route_expression(route) for route in plan.routes if route.match is Match.EXPRESSION)
     yield from (each.pem for each in plan.certificates)
 
 
-def owners_of(pool: str, plan: SitePlan) -> tuple[Asker, ...]:
+def find_owners(pool: str, plan: SitePlan) -> tuple[Asker, ...]:
     """Return the objects whose paths lead to a pool, directly or by choices."""
     targets, before = {pool}, 0
     while len(targets) > before:
@@ -32,7 +32,7 @@ def owners_of(pool: str, plan: SitePlan) -> tuple[Asker, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
+def remove_parts(plan: SitePlan, refused: Collection[str]) -> SitePlan:
     """Remove parts. Paths to a removed pool answer 503; a removed expression's path has no entry."""
     if not refused:
         return plan
@@ -41,7 +41,7 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
         return CLOSED if target in refused else target
 
     def left_of(choice: Choice) -> Choice:
-        steps = (step for step in choice.steps if not any(_counts(each, refused) for each in step.when))
+        steps = (step for step in choice.steps if not any(_names_refused_pool(each, refused) for each in step.when))
         return replace(choice, steps=tuple(replace(step, target=left(step.target)) for step in steps))
 
     gone = {each.name for each in plan.certificates if each.pem in refused}
@@ -50,7 +50,7 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
         routes=tuple(
             replace(route, target=left(route.target))
             for route in plan.routes
-            if route.match is not Match.EXPRESSION or expression_of(route) not in refused
+            if route.match is not Match.EXPRESSION or write_route_expression(route) not in refused
         ),
         pools=tuple(pool for pool in plan.pools if pool.name not in refused),
         choices=tuple(left_of(each) for each in plan.choices if each.name not in refused),
@@ -67,5 +67,5 @@ def without(plan: SitePlan, refused: Collection[str]) -> SitePlan:
     )
 
 
-def _counts(condition: Condition, refused: Collection[str]) -> bool:
+def _names_refused_pool(condition: Condition, refused: Collection[str]) -> bool:
     return isinstance(condition, Bound) and condition.pool in refused

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.words import line, write_plain, write_quoted
+from vipwire_l7.haproxy.words import write_line, write_plain, write_quoted
 from vipwire_l7.plan.sites import BROKEN, CLOSED, NOWHERE, REFUSED, UNAVAILABLE
 
 HOST = "req.hdr(host,1),host_only,lower,rtrim(.)"
-NOTE_PATH = line("http-request set-var(txn.path) path")
+NOTE_PATH = write_line("http-request set-var(txn.path) path")
 _NO_HOST = "[^A-Za-z0-9._:*%[\\]-]"
 _TOLD = (
     r"forwarded|proxy|front\Wend\Whttps|(?:x\W)?(?:real|client|cluster\Wclient)\Wip"
@@ -25,70 +25,76 @@ _LOG_FORMAT = (
 )
 
 
-def plain_search(file: str) -> Iterator[str]:
+def write_plain_search(file: str) -> Iterator[str]:
     """Look up host and path in one map.
 
     HAProxy first looks them up as the client sent them, which suffices for most requests: to write the host in lower
     case without a port takes twice the time. An unknown or empty name goes to the default backend.
     """
     sent = f"base,concat(/),map_beg({file}),set-var(txn.target)"
-    yield line(f"use_backend %[var(txn.target)] if {{{{ {sent} -m found }}}}")
+    yield write_line(f"use_backend %[var(txn.target)] if {{{{ {sent} -m found }}}}")
     # The condition is always true: it stores the path, where there is one.
     always = "{{ path,set-var(txn.path) -m found }} or TRUE"
-    yield line(f"use_backend %[{HOST},concat(,txn.path,/),map_beg({file})] if {always}")
+    yield write_line(f"use_backend %[{HOST},concat(,txn.path,/),map_beg({file})] if {always}")
 
 
-def answer_backends() -> str:
-    refused = f"backend {REFUSED}\n" + line("mode tcp") + "\n" + line("tcp-request content reject") + "\n"
+def write_answer_backends() -> str:
+    refused = f"backend {REFUSED}\n" + write_line("mode tcp") + "\n" + write_line("tcp-request content reject") + "\n"
     answers = (
         (NOWHERE, 404, "no rule for this host and path"),
         (UNAVAILABLE, 503, "the Service of this path does not exist"),
         (CLOSED, 503, "vipwire denies requests for this path: see the Events of its object"),
         (BROKEN, 500, "this route has no valid backend: see its status"),
     )
-    return "".join(_answer(*each) for each in answers) + refused
+    return "".join(_write_answer_backend(*each) for each in answers) + refused
 
 
-def _answer(name: str, status: int, text: str) -> str:
-    answer = line(f'http-request return status {{}} content-type text/plain string "{text}\\n"', write_plain(status))
+def _write_answer_backend(name: str, status: int, text: str) -> str:
+    answer = write_line(
+        f'http-request return status {{}} content-type text/plain string "{text}\\n"', write_plain(status)
+    )
     return f"backend {name}\n{answer}\n"
 
 
-def log_lines(layout: Layout) -> Iterator[str]:
+def write_log_rules(layout: Layout) -> Iterator[str]:
     if layout.access_log:
-        yield from (line("option httplog"), line("log global"), line("log-format {}", write_quoted(_LOG_FORMAT)))
-        yield line(f"http-request set-var(txn.host) {HOST}")
-        yield line("http-request set-var(txn.method) method")
+        yield from (
+            write_line("option httplog"),
+            write_line("log global"),
+            write_line("log-format {}", write_quoted(_LOG_FORMAT)),
+        )
+        yield write_line(f"http-request set-var(txn.host) {HOST}")
+        yield write_line("http-request set-var(txn.method) method")
 
 
-def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
+def write_header_rules(layout: Layout, scheme: str) -> Iterator[str]:
     """Deny requests without a path or a valid host, and send Pods the client's address and scheme.
 
     HAProxy removes such headers that clients sent, unless it trusts them (`trust_forwarded`).
     """
     # A tunnel (CONNECT) would bypass all access controls. Of an absolute URL, only host and path are compared.
-    yield line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", write_quoted(_NO_HOST))
+    yield write_line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", write_quoted(_NO_HOST))
     star = "{{ method OPTIONS }} {{ url -m str * }}"
-    yield line(
+    yield write_line(
         f"http-request deny deny_status 400 unless {{{{ url -m beg / }}}} or {{{{ path -m beg / }}}} or {star}"
     )
-    yield line("http-request set-uri %[pathq] if !{{ url -m beg / }} {{ path -m beg / }}")
+    yield write_line("http-request set-uri %[pathq] if !{{ url -m beg / }} {{ path -m beg / }}")
     said = {"For": "%[var(sess.client)]", "Proto": scheme, "Host": "%[req.fhdr(host)]"}
     if layout.trust_forwarded:
         said["For"] = "%[src]"
-        yield line("http-request set-src req.hdr_ip(x-forwarded-for,-1)")
+        yield write_line("http-request set-src req.hdr_ip(x-forwarded-for,-1)")
     else:
         # Writing an address as text is a third of the cost of its header, so it is done once for each connection.
-        yield line("tcp-request session set-var(sess.client) src,concat()")
+        yield write_line("tcp-request session set-var(sess.client) src,concat()")
     form = f"^(?!{_WITH_DASHES}$)(?:{_TOLD})$" if layout.trust_forwarded else f"^(?:{_TOLD})$"
-    yield line("http-request del-header {} -m reg", write_quoted(form))
+    yield write_line("http-request del-header {} -m reg", write_quoted(form))
     for name, value in said.items():
         kept = f" unless {{{{ req.hdr(x-forwarded-{name.lower()}) -m found }}}}" if layout.trust_forwarded else ""
-        yield line(f"http-request set-header X-Forwarded-{name} {value}{kept}")
+        yield write_line(f"http-request set-header X-Forwarded-{name} {value}{kept}")
     # HTTP/2 by Upgrade (h2c) is a tunnel to the Pod that bypasses all access controls; RFC 9113 removed it.
-    yield line("http-request del-header Upgrade if {{ req.hdr(upgrade) -m sub -i h2c }}")
+    yield write_line("http-request del-header Upgrade if {{ req.hdr(upgrade) -m sub -i h2c }}")
     # A proxy in a Pod removes the headers that `Connection` names (RFC 9110 7.6.1), such as those above.
     upgrades = "{{ req.hdr(connection) -m sub -i upgrade }}"
-    yield line(f"http-request set-header Connection Upgrade if {upgrades}")
-    yield line(f"http-request del-header Connection if {{{{ req.hdr(connection) -m found }}}} !{upgrades}")
-    yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
+    yield write_line(f"http-request set-header Connection Upgrade if {upgrades}")
+    yield write_line(f"http-request del-header Connection if {{{{ req.hdr(connection) -m found }}}} !{upgrades}")
+    yield write_line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")

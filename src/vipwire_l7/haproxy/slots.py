@@ -14,21 +14,21 @@ from vipwire_l7.plan.sites import Server
 Slots: TypeAlias = tuple[Server | None, ...]
 
 
-def size_for(count: int) -> int:
+def choose_size(count: int) -> int:
     """Choose the number of slots for so many endpoints: a quarter to spare, at least one."""
     return count + max(1, count // 4)
 
 
-def fill(slots: Slots, servers: Sequence[Server]) -> Slots:
+def fill_slots(slots: Slots, servers: Sequence[Server]) -> Slots:
     """Assign a slot to every server, its old one if it has one; add slots if there are too few.
 
     >>> len(fill((), ()))
     1
     """
-    wanted = {_key(server): server for server in servers}
-    kept = [wanted.pop(_key(slot), None) if slot else None for slot in slots]
+    wanted = {_get_address_and_port(server): server for server in servers}
+    kept = [wanted.pop(_get_address_and_port(slot), None) if slot else None for slot in slots]
     if len(slots) < len(servers) or not slots:
-        kept += [None] * (size_for(len(servers)) - len(slots))
+        kept += [None] * (choose_size(len(servers)) - len(slots))
     fresh = iter(wanted.values())
     return tuple(slot if slot is not None else next(fresh, None) for slot in kept)
 
@@ -38,5 +38,5 @@ def count_used_slots(slots: Slots) -> int:
     return next((number for number in range(len(slots), 0, -1) if slots[number - 1] is not None), 0)
 
 
-def _key(server: Server) -> tuple[bytes, int]:
+def _get_address_and_port(server: Server) -> tuple[bytes, int]:
     return server.endpoint.address, server.port

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire_l7.haproxy.backends import SPARE_SLOTS, fits_spare
-from vipwire_l7.haproxy.choices import SHARES, shared_choices
-from vipwire_l7.haproxy.commands import LONGEST_PAYLOAD, SPARE, Maps, commands_for
+from vipwire_l7.haproxy.choices import SHARES, find_shared_choices
+from vipwire_l7.haproxy.commands import LONGEST_PAYLOAD, SPARE, Maps, write_commands
 from vipwire_l7.haproxy.configuration import OWN_LIST, Configuration, make_maps
-from vipwire_l7.haproxy.frontends import DEFAULT_KEY, frontend_parts, split_site
+from vipwire_l7.haproxy.frontends import DEFAULT_KEY, split_site, write_frontend_parts
 from vipwire_l7.haproxy.readings import APART
 from vipwire_l7.haproxy.slots import Slots, count_used_slots
-from vipwire_l7.plan.plan import HostPlan, sites_of
+from vipwire_l7.plan.plan import HostPlan, build_site_plan
 from vipwire_l7.plan.sites import ANSWERS, Frontend, find_path_sensitive
 
 MOST_COMMANDS = 20_000
@@ -49,7 +49,7 @@ class Delta:
     def __bool__(self) -> bool:
         return self.whole or bool(self.hosts or self.pools or self.certificates)
 
-    def then(self, later: "Delta") -> "Delta":
+    def merge_later(self, later: "Delta") -> "Delta":
         hosts = {**later.hosts}
         for site, (before, _) in self.hosts.items():
             hosts[site] = before, later.hosts[site][1] if site in later.hosts else self.hosts[site][1]
@@ -80,14 +80,14 @@ class Change:
         return bool(self.commands or self.reasons)
 
 
-def compare(
+def compare_configurations(
     live: Configuration, wanted: Configuration, delta: Delta = WHOLE, kept_shares: frozenset[str] = frozenset()
 ) -> Change:
     """Compare the live configuration with the wanted one, limited to `delta`. Other hosts also use `kept_shares`."""
-    return _Comparison(live, wanted, delta, kept_shares).change()
+    return _Comparison(live, wanted, delta, kept_shares).make_change()
 
 
-def take_in(live: Configuration, change: Change) -> None:
+def record_change(live: Configuration, change: Change) -> None:
     """Record the effect of a change's commands."""
     now = change.now
     if now is None:
@@ -117,14 +117,14 @@ def take_in(live: Configuration, change: Change) -> None:
 class _Comparison:
     def __init__(self, live: Configuration, wanted: Configuration, delta: Delta, kept_shares: frozenset[str]) -> None:
         self._live, self._wanted, self._delta, self._kept_shares = live, wanted, delta, kept_shares
-        self._before = live.maps if delta.whole else _entries_of(delta, live, wanted)
+        self._before = live.maps if delta.whole else _find_live_entries(delta, live, wanted)
         self._marks = {each.prefixes: mark for mark, each in wanted.shape.lookups.items()}
         self._reasons: list[str] = []
         self._closed = set[str]()
         """The marks of frontends that a reload must write again."""
         self._rules = set[tuple[str, str]]()
         """The choices that a reload must add, by mark and name."""
-        self._moved = frozenset(_outgrown(live, wanted))
+        self._moved = frozenset(_find_outgrown_pools(live, wanted))
         self._fresh = _place_pools(live, wanted, self._moved)
         self._moved &= self._fresh.keys()
         self._placed = live.placed | self._fresh
@@ -133,34 +133,34 @@ class _Comparison:
         self._judge_pools()
         targets: dict[str, set[str]] = {}
         for key, to in wanted.maps[SHARES].items():
-            targets.setdefault(_split(key), set()).add(to)
+            targets.setdefault(_get_split_name(key), set()).add(to)
         self._shares = {name: all(self._is_known("", to) for to in found) for name, found in targets.items()}
 
-    def change(self) -> Change:
+    def make_change(self) -> Change:
         live, wanted, delta = self._live, self._wanted, self._delta
-        certificates = tuple(self._reasons_of_certificates())
+        certificates = tuple(self._list_certificate_reasons())
         self._reasons += certificates
         gone = (live.slots.keys() | live.certificates.keys()) if delta.whole else delta.pools | delta.certificates
         gone -= wanted.slots.keys() | wanted.certificates.keys()
-        waiting = self._waiting()
+        waiting = self._find_waiting_sites()
         served = {name: pool for name, pool in wanted.pools.items() if name not in self._missing}
         shape = replace(
             wanted.shape,
             backends={name: wanted.shape.backends[name] for name in served},
-            lists={} if certificates else self._lists(),
-            frontends=dict(self._frontends(served_before=bool(certificates))),
+            lists={} if certificates else self._get_crt_lists(),
+            frontends=dict(self._list_written_frontends(served_before=bool(certificates))),
         )
         now = replace(
             wanted,
             shape=shape,
             pools=served,
-            slots={name: self._slots_of(name) for name in served},
+            slots={name: self._get_slots(name) for name in served},
             maps=self._select_entries(waiting),
             certificates={} if certificates else wanted.certificates,
             placed=self._fresh,
         )
         names = frozenset() if self._reasons else frozenset(gone)
-        commands = tuple(commands_for(live, now, self._before, names))
+        commands = tuple(write_commands(live, now, self._before, names))
         if len(commands) > MOST_COMMANDS:
             return Change((), (*self._reasons, "many changes"), delta, {}, None, frozenset())
         if not self._reasons:
@@ -200,7 +200,7 @@ class _Comparison:
         if not set(old.users.splitlines()).issuperset(new.users.splitlines()):
             self._reasons.append("users change")
 
-    def _frontends(self, *, served_before: bool) -> Iterator[tuple[str, Frontend]]:
+    def _list_written_frontends(self, *, served_before: bool) -> Iterator[tuple[str, Frontend]]:
         """Yield the frontends that HAProxy has, with the wanted certificates or those `served_before`."""
         for mark, each in self._wanted.shape.frontends.items():
             if mark not in self._closed:
@@ -227,7 +227,7 @@ class _Comparison:
         if before == now:
             return True
         lookups, layout = new.lookups[mark], self._live.layout
-        texts = [list(frontend_parts(each, lookups, (), layout)) for each in (before, now)]
+        texts = [list(write_frontend_parts(each, lookups, (), layout)) for each in (before, now)]
         return texts[0] == texts[1]
 
     def _judge_pools(self) -> None:
@@ -240,7 +240,7 @@ class _Comparison:
                 self._outgrown.add(name)
                 self._reasons.append(f"more servers for {name}")
 
-    def _reasons_of_certificates(self) -> Iterator[str]:
+    def _list_certificate_reasons(self) -> Iterator[str]:
         live, wanted = self._live, self._wanted
         for name, lines in wanted.shape.lists.items():
             before = live.shape.lists.get(name, {})
@@ -254,11 +254,11 @@ class _Comparison:
         if any(len(pem) > LONGEST_PAYLOAD for pem in changed):
             yield "a certificate is too long for a command"
 
-    def _slots_of(self, name: str) -> Slots:
+    def _get_slots(self, name: str) -> Slots:
         """Return the servers of a pool, as many as HAProxy has slots for."""
         return self._wanted.slots[name][: len(SPARE if name in self._moved else self._live.slots.get(name, SPARE))]
 
-    def _lists(self) -> dict[str, dict[str, str]]:
+    def _get_crt_lists(self) -> dict[str, dict[str, str]]:
         """Return the wanted crt-lists. For a partial change, they keep the other certificates."""
         lists, delta = self._wanted.shape.lists, self._delta
         if delta.whole:
@@ -280,7 +280,7 @@ class _Comparison:
             return self._shares.get(to, False)
         return to in ANSWERS or any(each.inner_target == to for each in self._live.shape.frontends.values())
 
-    def _site(self, name: str, key: str, to: str) -> str:
+    def _find_site(self, name: str, key: str, to: str) -> str:
         """Return the site of a map entry, or at least its mark."""
         host = key.partition("/")[0]
         if name == "sites":
@@ -291,7 +291,7 @@ class _Comparison:
             return f"{split_site(host)[0]}{self._marks[name]}"
         return "" if name in ("expressions", "default") else host
 
-    def _waiting(self) -> set[str]:
+    def _find_waiting_sites(self) -> set[str]:
         found = set[str]()
         if not self._reasons:
             return found
@@ -300,13 +300,13 @@ class _Comparison:
             if name == SHARES:
                 continue
             for key, to in entries.items():
-                site = self._site(name, key, to)
+                site = self._find_site(name, key, to)
                 mark = split_site(site)[1]
                 is_known = name in _HOSTS or self._is_known(mark, to)
                 if not is_known or (before.get(key) != to and mark in self._closed):
                     found.add(site)
             for key in before.keys() - entries.keys():
-                site = self._site(name, key, before[key])
+                site = self._find_site(name, key, before[key])
                 if split_site(site)[1] in self._closed:
                     found.add(site)
         return found
@@ -317,28 +317,32 @@ class _Comparison:
         for name, entries in self._wanted.maps.items():
             before = self._before.get(name, {})
             if name == SHARES:
-                kept = {key: to for key, to in before.items() if self._reasons or _split(key) in self._kept_shares}
-                maps[name] = kept | {key: to for key, to in entries.items() if self._shares[_split(key)]}
+                kept = {
+                    key: to
+                    for key, to in before.items()
+                    if self._reasons or _get_split_name(key) in self._kept_shares
+                }
+                maps[name] = kept | {key: to for key, to in entries.items() if self._shares[_get_split_name(key)]}
             elif waiting:
-                maps[name] = {k: to for k, to in before.items() if self._site(name, k, to) in waiting}
-                maps[name] |= {k: to for k, to in entries.items() if self._site(name, k, to) not in waiting}
+                maps[name] = {k: to for k, to in before.items() if self._find_site(name, k, to) in waiting}
+                maps[name] |= {k: to for k, to in entries.items() if self._find_site(name, k, to) not in waiting}
             else:
                 maps[name] = entries
         return maps
 
 
-def _split(key: str) -> str:
+def _get_split_name(key: str) -> str:
     """Return the name of a map entry's split."""
     return key.rpartition(":")[0]
 
 
-def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Maps:
+def _find_live_entries(delta: Delta, live: Configuration, wanted: Configuration) -> Maps:
     """Return HAProxy's entries for the hosts of a change."""
     lookups = {mark: live.shape.lookups[mark] for mark in wanted.shape.frontends if mark in live.shape.lookups}
     frontends = [live.shape.frontends[mark] for mark in lookups]
     default = wanted.maps["default"].get(DEFAULT_KEY, "")
-    plan = sites_of((before for before, _ in delta.hosts.values()), frontends, live.pools, default)
-    shared = shared_choices(plan.all_choices)
+    plan = build_site_plan((before for before, _ in delta.hosts.values()), frontends, live.pools, default)
+    shared = find_shared_choices(plan.all_choices)
     keys = make_maps(plan, lookups, find_path_sensitive(plan).sites, shared)
     there: Maps = {}
     for name in keys.keys() | wanted.maps.keys():
@@ -348,7 +352,7 @@ def _entries_of(delta: Delta, live: Configuration, wanted: Configuration) -> Map
     return there
 
 
-def _outgrown(live: Configuration, wanted: Configuration) -> Iterator[str]:
+def _find_outgrown_pools(live: Configuration, wanted: Configuration) -> Iterator[str]:
     """Return the pools that have too few slots and may move to a spare backend: no rule names them."""
     found = {
         name for name, slots in wanted.slots.items() if count_used_slots(slots) > len(live.slots.get(name, SPARE))

@@ -32,16 +32,16 @@ def write_quoted(text: str) -> Word:
     return Word("'" + text.replace("'", "'\"'\"'") + "'")
 
 
-def literal(text: str) -> Word:
+def write_literal(text: str) -> Word:
     """Write a text for an option that takes a format: `%` is escaped."""
     return write_quoted(text.replace("%", "%%"))
 
 
-def plains(texts: Iterable[str]) -> Word:
+def write_plain_words(texts: Iterable[str]) -> Word:
     return Word(" ".join(write_plain(text) for text in texts))
 
 
-def line(form: str, *values: Word, indent: int = 4) -> str:
+def write_line(form: str, *values: Word, indent: int = 4) -> str:
     """Write one line. `form` is a literal with a {} for each value."""
     written = " " * indent + form.format(*values)
     if not _LINE.fullmatch(written):
@@ -49,7 +49,7 @@ def line(form: str, *values: Word, indent: int = 4) -> str:
     return written
 
 
-def command_word(text: str) -> str:
+def write_command_word(text: str) -> str:
     r"""Write a word of a runtime command (management.txt 9.3): `\\` escapes `;`, blanks and itself."""
     if not _LINE.fullmatch(text):
         raise ValueError(f"{text[:80]!r} cannot stand in a command")

@@ -103,7 +103,7 @@ PROCESS_FLAGS: Final = (
 _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
 
 
-def _command() -> ModuleType:
+def _import_command() -> ModuleType:
     """Import the implementation late: `--help` and completion do not need it."""
     from vipwire_l7.ingress import command  # noqa: PLC0415
 
@@ -138,7 +138,7 @@ def ingress(context: click.Context, /, **given: object) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    _command().serve(given)
+    _import_command().serve(given)
 
 
 @ingress.command()
@@ -149,7 +149,7 @@ def render(output_dir: Path | None, **given: object) -> None:
 
     With --output-dir, vipwire writes all files there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
-    _command().render(output_dir, given)
+    _import_command().render(output_dir, given)
 
 
 @ingress.command()
@@ -161,4 +161,4 @@ def convert(gateway_class: str, **given: object) -> None:
     Each namespace gets one Gateway, and each host of an Ingress an HTTPRoute. Features without an equivalent are
     listed on stderr.
     """
-    _command().print_converted(gateway_class, given)
+    _import_command().print_converted(gateway_class, given)

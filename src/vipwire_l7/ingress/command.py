@@ -25,10 +25,10 @@ from vipwire.terminal.output import plain_errors, warn
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.words import write_plain
 from vipwire_l7.ingress.plan.planner import IngressPlanner, is_ours
-from vipwire_l7.ingress.plan.to_gateway import to_gateway
+from vipwire_l7.ingress.plan.to_gateway import convert_to_gateway
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.destinations import DestinationSetting
-from vipwire_l7.plan.limits import Most, limits_of
+from vipwire_l7.plan.limits import Most, parse_limits
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.app import Options, Served, list_once, render_once, run_ingress
 
@@ -86,15 +86,15 @@ FlagsT = TypeVar("FlagsT", bound=Flags)
 
 
 def serve(given: Mapping[str, object]) -> NoReturn:
-    run_prepared(msgspec.convert(given, Flags), _prepare)
+    run_prepared(msgspec.convert(given, Flags), _read_flags)
 
 
 def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
-    print_rendered(output_dir, msgspec.convert(given, Flags), _prepare)
+    print_rendered(output_dir, msgspec.convert(given, Flags), _read_flags)
 
 
-def _prepare(flags: Flags) -> tuple[Options, Served]:
-    options = options_of(flags)
+def _read_flags(flags: Flags) -> tuple[Options, Served]:
+    options = read_options(flags)
     return options, Ingresses(options).served
 
 
@@ -108,17 +108,17 @@ def run_prepared(flags: FlagsT, prepare: Callable[[FlagsT], tuple[Options, Serve
 
 def print_converted(gateway_class: str, given: Mapping[str, object]) -> None:
     with plain_errors():
-        text, problems = asyncio.run(_convert(options_of(msgspec.convert(given, Flags)), gateway_class))
+        text, problems = asyncio.run(_convert_ingresses(read_options(msgspec.convert(given, Flags)), gateway_class))
         for problem in problems:
             warn(str(problem))
         click.echo(text, nl=False)
 
 
-async def _convert(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
+async def _convert_ingresses(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
     """Write Gateway API objects for this controller's Ingresses, in YAML, and a line for each feature they lack."""
     snapshot = await list_once(options, Served(IngressPlanner(options.setting)))
     ours = [each for each in snapshot.ingresses.values() if is_ours(each, snapshot.classes, options.setting)]
-    made = to_gateway(ours, snapshot.services, class_name)
+    made = convert_to_gateway(ours, snapshot.services, class_name)
     text = "".join(f"---\n{yaml.safe_dump(each, sort_keys=False)}" for each in made.objects)
     return text, [str(each) for each in (*snapshot.problems, *made.problems)]
 
@@ -153,9 +153,9 @@ def _render_folder(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Pat
         raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
 
-def options_of(flags: Flags) -> Options:
+def read_options(flags: Flags) -> Options:
     """Build the `Options` of a command line; raise ConfigError for invalid values."""
-    folder, cookie_key = flags.run_dir.absolute(), _cookie_key(flags)
+    folder, cookie_key = flags.run_dir.absolute(), _read_cookie_key(flags)
     if flags.access_log:
         _check_flag("access_log", write_plain, flags.access_log)
     _check_flag("run_dir", write_plain, str(folder))
@@ -164,8 +164,8 @@ def options_of(flags: Flags) -> Options:
     layout = Layout(
         str(folder),
         f"{folder}/haproxy.sock",
-        http=_bind("--http", flags.http),
-        https=_bind("--https", flags.https),
+        http=_check_bind("--http", flags.http),
+        https=_check_bind("--https", flags.https),
         accept_proxy=flags.accept_proxy,
         trust_forwarded=flags.trust_forwarded_headers,
         access_log=flags.access_log,
@@ -180,7 +180,7 @@ def options_of(flags: Flags) -> Options:
     return Options(
         folder,
         layout,
-        Setting(*ours, limits=limits_from(flags)),
+        Setting(*ours, limits=read_limits(flags)),
         haproxy_user=flags.haproxy_user,
         manifests=flags.manifests,
         kubeconfig=flags.kubeconfig,
@@ -193,22 +193,22 @@ def options_of(flags: Flags) -> Options:
         grace=flags.grace,
         leave_running=flags.leave_running,
         takeover=flags.takeover,
-        publish_service=_object_name("--publish-service", flags.publish_service),
-        lease=_object_name("--lease", flags.lease),
-        destinations=_destinations(flags),
-        resolvers=tuple(map(_resolver, flags.resolver)),
+        publish_service=_read_object_name("--publish-service", flags.publish_service),
+        lease=_read_object_name("--lease", flags.lease),
+        destinations=_read_destinations(flags),
+        resolvers=tuple(map(_read_resolver, flags.resolver)),
     )
 
 
-def _resolver(text: str) -> tuple[str, int]:
-    host, _, port = _bind("--resolver", text).rpartition(":")
+def _read_resolver(text: str) -> tuple[str, int]:
+    host, _, port = _check_bind("--resolver", text).rpartition(":")
     try:
         return str(ipaddress.ip_address(host.strip("[]"))), int(port)
     except ValueError as error:
         raise ConfigError(f"--resolver: {error}") from None
 
 
-def _destinations(flags: Flags) -> DestinationSetting:
+def _read_destinations(flags: Flags) -> DestinationSetting:
     try:
         ranges = tuple(map(Prefix.parse, flags.allow_target_range))
     except ValueError as error:
@@ -219,15 +219,15 @@ def _destinations(flags: Flags) -> DestinationSetting:
     return DestinationSetting(flags.allow_external_name, ranges, tuple(dict.fromkeys((domain, "cluster.local"))))
 
 
-def limits_from(flags: Flags) -> Most:
+def read_limits(flags: Flags) -> Most:
     """Read `--namespace-limit`; raise ConfigError for an invalid value."""
     try:
-        return limits_of(flags.namespace_limit)
+        return parse_limits(flags.namespace_limit)
     except ValueError as error:
         raise ConfigError(f"--namespace-limit: {error}") from None
 
 
-def _object_name(flag: str, text: str) -> ObjectName | None:
+def _read_object_name(flag: str, text: str) -> ObjectName | None:
     if not text:
         return None
     namespace, _, name = text.partition("/")
@@ -236,7 +236,7 @@ def _object_name(flag: str, text: str) -> ObjectName | None:
     return ObjectName(namespace, name)
 
 
-def _cookie_key(flags: Flags) -> str:
+def _read_cookie_key(flags: Flags) -> str:
     path = flags.cookie_key_file
     try:
         key = flags.cookie_key if path is None else path.read_text(encoding="ascii").strip()
@@ -255,7 +255,7 @@ def _check_flag(flag: str, check: Callable[[str], object], text: str) -> None:
         raise ConfigError(f"--{flag.replace('_', '-')}: {error} (allowed: letters, digits, _.:/@+,=*-)") from error
 
 
-def _bind(flag: str, text: str) -> str:
+def _check_bind(flag: str, text: str) -> str:
     if text and (not (match := _BIND.fullmatch(text)) or not 0 < int(match[2]) < 65536):
         raise ConfigError(f"{flag}: {text!r} is no address (allowed: *:80, 192.0.2.1:80, [2001:db8::1]:80)")
     return text

@@ -31,18 +31,18 @@ class IngressStatuses:
         """A count of changes; None before the first plan, and without addresses."""
         if self._addresses() is None or self._planner.revision is None:
             return None
-        return self._planner.revision + self._snapshot.events((IngressKind.SERVICE,))
+        return self._planner.revision + self._snapshot.count_events((IngressKind.SERVICE,))
 
-    def all(self) -> Iterable[ObjectRef]:
-        return self._planner.ours()
+    def list_all(self) -> Iterable[ObjectRef]:
+        return self._planner.list_ours()
 
     def take_changed(self) -> Collection[ObjectRef]:
         """Return the Ingresses that were planned since the last call; all of them if the addresses changed."""
         before, self._published = self._published, self._addresses()
-        told = self._planner.take_told()
-        return told if before == self._published else {*self.all()}
+        told = self._planner.take_changed_ingresses()
+        return told if before == self._published else {*self.list_all()}
 
-    def patch(self, ref: ObjectRef, _now: str) -> Json | None:
+    def make_patch(self, ref: ObjectRef, _now: str) -> Json | None:
         """Return the merge patch for a status with other addresses."""
         ingress, addresses = self._snapshot.ingresses.get(ref[1]), self._published
         if ingress is None or addresses is None or ingress.addresses == addresses or not self._planner.serves(ref):
@@ -71,18 +71,18 @@ class Ingresses:
     def served(self) -> Served:
         """Return the input of the process. It writes statuses if there are addresses to publish."""
         publishes = self._options.addresses or self._options.publish_service
-        return Served(self._planner, parts=self._parts if publishes else None)
+        return Served(self._planner, parts=self._list_writers if publishes else None)
 
-    def _parts(
+    def _list_writers(
         self, access: Access, snapshot: Snapshot, desired: Desired, leading: Callable[[], bool]
     ) -> Iterator[tuple[str, Part]]:
-        statuses = IngressStatuses(self._planner, snapshot, lambda: self._addresses(snapshot))
+        statuses = IngressStatuses(self._planner, snapshot, lambda: self._find_published_addresses(snapshot))
         kinds = {IngressKind.INGRESS: RESOURCES[IngressKind.INGRESS]}
         rate = Rate(self._options.setting.limits[Limited.STATUSES])
         writer = StatusWriter(access, kinds, statuses, snapshot, leading, rate)
         yield "status", partial(write_statuses, writer, desired)
 
-    def _addresses(self, snapshot: Snapshot) -> tuple[str, ...] | None:
+    def _find_published_addresses(self, snapshot: Snapshot) -> tuple[str, ...] | None:
         """Return the addresses to publish; None while the Service that has them does not exist."""
         name = self._options.publish_service
         if name is None:

@@ -184,11 +184,11 @@ class AnnotationValues:
         found = self.values.get(name)
         return found if isinstance(found, type(default)) else default
 
-    def text(self, name: str) -> str | None:
+    def get_text(self, name: str) -> str | None:
         found = self.values.get(name)
         return found if isinstance(found, str) else None
 
-    def number(self, name: str) -> int | None:
+    def get_number(self, name: str) -> int | None:
         found = self.values.get(name)
         return found if isinstance(found, int) else None
 
@@ -226,14 +226,14 @@ def read_annotations(ingress: Ingress) -> AnnotationValues:
         if f"{_NGINX}{other}" in ingress.annotations and values.pop(name, None) is not None:
             message = f"means something else with {other}, which vipwire does not support; it is ignored"
             problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{_NGINX}{name}]", message))
-    if "auth-secret" not in values and (key := _login_without_users(ingress.annotations)):
+    if "auth-secret" not in values and (key := _find_login_without_users(ingress.annotations)):
         message = "asks for a password, but auth-secret is missing; the Ingress answers 503"
         problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key}]", message))
         closed = True
     return AnnotationValues(values, tuple(problems), closed, nginx_rewrite)
 
 
-def _login_without_users(annotations: Mapping[str, str]) -> str:
+def _find_login_without_users(annotations: Mapping[str, str]) -> str:
     """Return another controller's annotation that asks for a password. vipwire's own does so by naming the Secret."""
     keys = (f"{prefix}auth-type" for prefix in (_NGINX, *_HAPROXY))
     return next((key for key in keys if annotations.get(key, "").strip().lower() not in _DENIED), "")

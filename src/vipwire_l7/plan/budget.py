@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from vipwire_l7.plan.expressions import steps_of
+from vipwire_l7.plan.expressions import estimate_steps
 from vipwire_l7.plan.sites import Aspect, Chance, Compared, Condition
 
 MOST_TRIED: Final = 1_000
@@ -44,15 +44,15 @@ class Budget:
         """Whether a namespace asks for too many steps of a host's requests."""
         return any(each > MOST_STEPS for each in self._steps.values())
 
-    def take(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
+    def spend(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
         """Spend a namespace's budget, `steps` by host. If it does not suffice, spend nothing and return why."""
-        text = self._excess(namespace, tried, steps) if self._is_limited else ""
+        text = self._find_excess(namespace, tried, steps) if self._is_limited else ""
         if not text:
             self.tried[namespace] += tried
             self._steps.update({(namespace, host): more for host, more in steps.items()})
         return text
 
-    def _excess(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
+    def _find_excess(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
         if tried and self.tried[namespace] + tried > MOST_TRIED:
             return f"with it the namespace exceeds {MOST_TRIED} regular expressions and conditions"
         if tried and self.tried.total() + tried > MOST_TRIED_OF_ALL:
@@ -63,12 +63,12 @@ class Budget:
         return ""
 
 
-def steps_for(conditions: Iterable[Condition]) -> int:
+def estimate_condition_steps(conditions: Iterable[Condition]) -> int:
     """Estimate the PCRE steps of conditions: to find a parameter or a cookie, HAProxy reads all of them."""
-    return sum(map(_steps_for, conditions))
+    return sum(map(_estimate_steps, conditions))
 
 
-def _steps_for(of: Condition) -> int:
+def _estimate_steps(of: Condition) -> int:
     if isinstance(of, Chance):
         return 10
     if not isinstance(of, Compared) or of.aspect is Aspect.COOKIE:
@@ -79,4 +79,4 @@ def _steps_for(of: Condition) -> int:
         finding = 100 if of.aspect is Aspect.HEADER else 10
     if not isinstance(of, Compared) or not of.expression:
         return finding
-    return finding + steps_of(of.value) * (MOST_VALUES if of.aspect is Aspect.HEADER else 1)
+    return finding + estimate_steps(of.value) * (MOST_VALUES if of.aspect is Aspect.HEADER else 1)

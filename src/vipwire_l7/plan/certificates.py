@@ -46,13 +46,13 @@ def judge_secret(secret: Secret | None, now: float) -> tuple[Pair | None, str]:
     if pair is None:
         return None, reason
     if now >= pair.ends:
-        return None, f"the certificate has expired on {_day(pair.ends)}"
+        return None, f"the certificate has expired on {_format_day(pair.ends)}"
     if now < pair.begins:
-        return None, f"the certificate is not valid before {_day(pair.begins)}"
+        return None, f"the certificate is not valid before {_format_day(pair.begins)}"
     return pair, ""
 
 
-def judged_until(secret: Secret | None, now: float) -> float:
+def find_next_change(secret: Secret | None, now: float) -> float:
     """Return when the result for an unchanged Secret changes: when its certificate becomes valid, or expires."""
     data = secret.data if secret is not None else {}
     pair, _ = read_pair(data.get("tls.crt", b""), data.get("tls.key", b""))
@@ -65,25 +65,25 @@ def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
     try:
         chain = x509.load_pem_x509_certificates(certificate)
     except (ValueError, TypeError) as error:
-        return None, f"tls.crt is no certificate in PEM: {_first_line(error)}"
+        return None, f"tls.crt is no certificate in PEM: {_get_first_line(error)}"
     try:
         private = load_pem_private_key(key, None)
     except (ValueError, TypeError, NotImplementedError) as error:
-        return None, f"tls.key is no private key in PEM without a password: {_first_line(error)}"
+        return None, f"tls.key is no private key in PEM without a password: {_get_first_line(error)}"
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     try:
         if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
             return None, "tls.key is not the key of the certificate in tls.crt"
         written = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     except (ValueError, TypeError, AttributeError) as error:
-        return None, f"unsupported kind of key: {_first_line(error)}"
+        return None, f"unsupported kind of key: {_get_first_line(error)}"
     pem = b"".join(each.public_bytes(Encoding.PEM) for each in chain) + written
     leaf = chain[0]
     times = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
-    return Pair(pem.decode("ascii"), _names(leaf), *times), ""
+    return Pair(pem.decode("ascii"), _list_names(leaf), *times), ""
 
 
-def _names(leaf: x509.Certificate) -> tuple[str, ...]:
+def _list_names(leaf: x509.Certificate) -> tuple[str, ...]:
     """Return the SNI names of a certificate without a list of hosts: subjectAltNames, and the common name."""
     try:
         found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -94,9 +94,9 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(name.lower() for name in names) if is_host(name))
 
 
-def _day(seconds: float) -> str:
+def _format_day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
-def _first_line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:120]

@@ -35,7 +35,7 @@ class World:
         self.refusals = Looked(IngressKind.SERVICE, snapshot.refusals, noted)
         """The refused destinations of each Service."""
 
-    def take(self) -> frozenset[ObjectRef]:
+    def take_lookups(self) -> frozenset[ObjectRef]:
         """Return the objects that the result looked up, and start recording for the next one."""
         taken = frozenset(self.looked_at)
         self.looked_at.clear()
@@ -54,7 +54,7 @@ class Dependencies(Generic[R]):
         before = self._looked_at.get(result, ())
         for each in before:
             if each not in looked_at:
-                self._leave(result, each)
+                self._remove_user(result, each)
         for each in looked_at:
             users = self._users.get(each, ())
             if isinstance(users, set):
@@ -65,9 +65,9 @@ class Dependencies(Generic[R]):
 
     def forget(self, result: R) -> None:
         for each in self._looked_at.pop(result, ()):
-            self._leave(result, each)
+            self._remove_user(result, each)
 
-    def _leave(self, result: R, ref: ObjectRef) -> None:
+    def _remove_user(self, result: R, ref: ObjectRef) -> None:
         users = self._users[ref]
         if isinstance(users, set):
             users.discard(result)
@@ -76,7 +76,7 @@ class Dependencies(Generic[R]):
         if not users:
             del self._users[ref]
 
-    def users(self, changed: Iterable[ObjectRef]) -> set[R]:
+    def find_users(self, changed: Iterable[ObjectRef]) -> set[R]:
         """Return the results that looked up any of these objects."""
         return {result for each in changed for result in self._users.get(each, ())}
 

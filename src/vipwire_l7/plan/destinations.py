@@ -150,18 +150,18 @@ class Destinations:
         """Return all Services with a result."""
         return self._reviewed.keys()
 
-    def names(self) -> frozenset[str]:
+    def list_dns_names(self) -> frozenset[str]:
         """Return the names to ask DNS for."""
         return frozenset(each.name for each in self._reviewed.values() if each.name)
 
-    def pods(self) -> frozenset[ObjectName]:
+    def list_pods(self) -> frozenset[ObjectName]:
         """Return the Pods to read."""
         found: dict[str, list[ObjectName]] = {}
         for pod in sorted(pod for each in self._reviewed.values() for pod in each.pods):
             found.setdefault(pod.namespace, []).append(pod)
         return frozenset(pod for pods in found.values() for pod in dict.fromkeys(pods[:MOST_PODS]))
 
-    def depending_on(self, *, name: str = "", pod: ObjectName | None = None) -> frozenset[ObjectName]:
+    def find_dependent_services(self, *, name: str = "", pod: ObjectName | None = None) -> frozenset[ObjectName]:
         """Return the Services that depend on a DNS name or a Pod."""
         return frozenset(
             service
@@ -169,7 +169,7 @@ class Destinations:
             if (name and each.name == name) or (pod is not None and pod in each.pods)
         )
 
-    def review(self, snapshot: Snapshot, services: Collection[ObjectName]) -> bool:
+    def review_services(self, snapshot: Snapshot, services: Collection[ObjectName]) -> bool:
         """Check Services again; report whether a refusal has changed."""
         self._cluster_ips, known = snapshot.cluster_ips, self.known
         self._taken = known.own | known.servers | self._listed | _METADATA
@@ -177,33 +177,33 @@ class Destinations:
         self._first_bytes = frozenset((*_FIRST_BYTES, *first))
         before = {name: each.refusal for name in services if (each := self._reviewed.get(name))}
         for name in services:
-            self._reviewed[name] = self._review(name, snapshot)
+            self._reviewed[name] = self._review_service(name, snapshot)
         return any(before.get(name) != self._reviewed[name].refusal for name in services)
 
-    def keep(self, services: Collection[ObjectName]) -> bool:
+    def forget_others(self, services: Collection[ObjectName]) -> bool:
         """Forget all other Services; report whether one of them had a refusal."""
         gone = self._reviewed.keys() - services
         return any(each.refusal is not None for each in [self._reviewed.pop(name) for name in gone])
 
     def follow_api_server(self, snapshot: Snapshot) -> bool:
         """Read the API server's addresses from its Service; report whether they have changed."""
-        slices = snapshot.slices(API_SERVER)
+        slices = snapshot.list_slices(API_SERVER)
         found = frozenset(endpoint.address for each in slices for endpoint in each.endpoints)
         before, self._listed = self._listed, found
         return before != found
 
-    def slices(self, service: ObjectName, snapshot: Snapshot) -> tuple[BackendSlice, ...]:
+    def get_allowed_slices(self, service: ObjectName, snapshot: Snapshot) -> tuple[BackendSlice, ...]:
         """Return a Service's slices without the refused endpoints."""
-        return self._review_once(service, snapshot).slices
+        return self._get_review(service, snapshot).slices
 
-    def external_server(self, pool: Pool, snapshot: Snapshot) -> tuple[Server, ...]:
+    def find_external_server(self, pool: Pool, snapshot: Snapshot) -> tuple[Server, ...]:
         """Return the server of an ExternalName Service."""
-        address = self._review_once(pool.service, snapshot).external
+        address = self._get_review(pool.service, snapshot).external
         if address is None:
             return ()
         return (Server(BackendEndpoint(address, Usability.READY), pool.port.target or pool.port.number),)
 
-    def objection(self, address: Address, namespace: str, pods: Collection[Address] = ()) -> str:
+    def find_objection(self, address: Address, namespace: str, pods: Collection[Address] = ()) -> str:
         """Return why a namespace may not use an address, "" if it may.
 
         `pods` are addresses of Pods of the namespace.
@@ -212,14 +212,14 @@ class Destinations:
         is_plain = is_plain and address[8:12] not in _ISATAP
         if is_plain and address not in self._taken and address not in self._cluster_ips:
             return ""  # the common case, kept cheap
-        for each in _forms_of(address):
+        for each in _list_forms(address):
             if not any(each in prefix for prefix in self.setting.ranges) and (
-                text := self._objection(each, namespace, pods if each == address else ())
+                text := self._find_objection(each, namespace, pods if each == address else ())
             ):
                 return text
         return ""
 
-    def objection_to_name(self, name: str, namespace: str) -> str:
+    def find_name_objection(self, name: str, namespace: str) -> str:
         """Return why a namespace may not use a DNS name, "" if it may."""
         labels = name.lower().rstrip(".").split(".")
         if _NUMBER.fullmatch(labels[-1]):
@@ -234,30 +234,30 @@ class Destinations:
                 return "is a name of the cluster outside of this namespace"
         return ""
 
-    def _review_once(self, service: ObjectName, snapshot: Snapshot) -> Reviewed:
+    def _get_review(self, service: ObjectName, snapshot: Snapshot) -> Reviewed:
         if service not in self._reviewed:
-            self.review(snapshot, (service,))
+            self.review_services(snapshot, (service,))
         return self._reviewed[service]
 
-    def _review(self, name: ObjectName, snapshot: Snapshot) -> Reviewed:
+    def _review_service(self, name: ObjectName, snapshot: Snapshot) -> Reviewed:
         service = snapshot.services.get(name)
         if service is not None and service.external:
             return self._review_name(service)
-        return self._review_slices(name, snapshot.slices(name))
+        return self._review_slices(name, snapshot.list_slices(name))
 
     def _review_name(self, service: BackendService) -> Reviewed:
         external, namespace = service.external, service.name.namespace
         about = f"the Service {service.name} leads to {external[:80]}"
         if not self.setting.external_names:
             return Reviewed(refusal=Refusal(f"{about}; ExternalName needs --allow-external-name", whole=True))
-        if text := self.objection_to_name(external, namespace):
+        if text := self.find_name_objection(external, namespace):
             return Reviewed(refusal=Refusal(f"{about}, which {text}", whole=True))
         answered = self.known.answers.get(external, Answered())
         for each in answered.names:
-            if text := self.objection_to_name(each, namespace):
+            if text := self.find_name_objection(each, namespace):
                 refusal = Refusal(f"{about}, an alias of {each[:80]}, which {text}", whole=True)
                 return Reviewed(refusal=refusal, name=external)
-        judged = [(each, self.objection(each, namespace)) for each in answered.addresses]
+        judged = [(each, self.find_objection(each, namespace)) for each in answered.addresses]
         good = [each for each, text in judged if not text]
         refused = next((f"{format_address(each)}, {text}" for each, text in judged if text), "")
         before = self._reviewed.get(service.name)
@@ -271,7 +271,7 @@ class Destinations:
             good = list[BackendEndpoint]()
             for endpoint in each.endpoints:
                 is_trial = self.setting.from_files and _is_trial(endpoint.address)
-                text: str | None = "" if is_trial else self.objection(endpoint.address, name.namespace)
+                text: str | None = "" if is_trial else self.find_objection(endpoint.address, name.namespace)
                 if text and endpoint.pod:
                     text = self._check_pod_address(
                         ObjectName(name.namespace, endpoint.pod), endpoint.address, text, pods
@@ -289,7 +289,7 @@ class Destinations:
 
     def _check_pod_address(self, pod: ObjectName, address: Address, text: str, pods: set[ObjectName]) -> str | None:
         """Return the objection unless the Pod has the address; None until vipwire has read the Pod."""
-        if not self.known.asks_pods or self.objection(address, pod.namespace, (address,)):
+        if not self.known.asks_pods or self.find_objection(address, pod.namespace, (address,)):
             return text
         pods.add(pod)
         found = self.known.pods.get(pod)
@@ -297,8 +297,8 @@ class Destinations:
             return None
         return "" if address in found else f"{text}, and no Pod {pod.name} has it"
 
-    def _objection(self, address: Address, namespace: str, pods: Collection[Address]) -> str:
-        if text := self._why_reserved(address):
+    def _find_objection(self, address: Address, namespace: str, pods: Collection[Address]) -> str:
+        if text := self._find_reservation(address):
             return text
         service = self._cluster_ips.get(address)
         if service == API_SERVER:
@@ -312,10 +312,10 @@ class Destinations:
         if address in self.known.servers or address in self._listed:
             return "an address of the API server"
         is_own = address in self.known.own or any(address in each for each in self.known.networks)
-        return "an address of this node" if is_own else _name_of(address, _OF_PODS_ALONE)
+        return "an address of this node" if is_own else _find_range_name(address, _OF_PODS_ALONE)
 
-    def _why_reserved(self, address: Address) -> str:
-        if text := special_use(address) or _name_of(address, _NO_HOST):
+    def _find_reservation(self, address: Address) -> str:
+        if text := special_use(address) or _find_range_name(address, _NO_HOST):
             return text
         return "a cloud's metadata service" if address in _METADATA else ""
 
@@ -323,7 +323,7 @@ class Destinations:
 _WAY_OUT: Final = "--allow-target-range allows a range"
 
 
-def _name_of(address: Address, ranges: Iterable[tuple[Prefix, str]]) -> str:
+def _find_range_name(address: Address, ranges: Iterable[tuple[Prefix, str]]) -> str:
     return next((name for prefix, name in ranges if address in prefix), "")
 
 
@@ -331,7 +331,7 @@ def _is_trial(address: Address) -> bool:
     return is_loopback(address) and address not in _ONLY_HERE
 
 
-def _forms_of(address: Address) -> Iterator[Address]:
+def _list_forms(address: Address) -> Iterator[Address]:
     """Yield an address, and the IPv4 address that it contains."""
     yield address
     if len(address) != 16 or special_use(address):

@@ -22,13 +22,13 @@ MOST, UNIT = 256, 16
 """HAProxy's greatest weight, and the scale of a weight of 1 as long as the others fit."""
 
 
-def servers_of(
+def choose_servers(
     pool: Pool, service: BackendService | None, slices: Iterable[BackendSlice], zone: str = ""
 ) -> tuple[Server, ...]:
     """Choose the servers of a pool, ordered by address and port."""
     found: dict[tuple[Address, int], BackendEndpoint] = {}
     usable = list(slices)
-    family = _family(service, usable)
+    family = _choose_family(service, usable)
     for each in usable:
         port = (each.udp_ports if pool.port.udp else each.ports).get(pool.port.name)
         if each.family is not family or port is None:
@@ -44,7 +44,7 @@ def servers_of(
     none_ready = not any(endpoint.use is Usability.READY for endpoint in found.values())
     return tuple(
         Server(
-            _as_ready(found[key]) if none_ready else found[key],
+            _mark_ready(found[key]) if none_ready else found[key],
             key[1],
             0 if found[key] in far else unit * weights.get(key[0], 1),
         )
@@ -61,11 +61,11 @@ def _find_other_zones(endpoints: Iterable[BackendEndpoint], zone: str) -> frozen
     return far if len(far) < len(ready) else frozenset()
 
 
-def _as_ready(endpoint: BackendEndpoint) -> BackendEndpoint:
+def _mark_ready(endpoint: BackendEndpoint) -> BackendEndpoint:
     return BackendEndpoint(endpoint.address, Usability.READY, endpoint.pod)
 
 
-def _family(service: BackendService | None, slices: Iterable[BackendSlice]) -> Family:
+def _choose_family(service: BackendService | None, slices: Iterable[BackendSlice]) -> Family:
     if service is not None and service.family is not None:
         return service.family
     return Family.IPV6 if all(each.family is Family.IPV6 for each in slices) else Family.IPV4

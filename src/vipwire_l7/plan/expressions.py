@@ -1,7 +1,7 @@
 """Estimates the cost of regular expressions, and decides which can guard a path. Pure.
 
 PCRE gives up after some millions of steps, or when its stack is full, and HAProxy counts that as no match: then a
-request bypasses the guard. Paths that an expression guards have a maximum length (`haproxy.frontend`). An expression
+request bypasses the guard. Paths that an expression guards have a maximum length (`haproxy.frontends`). An expression
 that may need too many steps even then is no guard: vipwire denies all paths that it could match.
 """
 
@@ -84,7 +84,7 @@ def is_costly(expression: str) -> bool:
     return costly or ways > _MOST_WAYS
 
 
-def steps_of(expression: str) -> int:
+def estimate_steps(expression: str) -> int:
     """Estimate the PCRE steps of an expression that does not match. One that scans much counts as several."""
     _, repeats, ways = _read_expression(expression)
     if is_costly(expression) or "(?" in expression.replace("(?:", ""):
@@ -92,13 +92,13 @@ def steps_of(expression: str) -> int:
     return min((100, 500, 2000)[min(repeats, 2)] * max(1, ways // 10), _MOST_STEPS)
 
 
-def steps_at(expression: str, length: int) -> int:
+def count_steps_at(expression: str, length: int) -> int:
     """Return the steps that an expression which is not costly needs for a path of this length."""
     _, repeats, ways = _read_expression(expression)
     return ways * int(length**repeats) // factorial(repeats)
 
 
-def literal_prefix(expression: str) -> str:
+def find_literal_prefix(expression: str) -> str:
     """Return the whole path elements that begin all paths an expression can match; empty if there are none."""
     found = None if "|" in expression else _LITERAL.match(expression)
     return found[1].rpartition("/")[0] if found else ""

@@ -47,7 +47,7 @@ Demand: TypeAlias = Mapping[tuple[Limited, Hashable], int]
 """The counts of an object: two objects with the same host, certificate or backend count once."""
 
 
-def limits_of(texts: Iterable[str]) -> Most:
+def parse_limits(texts: Iterable[str]) -> Most:
     """Read the values of `--namespace-limit`; raise ValueError for an invalid one."""
     kinds, made = {each.value: each for each in Limited}, dict(MOST)
     for text in texts:
@@ -58,7 +58,7 @@ def limits_of(texts: Iterable[str]) -> Most:
     return made
 
 
-def each_one(kind: Limited, keys: Iterable[Hashable]) -> dict[tuple[Limited, Hashable], int]:
+def count_each(kind: Limited, keys: Iterable[Hashable]) -> dict[tuple[Limited, Hashable], int]:
     return {(kind, key): 1 for key in keys}
 
 
@@ -68,7 +68,7 @@ class _Namespace:
         self.sums, self._users = Counter[Limited](), Counter[tuple[Limited, Hashable]]()
         self.refused: dict[ObjectRef, str] = {}
 
-    def swap(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
+    def replace_demand(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
         _, before = self.objects.pop(ref, (age, {}))
         for key, number in before.items():
             self._users[key] -= 1
@@ -84,14 +84,14 @@ class _Namespace:
     def judge(self, most: Most) -> set[ObjectRef]:
         """Decide which objects exceed a limit; return those whose answer changed."""
         before, self.refused = self.refused, {}
-        if _excess(self.sums, most) is not None:
+        if _find_excess(self.sums, most) is not None:
             had, sums = set[tuple[Limited, Hashable]](), Counter[Limited]()
             for ref, (_, demand) in sorted(self.objects.items(), key=lambda each: each[1][0]):
                 more = Counter[Limited]()
                 for key in demand.keys() - had:
                     more[key[0]] += demand[key]
-                if (kind := _excess(sums + more, most)) is not None:
-                    self.refused[ref] = _text(kind, most[kind])
+                if (kind := _find_excess(sums + more, most)) is not None:
+                    self.refused[ref] = _describe_excess(kind, most[kind])
                 else:
                     had |= demand.keys()
                     sums += more
@@ -100,16 +100,16 @@ class _Namespace:
 
 
 class Limits:
-    """The objects that exceed a limit of their namespace. Call `put` for all changes, then `judge`."""
+    """The objects that exceed a limit of their namespace. Call `record_demand` for all changes, then `judge`."""
 
     def __init__(self, most: Most = MOST) -> None:
         self._most = most
         self._namespaces: dict[str, _Namespace] = {}
         self._changed = set[str]()
 
-    def put(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
+    def record_demand(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
         """Record an object's demand; an empty one removes the object."""
-        self._namespaces.setdefault(ref[1].namespace, _Namespace()).swap(ref, age, demand)
+        self._namespaces.setdefault(ref[1].namespace, _Namespace()).replace_demand(ref, age, demand)
         self._changed.add(ref[1].namespace)
 
     def judge(self) -> set[ObjectRef]:
@@ -121,16 +121,16 @@ class Limits:
                 del self._namespaces[name]
         return found
 
-    def excess(self, ref: ObjectRef) -> str:
+    def find_excess(self, ref: ObjectRef) -> str:
         """Return the limit that an object exceeds; empty for none."""
         found = self._namespaces.get(ref[1].namespace)
         return found.refused.get(ref, "") if found is not None else ""
 
 
-def _excess(sums: Mapping[Limited, int], most: Most) -> Limited | None:
+def _find_excess(sums: Mapping[Limited, int], most: Most) -> Limited | None:
     return next((kind for kind, number in sums.items() if number > most[kind]), None)
 
 
-def _text(kind: Limited, most: int) -> str:
+def _describe_excess(kind: Limited, most: int) -> str:
     remedy = f"delete older ones, or raise --namespace-limit {kind.value}=N"
     return f"with it, the namespace has more than {most} {kind.value}: {remedy}"

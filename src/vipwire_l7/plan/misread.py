@@ -29,6 +29,6 @@ def restructure_path(path: str) -> str:
     return re.sub(f"{CUT}.*", "", merged, flags=re.IGNORECASE)
 
 
-def other_reading(path: str) -> str | None:
+def find_other_reading(path: str) -> str | None:
     """Return the path that some servers read instead, mostly the same one; None for a path with further readings."""
     return None if _is_refused(path) else restructure_path(path)

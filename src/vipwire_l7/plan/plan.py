@@ -97,7 +97,7 @@ class Counted(Table[K, V], Generic[K, V]):
         super().__init__()
         self._counts: dict[K, int] = {}
 
-    def swap(self, before: Mapping[K, V], now: Mapping[K, V]) -> None:
+    def replace_values(self, before: Mapping[K, V], now: Mapping[K, V]) -> None:
         """Replace an author's values."""
         for key, value in now.items():
             self._counts[key] = self._counts.get(key, 0) + 1
@@ -139,10 +139,10 @@ class Plan:
             self.admitted.take_changed(),
         )
 
-    def sites(self) -> SitePlan:
+    def build_site_plan(self) -> SitePlan:
         hosts = (each for _, each in sorted(self.hosts.items()))
         return replace(
-            sites_of(hosts, self.frontends.values(), self.pools, self.default.get("", "")),
+            build_site_plan(hosts, self.frontends.values(), self.pools, self.default.get("", "")),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
             certificates=tuple(each for _, each in sorted(self.certificates.items())),
             authorities=tuple(sorted(self.files.items())),
@@ -153,7 +153,7 @@ class Plan:
         return (problem for ref in refs for problem in self.problems[ref])
 
 
-def sites_of(
+def build_site_plan(
     hosts: Iterable[HostPlan], frontends: Iterable[Frontend], pools: Mapping[str, Pool], default: str = ""
 ) -> SitePlan:
     """Return the plan of some hosts, with the pools that they lead to."""
@@ -163,7 +163,7 @@ def sites_of(
         routes += host.routes
         if host.choices or host.shares:
             _, colon, rest = host.routes[0].site.partition(":")
-            by_mark.get(colon + rest, own).add(host)
+            by_mark.get(colon + rest, own).add_host(host)
     every = {mark: found.all for mark, found in by_mark.items()}
     led = {each.target for each in routes}
     led |= {target for found in (own.all, *every.values()) for choice in found for target in choice.targets}
@@ -183,7 +183,7 @@ class _Choices:
         self._choices: dict[str, Choice] = {}
         self._shares: dict[str, Choice] = {}
 
-    def add(self, host: HostPlan) -> None:
+    def add_host(self, host: HostPlan) -> None:
         self._choices |= {each.name: each for each in host.choices}
         self._shares |= {each.name: each for each in host.shares}
 

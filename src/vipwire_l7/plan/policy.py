@@ -271,13 +271,13 @@ class Policy:
 
 
 @lru_cache(maxsize=4096)
-def with_protocol(policy: Policy, protocol: BackendProtocol) -> Policy:
+def replace_protocol(policy: Policy, protocol: BackendProtocol) -> Policy:
     """Return the policy with another protocol. Equal results are one object."""
     return replace(policy, protocol=protocol)
 
 
 @lru_cache(maxsize=4096)
-def with_client_certificate(policy: Policy, certificate: str) -> Policy:
+def replace_client_certificate(policy: Policy, certificate: str) -> Policy:
     """Return the policy with another client certificate. Equal results are one object."""
     return replace(policy, client_certificate=certificate)
 

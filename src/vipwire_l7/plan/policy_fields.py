@@ -58,13 +58,13 @@ class Target:
     section: str = ""
 
 
-def targets_of(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+def read_targets(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
     refs = spec.get("targetRefs") if isinstance(spec, dict) else None
     if not isinstance(refs, list) or not refs:
         return (), ("targetRefs is empty",)
     found, strange = [], []
     for index, ref in enumerate(refs):
-        target = _target(ref) if isinstance(ref, dict) else None
+        target = _read_target(ref) if isinstance(ref, dict) else None
         if target is None:
             strange.append(f"targetRefs[{index}] is no reference")
         else:
@@ -72,22 +72,24 @@ def targets_of(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
     return tuple(dict.fromkeys(found)), tuple(strange)
 
 
-def _target(ref: Mapping[object, object]) -> Target | None:
+def _read_target(ref: Mapping[object, object]) -> Target | None:
     words = [ref.get(key) or "" for key in ("group", "kind", "name", "sectionName")]
     group, kind, name, section = texts = [word if isinstance(word, str) else "" for word in words]
     return Target(group, kind, name, section) if texts == words and kind and name else None
 
 
-def values_of(spec: Mapping[object, object], fields: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
+def read_fields(
+    spec: Mapping[object, object], fields: Mapping[str, str]
+) -> tuple[dict[str, object], tuple[str, ...]]:
     """Read the fields of a policy as values of annotations, and the errors in them."""
     values, strange = {}, []
-    found = dict(_leaves({key: value for key, value in spec.items() if key != "targetRefs"}, fields))
+    found = dict(_list_fields({key: value for key, value in spec.items() if key != "targetRefs"}, fields))
     for path, value in found.items():
         if path not in fields:
             strange.append(f"{path[:80]} is an unknown field")
             continue
         try:
-            values[fields[path]] = READERS[fields[path]](_text(value))
+            values[fields[path]] = READERS[fields[path]](_write_as_annotation(value))
         except ValueError as error:
             strange.append(f"{path}: {str(value)[:60]!r}: {error}")
     for group, needed in _NEEDED.items():
@@ -96,7 +98,7 @@ def values_of(spec: Mapping[object, object], fields: Mapping[str, str]) -> tuple
     return values, tuple(strange)
 
 
-def _leaves(spec: Mapping[object, object], fields: Mapping[str, str]) -> Iterator[tuple[str, object]]:
+def _list_fields(spec: Mapping[object, object], fields: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     """Yield all fields by their paths. Of the known groups, yield their fields."""
     groups = {path.partition(".")[0] for path in fields if "." in path}
     for key, value in spec.items():
@@ -106,7 +108,7 @@ def _leaves(spec: Mapping[object, object], fields: Mapping[str, str]) -> Iterato
             yield str(key), value
 
 
-def _text(value: object) -> str:
+def _write_as_annotation(value: object) -> str:
     """Write a value as the text of an annotation; raise ValueError for other types."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -39,36 +39,36 @@ APPLICATIONS = {
 }
 
 
-def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
+def read_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
     """Read the settings for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on the path."""
     return Policy(
-        affinity=_affinity(annotations),
-        balance=_balance(annotations),
+        affinity=_read_affinity(annotations),
+        balance=_read_balance(annotations),
         protocol=BackendProtocol(annotations("backend-protocol", "http")),
         proxy_protocol=ProxyProtocol(annotations("proxy-protocol", "no")),
         timeouts=tuple((name, time) for name in _TIMEOUTS if (time := annotations(f"timeout-{name}", 0))),
-        retries=annotations.number("retries"),
+        retries=annotations.get_number("retries"),
         redispatch=annotations.is_not_false("redispatch"),
-        check=_check(annotations),
-        pod_connections=annotations.number("pod-connections"),
-        limit=_limit(annotations),
+        check=_read_health_check(annotations),
+        pod_connections=annotations.get_number("pod-connections"),
+        limit=_read_limit(annotations),
         allow=annotations("allow-source-range", ()),
         deny=annotations("deny-source-range", ()),
         https=annotations.is_true("force-ssl-redirect"),
-        redirect=_redirect(annotations),
+        redirect=_read_redirect(annotations),
         root=annotations("app-root", ""),
-        hsts=hsts_of(annotations),
-        set_request=(*annotations("set-request-headers", ()), *_virtual_host(annotations)),
+        hsts=read_hsts(annotations),
+        set_request=(*annotations("set-request-headers", ()), *_read_host_header(annotations)),
         remove_request=annotations("remove-request-headers", ()),
         set_response=annotations("set-response-headers", ()),
         remove_response=annotations("remove-response-headers", ()),
         body_size=annotations("body-size", 0) or None,
         login=login,
-        cors=_cors(annotations),
+        cors=_read_cors(annotations),
     )
 
 
-def protocol_of(application: str, policy: Policy) -> BackendProtocol:
+def choose_protocol(application: str, policy: Policy) -> BackendProtocol:
     """Choose the protocol of endpoints: an annotation wins over the port's `appProtocol`."""
     return (
         policy.protocol
@@ -77,13 +77,13 @@ def protocol_of(application: str, policy: Policy) -> BackendProtocol:
     )
 
 
-def rewrite_of(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
+def read_rewrite(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
     """Read a path's rewrite.
 
     With groups ($1) or a regular expression the rewrite replaces the whole path, as ingress-nginx does; so does
     ingress-nginx's own annotation always. vipwire's without groups replaces the prefix only, and keeps the rest.
     """
-    target = annotations.text("rewrite-target")
+    target = annotations.get_text("rewrite-target")
     if target is None:
         return None
     if is_expression(rule, annotations):
@@ -103,30 +103,30 @@ def is_expression(rule: PathRule, annotations: AnnotationValues) -> bool:
     return annotations.is_not_false("use-regex") if captured else annotations.is_true("use-regex")
 
 
-def canary_of(annotations: AnnotationValues) -> Canary | None:
+def read_canary(annotations: AnnotationValues) -> Canary | None:
     if not annotations.is_true("canary"):
         return None
     header, value = annotations("canary-by-header", ""), annotations("canary-by-header-value", "")
     return Canary(annotations("canary-weight", 0), header, value, annotations("canary-by-cookie", ""))
 
 
-def users_of(namespace: str, annotations: AnnotationValues) -> ObjectName | None:
+def find_user_secret(namespace: str, annotations: AnnotationValues) -> ObjectName | None:
     """Return the Secret with the users of an object, if the object asks for a password."""
-    wanted = annotations.text("auth-secret")
+    wanted = annotations.get_text("auth-secret")
     if wanted is None:
         return None
     other, _, name = wanted.rpartition("/")
     return ObjectName(other or namespace, name)
 
 
-def login_of(
+def read_login(
     owner: Asker, annotations: AnnotationValues, secret: Callable[[ObjectName], Secret | None], closed: str
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
     """Read the users of an object. The last value tells whether to deny the object, for it has no valid users.
 
     `secret` looks one up; `closed` ends the message, such as "the Ingress answers 503".
     """
-    found = users_of(owner.name.namespace, annotations)
+    found = find_user_secret(owner.name.namespace, annotations)
     if found is None:
         return None, (), False
 
@@ -135,7 +135,7 @@ def login_of(
 
     if found.namespace != owner.name.namespace:
         return None, (problem(f"{found}: the Secret must be in the same namespace; {closed}"),), True
-    lines = _lines_of(secret(found), annotations("auth-secret-type", "auth-file"))
+    lines = _list_user_lines(secret(found), annotations("auth-secret-type", "auth-file"))
     matches = [_USER.fullmatch(line) for line in lines]
     users = tuple((match[1], match[2]) for match in matches if match)
     problems = []
@@ -146,12 +146,12 @@ def login_of(
         )
         problems.append(problem(message))
     if not users:
-        where = "in its key `auth`" if annotations.text("auth-secret-type") != "auth-map" else "as its keys"
+        where = "in its key `auth`" if annotations.get_text("auth-secret-type") != "auth-map" else "as its keys"
         problems.append(problem(f"Secret {found} has no users {where}; {closed}"))
     return Login(annotations("auth-realm", "Restricted"), users), tuple(problems), not users
 
 
-def _lines_of(secret: Secret | None, kind: str) -> list[str]:
+def _list_user_lines(secret: Secret | None, kind: str) -> list[str]:
     """Return the lines `user:hash` of a Secret: they are in its key `auth`, or (auth-map) its keys are the users."""
     if secret is None:
         return []
@@ -160,21 +160,21 @@ def _lines_of(secret: Secret | None, kind: str) -> list[str]:
     return secret.data.get("auth", b"").decode(errors="replace").split()
 
 
-def _affinity(annotations: AnnotationValues) -> Affinity | None:
-    if annotations.text("affinity") != "cookie":
+def _read_affinity(annotations: AnnotationValues) -> Affinity | None:
+    if annotations.get_text("affinity") != "cookie":
         return None
-    same_site = annotations.text("session-cookie-samesite")
+    same_site = annotations.get_text("session-cookie-samesite")
     return Affinity(
         name=annotations("session-cookie-name", ""),
         path=annotations("session-cookie-path", "/"),
-        max_age=annotations.number("session-cookie-max-age"),
+        max_age=annotations.get_number("session-cookie-max-age"),
         same_site=SameSite(same_site) if same_site else None,
         secure=annotations.is_true("session-cookie-secure"),
         change_on_failure=annotations.is_not_false("session-cookie-change-on-failure"),
     )
 
 
-def _balance(annotations: AnnotationValues) -> Balance:
+def _read_balance(annotations: AnnotationValues) -> Balance:
     header = annotations("balance-header", "")
     algorithm = Algorithm(annotations("balance", "header" if header else "roundrobin"))
     if algorithm is Algorithm.HEADER and not header:
@@ -182,42 +182,42 @@ def _balance(annotations: AnnotationValues) -> Balance:
     return Balance(algorithm, header if algorithm is Algorithm.HEADER else "")
 
 
-def _check(annotations: AnnotationValues) -> Check | None:
-    path = annotations.text("health-check-path")
+def _read_health_check(annotations: AnnotationValues) -> Check | None:
+    path = annotations.get_text("health-check-path")
     if path is None:
         return None
     rise, fall = annotations("health-check-rise", 2), annotations("health-check-fall", 3)
     return Check(path, annotations("health-check-interval", 2000), rise, fall)
 
 
-def _limit(annotations: AnnotationValues) -> Limit | None:
+def _read_limit(annotations: AnnotationValues) -> Limit | None:
     names = ("limit-rps", "limit-rpm", "limit-connections")
-    per_second, per_minute, connections = map(annotations.number, names)
+    per_second, per_minute, connections = map(annotations.get_number, names)
     return Limit(per_second, per_minute, connections) if per_second or per_minute or connections else None
 
 
-def _redirect(annotations: AnnotationValues) -> Redirect | None:
+def _read_redirect(annotations: AnnotationValues) -> Redirect | None:
     for kind, code in (("permanent", 301), ("temporal", 302)):
-        where = annotations.text(f"{kind}-redirect")
+        where = annotations.get_text(f"{kind}-redirect")
         if where is not None:
             location = where.removesuffix("$request_uri")
             return Redirect(location, annotations(f"{kind}-redirect-code", code), location != where)
     return None
 
 
-def _virtual_host(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
-    host = annotations.text("upstream-vhost")
+def _read_host_header(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
+    host = annotations.get_text("upstream-vhost")
     return (("Host", host),) if host else ()
 
 
-def hsts_of(annotations: AnnotationValues) -> Hsts | None:
+def read_hsts(annotations: AnnotationValues) -> Hsts | None:
     if not annotations.is_true("hsts"):
         return None
     age = annotations("hsts-max-age", Hsts().max_age)
     return Hsts(age, annotations.is_true("hsts-include-subdomains"), annotations.is_true("hsts-preload"))
 
 
-def _cors(annotations: AnnotationValues) -> Cors | None:
+def _read_cors(annotations: AnnotationValues) -> Cors | None:
     if not annotations.is_true("cors"):
         return None
     default = Cors()

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.plan.policy import Affinity, BackendProtocol, Canary, Policy
-from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Pool, Step, choice_of
+from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Pool, Step, make_choice
 
 _NO_COOKIES = (BackendProtocol.TCP, BackendProtocol.PASSED)
 
 
-def with_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
+def add_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
     """Put the Service's mark into the policy's cookie: in its value, and in its name if the user sets none.
 
     Two Services of one host with the same cookie would take each other's sessions.
@@ -28,11 +28,11 @@ def with_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
     return replace(policy, affinity=replace(policy.affinity, name=name, mark=mark))
 
 
-def bound_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Pool]) -> Iterator[Step]:
+def make_session_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Pool]) -> Iterator[Step]:
     """Yield a step for each Service's sessions. References to one Service share its sessions by weight."""
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for target, weight in parts:
-        affinity = _affinity(pools.get(target))
+        affinity = _find_affinity(pools.get(target))
         if affinity is not None:
             found.setdefault((affinity.name, affinity.mark), []).append((target, weight))
     for (name, mark), of_one in found.items():
@@ -41,7 +41,7 @@ def bound_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Pool]) -> 
             yield Step(step.target, (Bound(name, mark, step.target), *step.when))
 
 
-def _affinity(pool: Pool | None) -> Affinity | None:
+def _find_affinity(pool: Pool | None) -> Affinity | None:
     affinity = pool.policy.affinity if pool is not None else None
     return affinity if affinity is not None and affinity.mark else None
 
@@ -66,12 +66,12 @@ class Split:
     left: int = 100
     """The percentage that no canary takes."""
 
-    def add(self, target: str, canary: Canary) -> None:
+    def add_canary(self, target: str, canary: Canary) -> None:
         self.parts.append((target, canary))
         self.left -= canary.weight
 
-    def choice(self, pools: Mapping[str, Pool]) -> Choice:
-        bound = bound_steps(tuple(_keeping_sessions(self)), pools)
+    def make_choice(self, pools: Mapping[str, Pool]) -> Choice:
+        bound = make_session_steps(tuple(_list_session_pools(self)), pools)
         steps = (
             *_choose_by_header(self),
             *_choose_by_cookie(self),
@@ -79,7 +79,7 @@ class Split:
             *_choose_by_chance(self),
             Step(self.main),
         )
-        return choice_of(tuple(steps))
+        return make_choice(tuple(steps))
 
 
 def _choose_by_header(split: Split) -> Iterator[Step]:
@@ -97,7 +97,7 @@ def _choose_by_cookie(split: Split) -> Iterator[Step]:
             yield Step(split.main, (Compared(Aspect.COOKIE, "never", canary.cookie),))
 
 
-def _keeping_sessions(split: Split) -> Iterator[tuple[str, int]]:
+def _list_session_pools(split: Split) -> Iterator[tuple[str, int]]:
     """Yield the pools to which sessions return, with their weights. A header or cookie alone starts no session."""
     yield split.main, split.left
     for name, canary in split.parts:

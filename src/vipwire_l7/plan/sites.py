@@ -269,10 +269,12 @@ def find_path_sensitive(plan: SitePlan) -> PathSensitive:
     guards[CLOSED] = (CLOSED,)
     choices = {choice.name: choice for choice in plan.all_choices}
     for name in choices:
-        _note_guard(name, choices, guards)
+        _record_guard(name, choices, guards)
     deciding = {name: tuple(_list_deciding_conditions(choice, guards)) for name, choice in choices.items()}
     by_path = {
-        name for name, choice in choices.items() if any(each.aspect is Aspect.PATH for each in _conditions(choice))
+        name
+        for name, choice in choices.items()
+        if any(each.aspect is Aspect.PATH for each in _list_conditions(choice))
     }
     found: dict[str, set[str]] = {}
     for route in plan.routes:
@@ -283,17 +285,17 @@ def find_path_sensitive(plan: SitePlan) -> PathSensitive:
     return PathSensitive(frozenset(apart), {name: conditions for name, conditions in deciding.items() if conditions})
 
 
-def _note_guard(
+def _record_guard(
     name: str, choices: Mapping[str, Choice], guards: dict[str, tuple[object, ...]]
 ) -> tuple[object, ...]:
     """Record the access controls of a target; those of a choice are the ones of its targets."""
     if name not in guards and name in choices:
-        inner = tuple(_note_guard(target, choices, guards) for target in choices[name].targets)
+        inner = tuple(_record_guard(target, choices, guards) for target in choices[name].targets)
         guards[name] = inner if any(inner) else ()
     return guards.get(name, ())
 
 
-def _conditions(choice: Choice) -> Iterator[Compared]:
+def _list_conditions(choice: Choice) -> Iterator[Compared]:
     return (each for step in choice.steps for each in step.when if isinstance(each, Compared))
 
 
@@ -301,12 +303,12 @@ def _list_deciding_conditions(choice: Choice, guards: Mapping[str, tuple[object,
     """Yield the conditions of a choice if they decide which access controls a request meets."""
     if len({guards.get(step.target, ()) for step in choice.steps}) < 2:  # all have the same access controls
         return
-    yield from _conditions(choice)
+    yield from _list_conditions(choice)
     if any(guards.get(step.target) for step in choice.steps if Compared(Aspect.METHOD, "GET") in step.when):
         yield Compared(Aspect.METHOD, "HEAD")
 
 
-def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
+def find_sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
     """Return the sites where a regular expression leads to a pool with access controls."""
     guards = {pool.name: bool(pool.policy.guard) for pool in plan.pools} | {CLOSED: True}
     for choice in plan.choices:
@@ -315,26 +317,26 @@ def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def certificate_name(secret: ObjectName) -> str:
+def name_certificate(secret: ObjectName) -> str:
     """Name the certificate of a Secret. A namespace has no underscore, so no two Secrets share a name."""
     return f"{secret.namespace}_{secret.name}.pem"
 
 
 @lru_cache(maxsize=16384)
-def pool_name(service: ObjectName, port: int, policy: Policy) -> str:
+def name_pool(service: ObjectName, port: int, policy: Policy) -> str:
     """Name a pool: `namespace:service:port`, and a digest of its policy unless it is the plain one.
 
     The parts are DNS labels, so that no two pools share a name.
     """
     plain = f"{service.namespace}:{service.name}:{port}"
-    return plain if policy == Policy() else f"{plain}:{_digest(repr(astuple(policy)))}"
+    return plain if policy == Policy() else f"{plain}:{_hash_text(repr(astuple(policy)))}"
 
 
-def choice_of(steps: tuple[Step, ...]) -> Choice:
+def make_choice(steps: tuple[Step, ...]) -> Choice:
     """Make a choice, named by its content. The name ends with the sum of the weights."""
-    return Choice(f"choice:{_digest(repr(steps))}:{Choice('', steps).whole}", steps)
+    return Choice(f"choice:{_hash_text(repr(steps))}:{Choice('', steps).whole}", steps)
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     """Hash a text. Tenants share the names made from it, so it must resist collisions."""
     return hashlib.sha256(text.encode()).hexdigest()[:20]

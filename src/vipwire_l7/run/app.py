@@ -41,16 +41,16 @@ from vipwire_l7.plan.limits import Limited
 from vipwire_l7.plan.plan import Planner, Setting
 from vipwire_l7.run.claim import claim_ingress
 from vipwire_l7.run.confinement import confine_workers
-from vipwire_l7.run.control import ControlError, ask
+from vipwire_l7.run.control import ControlError, ask_haproxy
 from vipwire_l7.run.controller import Controller, Done
-from vipwire_l7.run.default_certificate import default_certificate
+from vipwire_l7.run.default_certificate import read_or_make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.run.process import Haproxy
 from vipwire_l7.run.rates import Rate, Turns
 from vipwire_l7.run.reporter import IngressReporter
 from vipwire_l7.run.statistics import Statistics
-from vipwire_l7.run.surroundings import Follower, Place, cluster_domains
+from vipwire_l7.run.surroundings import Follower, Place, read_cluster_domains
 from vipwire_l7.watch.kinds import MANIFESTS, RESOURCES, IngressResource
 from vipwire_l7.watch.objects import IngressKind, IngressObject
 from vipwire_l7.watch.snapshot import Snapshot, Touched
@@ -102,10 +102,10 @@ def run_ingress(options: Options, served: "Served") -> int:
         return event_loop.run(IngressProcess(options, served).run(claimed))
 
 
-def default_pem(options: Options) -> str:
+def read_default_certificate(options: Options) -> str:
     if options.default_certificate is None:
         try:
-            return default_certificate(options.folder, datetime.now(UTC))  # noqa: TID251  # this is the shell
+            return read_or_make_certificate(options.folder, datetime.now(UTC))  # noqa: TID251  # this is the shell
         except OSError as error:
             raise ConfigError(f"--run-dir: {error.filename}: {error.strerror}") from error
     try:
@@ -145,9 +145,9 @@ class Served:
     beside: Callable[[Path, Controller, CollectorRegistry], Beside] | None = None
 
 
-def destinations_of(options: Options) -> DestinationSetting:
+def complete_destinations(options: Options) -> DestinationSetting:
     """Complete the operator's choices by the cluster's domain in resolv.conf."""
-    domains = dict.fromkeys((*options.destinations.domains, *cluster_domains()))
+    domains = dict.fromkeys((*options.destinations.domains, *read_cluster_domains()))
     return replace(options.destinations, domains=tuple(domains), from_files=bool(options.manifests))
 
 
@@ -216,14 +216,16 @@ class IngressProcess:
         if self._access and options.lease is not None:
             identity = f"{socket.gethostname()}_{uuid.uuid4()}"
             self._keeper = LeaseKeeper(self._access, options.lease, identity, self._wake_writers)
-        destinations = Destinations(destinations_of(options))
-        self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
-        rate, serves = Rate(limits[Limited.EVENTS]), self._desired.serves
-        self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._leading, serves)
+        destinations = Destinations(complete_destinations(options))
+        self._desired = Desired(
+            self._snapshot, self._served.planner, layout, read_default_certificate(options), destinations
+        )
+        rate, serves = Rate(limits[Limited.EVENTS]), self._desired.serves_ingress
+        self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._is_leading, serves)
         self._follower = Follower(destinations, options.resolvers, self._access)
         turns = Turns(Rate(limits[Limited.RELOADS]))
         self._controller = Controller(
-            self._snapshot, self._desired, self.haproxy, self._synced, options.pause, self._follower, turns
+            self._snapshot, self._desired, self.haproxy, self._report_sync, options.pause, self._follower, turns
         )
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
@@ -254,10 +256,10 @@ class IngressProcess:
             async with asyncio.TaskGroup() as tasks:
                 running = [
                     tasks.create_task(self._supervisor.keep(name, _adapt_part(part)), name=name)
-                    for name, part in self._parts(source)
+                    for name, part in self._list_tasks(source)
                 ]
                 if options.metrics:
-                    server = HttpServer("metrics", self._pages(), options.metrics)
+                    server = HttpServer("metrics", self._make_pages(), options.metrics)
                     running.append(tasks.create_task(server.run(), name="metrics"))
                 reason = await stop.wait()
                 for task in running:
@@ -274,7 +276,7 @@ class IngressProcess:
             log.info("stopped", reason=reason, haproxy="keeps running" if goes_on else "stopped")
         return 0
 
-    def _parts(self, source: Source) -> Iterator[tuple[str, Part]]:
+    def _list_tasks(self, source: Source) -> Iterator[tuple[str, Part]]:
         """Yield the tasks that run side by side.
 
         If one raises, the supervisor logs the exception and runs it again.
@@ -283,7 +285,7 @@ class IngressProcess:
         yield "child", self._controller.watch_child
         yield "source", lambda: source.run(self._controller.emit)
         yield "destinations", self._follower.run
-        yield "problems", lambda: self._tell(source)
+        yield "problems", lambda: self._watch_problems(source)
         yield "systemd", systemd.keep_alive
         if self._beside:
             yield "datagrams", self._beside.run
@@ -292,39 +294,44 @@ class IngressProcess:
         if self._keeper:
             yield "election", self._keeper.run
         if self._access and self._served.parts:
-            yield from self._served.parts(self._access, self._snapshot, self._desired, self._leading)
+            yield from self._served.parts(self._access, self._snapshot, self._desired, self._is_leading)
 
-    def _leading(self) -> bool:
+    def _is_leading(self) -> bool:
         """Report whether this replica writes statuses and Events: the elected one, or the only one."""
-        return self._keeper is None or self._keeper.leading()
+        return self._keeper is None or self._keeper.is_leading()
 
     def _wake_writers(self) -> None:
         for tell in self._desired.taken:
             tell()
 
-    def _synced(self, done: Done) -> None:
+    def _report_sync(self, done: Done) -> None:
         systemd.notify(systemd.READY)
-        self._teller.synced(done)
-        self._report()
+        self._teller.report_sync(done)
+        self._report_problems()
 
-    def _report(self) -> None:
-        self._teller.report(self._controller.desired.take_judged())
+    def _report_problems(self) -> None:
+        self._teller.report_problems(self._controller.desired.take_judged())
 
-    async def _tell(self, source: Source) -> None:
+    async def _watch_problems(self, source: Source) -> None:
         """Report problems that change nothing in HAProxy, and a source that fails."""
         told: dict[str, str] = {}
-        with self._desired.telling(self._report):
+        with self._desired.call_after_changes(self._report_problems):
             while True:
                 log_failures(states := source.health(), told, "cannot read objects; HAProxy keeps its configuration")
                 await asyncio.sleep(seconds_to_next_look(states))
-                self._report()
+                self._report_problems()
 
-    def _pages(self) -> Pages:
-        return Pages(metrics=self._metrics, healthz=self._healthz, readyz=self._healthz, livez=self._livez)
+    def _make_pages(self) -> Pages:
+        return Pages(
+            metrics=self._answer_metrics,
+            healthz=self._answer_healthz,
+            readyz=self._answer_healthz,
+            livez=self._answer_livez,
+        )
 
-    async def _metrics(self, _request: Request) -> Reply:
+    async def _answer_metrics(self, _request: Request) -> Reply:
         try:
-            (answer,) = await ask(self.haproxy.socket, ["show stat"])
+            (answer,) = await ask_haproxy(self.haproxy.socket, ["show stat"])
         except ControlError:
             answer = ""
         slots = self._controller.desired.slots
@@ -332,11 +339,11 @@ class IngressProcess:
         body = generate_latest(self._teller.registry)
         return Reply(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _livez(self, _request: Request) -> Reply:
+    async def _answer_livez(self, _request: Request) -> Reply:
         """Answer as long as the process can: a restart would help neither an API server nor HAProxy."""
         return Reply("ok")
 
-    async def _healthz(self, _request: Request) -> Reply:
+    async def _answer_healthz(self, _request: Request) -> Reply:
         serving = self._controller.serving
         return Reply("ok" if serving else "HAProxy does not serve", 200 if serving else 503)
 
@@ -344,15 +351,15 @@ class IngressProcess:
 async def render_once(options: Options, served: Served) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
     """Write all files that HAProxy needs, and a line for each problem."""
     snapshot = await list_once(options, served)
-    destinations = Destinations(destinations_of(options))
-    desired = Desired(snapshot, served.planner, options.layout, default_pem(options), destinations)
+    destinations = Destinations(complete_destinations(options))
+    desired = Desired(snapshot, served.planner, options.layout, read_default_certificate(options), destinations)
     access = find_api_server(options)
     with contextlib.closing(Follower(destinations, options.resolvers, access)) as follower:
         desired.update(Touched(structure=True), time.time())
         if follower.waits:
-            await follower.first()
+            await follower.query_new_names()
             desired.update(Touched(structure=True), time.time())
-    made = desired.made(str(options.folder))
+    made = desired.build_configuration(str(options.folder))
     problems = [str(each) for each in desired.problems]
     problems += [f"{each.name}: HAProxy has no UDP: run `vipwire gateway`" for each in desired.datagrams]
-    return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), problems
+    return (("haproxy.cfg", made.write_text("vipwire-rendered")), *made.list_files()), problems

@@ -35,9 +35,9 @@ def claim_ingress(
     """
     if (length := len(os.fsencode(folder))) > _MAX_FOLDER:
         raise ConfigError(f"--run-dir: {length} bytes (allowed: {_MAX_FOLDER}, for HAProxy's sockets are in it)")
-    home = _folder_name(folder)
-    places = [_listen_name(bind) for bind in (layout.http, layout.https) if bind]
-    for holder in _holders(places):
+    home = _name_folder(folder)
+    places = [_name_listener(bind) for bind in (layout.http, layout.https) if bind]
+    for holder in _find_holders(places):
         if not takeover:
             raise refusal(holder, takeover=True)
         if (there := holder.said.get("folder")) != str(folder):
@@ -46,7 +46,7 @@ def claim_ingress(
     ready = (lambda: None) if takeover else None
     more = {"folder": str(folder)}
     with claim_names((home, *dict.fromkeys(places)), command, details, ready=ready, more=more) as claim:
-        for holder in _holders(places):  # another one that started at the same time
+        for holder in _find_holders(places):  # another one that started at the same time
             if holder.pid != os.getpid():
                 raise refusal(holder, takeover=True)
         yield claim
@@ -58,17 +58,17 @@ def overlap(one: str, other: str) -> bool:
     return port == port_2 and (host == host_2 or f"{_PREFIX}{_ALL}" in (host, host_2))
 
 
-def _holders(places: Iterable[str]) -> Iterator[Holder]:
+def _find_holders(places: Iterable[str]) -> Iterator[Holder]:
     for name in sorted({*places, *(each for each in names() if each.startswith(_PREFIX))}):
         if any(overlap(name, place) for place in places) and (holder := find_holder(name)) is not None:
             yield holder
 
 
-def _folder_name(folder: Path) -> str:
+def _name_folder(folder: Path) -> str:
     return f"vipwire-ingress-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
 
 
-def _listen_name(bind: str) -> str:
+def _name_listener(bind: str) -> str:
     """Return the one name of an address and port; `*`, 0.0.0.0 and [::] are all addresses."""
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")

@@ -29,12 +29,12 @@ def confine_workers(layout: Layout, folder: Path, user: str) -> Layout:
     """
     if user == "-" or os.geteuid() != 0:
         return layout
-    if missing := sorted(_NEEDED[number] for number in _NEEDED if not _effective() >> number & 1):
+    if missing := sorted(_NEEDED[number] for number in _NEEDED if not _read_capabilities() >> number & 1):
         if user:
             raise ConfigError(f"--haproxy-user {user}: needs {', '.join(missing)}")
         log.info("HAProxy's workers keep the user of vipwire", missing=",".join(missing))
         return layout
-    found = next((name for name in ((user,) if user else USUAL) if _exists(name)), "")
+    found = next((name for name in ((user,) if user else USUAL) if _user_exists(name)), "")
     if not found:
         if user:
             raise ConfigError(f"--haproxy-user {user}: there is no such user")
@@ -49,7 +49,7 @@ def confine_workers(layout: Layout, folder: Path, user: str) -> Layout:
     return replace(layout, user=found, group=group, chroot=str(root))
 
 
-def _exists(user: str) -> bool:
+def _user_exists(user: str) -> bool:
     try:
         pwd.getpwnam(user)
     except KeyError:
@@ -57,7 +57,7 @@ def _exists(user: str) -> bool:
     return True
 
 
-def _effective() -> int:
+def _read_capabilities() -> int:
     """Read the effective capabilities of this process (proc(5))."""
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     return next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)

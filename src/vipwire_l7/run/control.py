@@ -43,7 +43,7 @@ class Process(NamedTuple):
     reloads: int
 
 
-async def ask(path: Path, commands: Sequence[str]) -> list[str]:
+async def ask_haproxy(path: Path, commands: Sequence[str]) -> list[str]:
     """Send commands and return their answers. Raise ControlError if HAProxy does not answer."""
     try:
         async with asyncio.timeout(_SECONDS + 0.01 * len(commands)):
@@ -68,7 +68,7 @@ async def _converse(path: Path, commands: Sequence[str]) -> list[str]:
         writer.close()
 
 
-async def _process_list(path: Path) -> bytes:
+async def _read_process_list(path: Path) -> bytes:
     """Read HAProxy's processes from the master, up to `# programs`: vipwire configures no programs."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
@@ -78,28 +78,28 @@ async def _process_list(path: Path) -> bytes:
         writer.close()
 
 
-async def command(path: Path, commands: Sequence[str]) -> None:
+async def command_haproxy(path: Path, commands: Sequence[str]) -> None:
     """Send commands that must succeed; raise ControlError with the first that failed."""
-    for sent, answer in zip(commands, await ask(path, commands), strict=True):
+    for sent, answer in zip(commands, await ask_haproxy(path, commands), strict=True):
         if answer and (answer.endswith(_BAD) or not answer.startswith(_GOOD)):
             raise ControlError(f"HAProxy refused `{sent.partition(chr(10))[0]}`: {answer[:300]}")
 
 
-async def mark_of(path: Path) -> str:
+async def read_mark(path: Path) -> str:
     """Return the mark of the worker's configuration; "" if no worker answers."""
     try:
-        (answer,) = await ask(path, ["show info"])
+        (answer,) = await ask_haproxy(path, ["show info"])
     except ControlError:
         return ""
     found = (line.removeprefix("description: ") for line in answer.splitlines() if line.startswith("description: "))
     return next(found, "")
 
 
-async def processes(path: Path) -> list[Process]:
+async def list_processes(path: Path) -> list[Process]:
     """Return the master's processes; none if it does not answer."""
     try:
         async with asyncio.timeout(_SECONDS):
-            answer = await _process_list(path)
+            answer = await _read_process_list(path)
     except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return []
     lines = (line.split() for line in answer.decode(errors="replace").splitlines())

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire_l7.haproxy.backends import spare_names
+from vipwire_l7.haproxy.backends import name_spares
 from vipwire_l7.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
-from vipwire_l7.haproxy.observed import correct, questions
-from vipwire_l7.haproxy.state import WHOLE, Delta, take_in
-from vipwire_l7.run.control import ControlError, ask, command
+from vipwire_l7.haproxy.observed import correct_record, write_state_commands
+from vipwire_l7.haproxy.state import WHOLE, Delta, record_change
+from vipwire_l7.run.control import ControlError, ask_haproxy, command_haproxy
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy, Refused
 from vipwire_l7.run.rates import Turns
@@ -75,7 +75,7 @@ class Controller:
         self._turns = turns or Turns()
         self._follower = follower
         if follower is not None:
-            follower.touched = self._touch
+            follower.touched = self._touch_services
         self._snapshot, self.desired, self._haproxy, self._tell, self._pause = (
             snapshot,
             desired,
@@ -107,19 +107,19 @@ class Controller:
     def emit(self, event: IngressEvent) -> None:
         self._wake.set()
         waiting = self._turns.waiting
-        held = self._turns.hold(event)
+        held = self._turns.hold_back(event)
         if held is None:
             self._snapshot.apply(event)
             self._heard += 1
         elif held[1].namespace not in waiting:
             self._tell(Done(0.0, held=held))
 
-    def _touch(self, services: Collection[ObjectName]) -> None:
+    def _touch_services(self, services: Collection[ObjectName]) -> None:
         """Record Services whose destinations may have changed."""
-        self._snapshot.touch(services)
+        self._snapshot.touch_services(services)
         self._wake.set()
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait until HAProxy has all events emitted so far."""
         wanted = self._heard
         async with self._progress:
@@ -128,22 +128,22 @@ class Controller:
     async def run(self) -> None:
         """Follow until cancelled. After an exception, plan the changes of that time again."""
         self._pending, self._looked = WHOLE, float("-inf")
-        await self._haproxy.adopt()
+        await self._haproxy.adopt_master()
         due: float | None = None
         while True:
-            for event in self._turns.take():
+            for event in self._turns.release_events():
                 self._snapshot.apply(event)
             if self._snapshot.complete:
                 heard, due = self._heard, await self._sync()
                 for tell in self.desired.taken:
                     tell()
-                await self._note_progress(heard if due is None else self._done)
+                await self._set_progress(heard if due is None else self._done)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(_LOOK if due is None else due, self._turns.wait(), _LOOK)):
+                async with asyncio.timeout(min(_LOOK if due is None else due, self._turns.get_wait(), _LOOK)):
                     await self._wake.wait()
             self._wake.clear()
 
-    async def _note_progress(self, done: int) -> None:
+    async def _set_progress(self, done: int) -> None:
         async with self._progress:
             self._done = done
             self._progress.notify_all()
@@ -151,7 +151,7 @@ class Controller:
     async def watch_child(self) -> None:
         """Start HAProxy again when it exits, until cancelled."""
         while True:
-            await self._haproxy.ended()
+            await self._haproxy.wait_until_ended()
             if self._live is not None:
                 # Connections are lost already; new ones must be accepted soon.
                 log.error("HAProxy exited; starting it again")
@@ -161,52 +161,52 @@ class Controller:
 
     async def _sync(self) -> float | None:
         """Update HAProxy; return the seconds until the next try, None if all is done."""
-        touched, began = self._snapshot.take(), time.monotonic()
+        touched, began = self._snapshot.take_touched(), time.monotonic()
         if began - self._looked >= _LOOK:
             self._looked = began
-            await self._look()
+            await self._check_haproxy()
             touched = replace(touched, structure=touched.structure or self.desired.retries or self._pending.whole)
-        self._pending = self._pending.then(self.desired.update(touched, time.time()))
+        self._pending = self._pending.merge_later(self.desired.update(touched, time.time()))
         if self._follower is not None and self._follower.waits:
-            await self._follower.first()
-            self._pending = self._pending.then(self.desired.update(self._snapshot.take(), time.time()))
+            await self._follower.query_new_names()
+            self._pending = self._pending.merge_later(self.desired.update(self._snapshot.take_touched(), time.time()))
         if touched or self._pending:
             self.updated.set()
         live = self._live
         if live is None or self._failed:
             return await self._reload_in_time(self._failed or START, began)
-        change = self.desired.change(live, self._pending)
-        self._turns.blame(touched, change)
-        wait = max(self._wait, self._turns.wait_for_servers(change))
+        change = self.desired.find_change(live, self._pending)
+        self._turns.record_causes(touched, change)
+        wait = max(self._wait, self._turns.get_wait_for_servers(change))
         if not change.reasons or wait > 0:
-            if change.commands and not await self._command(change.commands, began):
+            if change.commands and not await self._send_commands(change.commands, began):
                 return await self._reload_in_time(self._failed, began)
-            take_in(live, change)
+            record_change(live, change)
             self._pending = change.waiting
             return wait if change.reasons else None
         return await self._reload(change.reasons[0], began)
 
-    async def _look(self) -> None:
+    async def _check_haproxy(self) -> None:
         """Read HAProxy's state; if another program changed it, compare everything."""
         live, began = self._live, time.monotonic()
         if live is None or self._failed:
             return
         try:
-            answers = await ask(self._haproxy.socket, questions(live))
+            answers = await ask_haproxy(self._haproxy.socket, write_state_commands(live))
         except ControlError as error:
             self._failed = str(error)
             return
-        if found := correct(live, answers):
+        if found := correct_record(live, answers):
             self._pending = WHOLE
             self._tell(Done(time.monotonic() - began, repaired=tuple(found)))
 
-    async def _command(self, commands: Sequence[str], began: float) -> bool:
+    async def _send_commands(self, commands: Sequence[str], began: float) -> bool:
         """Send commands; report whether they succeeded.
 
         After a failure HAProxy's state is unknown: only a reload helps.
         """
         try:
-            await command(self._haproxy.socket, commands)
+            await command_haproxy(self._haproxy.socket, commands)
         except ControlError as error:
             self._failed = f"a command failed: {error}"
             return False
@@ -233,17 +233,17 @@ class Controller:
         return min(_LONGEST_PAUSE, usual * 2.0 ** max(0, self.old_workers - _MANY_WORKERS))
 
     async def _reload(self, reason: str, began: float) -> float | None:
-        self._turns.reloaded()
+        self._turns.count_reload()
         for _ in range(_ATTEMPTS):
             made = replace(
-                self.desired.made(str(self._haproxy.next_folder()), self._live),
-                spares=spare_names(len(self.desired.slots)),
+                self.desired.build_configuration(str(self._haproxy.get_next_folder()), self._live),
+                spares=name_spares(len(self.desired.slots)),
             )
             asked = time.monotonic()
             try:
-                await self._haproxy.put(made)
+                await self._haproxy.apply_configuration(made)
             except Refused as refused:
-                if self._exclude(made, str(refused)):
+                if self._exclude_named_parts(made, str(refused)):
                     continue
                 if refused.is_lost:
                     self._failed = str(refused)
@@ -252,12 +252,12 @@ class Controller:
                 return 5.0
             self._live, self._reloaded, self._pending = made, time.monotonic(), Delta()
             self._took, self._failed = self._reloaded - asked, ""
-            self.old_workers = await self._haproxy.old_workers()
+            self.old_workers = await self._haproxy.count_old_workers()
             self._tell(Done(time.monotonic() - began, reload=reason, old_workers=self.old_workers))
             return None
         return 5.0
 
-    def _exclude(self, made: Configuration, said: str) -> bool:
+    def _exclude_named_parts(self, made: Configuration, said: str) -> bool:
         """Leave out the parts that HAProxy's message names; report whether there were any."""
         if taken := _TAKEN.findall(said):
             return sum(self.desired.exclude_frontend(name) for name in taken) > 0
@@ -270,17 +270,17 @@ class Controller:
         if files := _FILES.search(said):
             return self.desired.exclude_servers(int(files[1]) - int(files[2]))
         for found in _AT_LINE.finditer(said):
-            pool = _pool_at(made, int(found[1]))
+            pool = _find_pool_at(made, int(found[1]))
             if pool:
-                self.desired.exclude(pool, said.partition("\n")[0])
+                self.desired.exclude_pool(pool, said.partition("\n")[0])
                 return True
         return False
 
 
-def _pool_at(made: Configuration, wanted: int) -> str:
+def _find_pool_at(made: Configuration, wanted: int) -> str:
     """Return the pool whose part of the text has this line."""
     number = 0
-    for pool, text in made.parts("mark"):
+    for pool, text in made.write_parts("mark"):
         number += text.count("\n") + 1
         if wanted < number:
             return pool

@@ -14,7 +14,7 @@ from vipwire.file_io.files import replace_file
 _NAME = "vipwire default certificate"
 
 
-def default_certificate(folder: Path, now: dt.datetime) -> str:
+def read_or_make_certificate(folder: Path, now: dt.datetime) -> str:
     """Read the certificate with its key, or make them. Raise OSError."""
     file = folder / "default.pem"
     if not file.exists():

@@ -1,7 +1,7 @@
 """Keeps HAProxy's desired state: the plan, and the slots of its pools.
 
 A change costs in proportion to its size: the planner plans only the change, `update` returns the hosts, pools and
-certificates that changed, and `change` compares only those. Parts that HAProxy refuses are left out.
+certificates that changed, and `find_change` compares only those. Parts that HAProxy refuses are left out.
 """
 
 import contextlib
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.haproxy.configuration import Configuration, PoolError, configure, expression_of
-from vipwire_l7.haproxy.frontends import bounded_sites
+from vipwire_l7.haproxy.configuration import Configuration, PoolError, build_configuration, write_route_expression
+from vipwire_l7.haproxy.frontends import find_bounded_sites
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.refused import owners_of, parts_of, without
-from vipwire_l7.haproxy.slots import Slots, fill
-from vipwire_l7.haproxy.state import WHOLE, Change, Delta, compare
+from vipwire_l7.haproxy.refused import find_owners, list_parts, remove_parts
+from vipwire_l7.haproxy.slots import Slots, fill_slots
+from vipwire_l7.haproxy.state import WHOLE, Change, Delta, compare_configurations
 from vipwire_l7.plan.destinations import API_SERVER, Destinations
-from vipwire_l7.plan.endpoints import servers_of
-from vipwire_l7.plan.plan import HostPlan, Planner, sites_of
+from vipwire_l7.plan.endpoints import choose_servers
+from vipwire_l7.plan.plan import HostPlan, Planner, build_site_plan
 from vipwire_l7.plan.sites import ANSWERS, EVERY_HOST, Asker, DatagramFrontend, Match, Pool, Server, SitePlan
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot, Touched
@@ -34,7 +34,7 @@ class Judged:
 
 
 class Desired:
-    """The desired configuration. `update` follows the snapshot, `change` compares, and `made` writes the whole."""
+    """The desired configuration. `update` follows the snapshot, `find_change` compares, and `build_configuration` writes the whole."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Desired:
         """The changes of the plan's problems and Ingresses since then."""
 
     @contextlib.contextmanager
-    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+    def call_after_changes(self, tell: Callable[[], None]) -> Iterator[None]:
         """Call `tell` after each change, as long as the context lasts."""
         self.taken.add(tell)
         try:
@@ -81,7 +81,7 @@ class Desired:
     def plan(self) -> SitePlan:
         """The whole plan as one value, made on access."""
         if self._site_plan is None:
-            self._site_plan = without(self._planner.kept.sites(), self._refused)
+            self._site_plan = remove_parts(self._planner.kept.build_site_plan(), self._refused)
         return self._site_plan
 
     @property
@@ -97,7 +97,7 @@ class Desired:
     def refused(self) -> Collection[str]:
         return self._refused.keys()
 
-    def serves(self, name: ObjectName) -> bool:
+    def serves_ingress(self, name: ObjectName) -> bool:
         """Report whether a path of an Ingress leads to a Service."""
         ingress = self._snapshot.ingresses.get(name)
         hosts = {rule.host or EVERY_HOST for rule in ingress.rules} if ingress else set()
@@ -133,27 +133,27 @@ class Desired:
         if everything:
             self._closed = frozenset()  # another process may have freed the address meanwhile
         self._planner.update(self._snapshot, now, self._closed)
-        if self._review(services, everything=everything):
+        if self._review_destinations(services, everything=everything):
             self._snapshot.refusals = self.destinations.refusals
             self._planner.update(self._snapshot, now, self._closed)
         if everything or touched.named:
             self._site_plan = None
-        return self._follow(services, everything=everything)
+        return self._apply_plan_change(services, everything=everything)
 
-    def _review(self, services: Collection[ObjectName], *, everything: bool) -> bool:
+    def _review_destinations(self, services: Collection[ObjectName], *, everything: bool) -> bool:
         """Check the plan's Services that are among these or new; report whether a refusal has changed."""
         kept, known = self._planner.kept, self.destinations.services
         gone = False
         if everything:
             self._site_plan = None
             stale = {name for kind, name in self._planner.looked_at if kind is IngressKind.SERVICE}
-            gone = self.destinations.keep(stale)
+            gone = self.destinations.forget_others(stale)
         else:
             named = {kept.pools[each].service for each in kept.pools.changed if each in kept.pools}
             stale = {name for name in services if name in known} | {name for name in named if name not in known}
-        return self.destinations.review(self._snapshot, stale) or gone
+        return self.destinations.review_services(self._snapshot, stale) or gone
 
-    def _follow(self, services: Iterable[ObjectName] = (), *, everything: bool = False) -> Delta:
+    def _apply_plan_change(self, services: Iterable[ObjectName] = (), *, everything: bool = False) -> Delta:
         """Take over the planner's change, and the Services whose servers may have changed."""
         kept = self._planner.kept
         change = kept.take_change()
@@ -165,7 +165,7 @@ class Desired:
         for name in change.pools:
             self._swap_pool(name, kept.pools.get(name))
         names = kept.pools.keys() if everything else fill_in | change.pools
-        self._slots |= {name: self._filled(kept.pools[name]) for name in names if name in kept.pools}
+        self._slots |= {name: self._fill_slots(kept.pools[name]) for name in names if name in kept.pools}
         hosts = {site: (self._hosts.get(site, HostPlan()), kept.hosts.get(site, HostPlan())) for site in change.hosts}
         for site, (before, after) in hosts.items():
             self._shares.subtract(each.name for each in before.shares)
@@ -187,10 +187,10 @@ class Desired:
     def _forget_refusals(self, delta: Delta) -> Delta:
         """Try refused parts again that changed, or that now fit; return the changes."""
         gone = {name for name in delta.pools if name not in self._pools}
-        suspects = gone | parts_of(sites_of((before for before, _ in delta.hosts.values()), (), {}))
+        suspects = gone | list_parts(build_site_plan((before for before, _ in delta.hosts.values()), (), {}))
         suspects = self._refused.keys() & (self._refused.keys() if delta.whole or delta.certificates else suspects)
         if suspects:
-            there = parts_of(self._planner.kept.sites())
+            there = list_parts(self._planner.kept.build_site_plan())
             for part in suspects - there:
                 del self._refused[part]
         self._crowded &= self._refused.keys()
@@ -201,50 +201,52 @@ class Desired:
                 self._crowded.discard(name)
                 del self._refused[name]
                 self._site_plan = None
-                delta = delta.then(WHOLE)
+                delta = delta.merge_later(WHOLE)
         return delta
 
-    def change(self, live: Configuration, delta: Delta) -> Change:
+    def find_change(self, live: Configuration, delta: Delta) -> Change:
         """Compare HAProxy's configuration with the desired one, limited to `delta`."""
         while True:
             try:
-                plan = self.plan if delta.whole else self._part(delta)
-                wanted = configure(plan, self._slots, live.layout, self._default_pem, live, anew=False)
+                plan = self.plan if delta.whole else self._select_part(delta)
+                wanted = build_configuration(plan, self._slots, live.layout, self._default_pem, live, anew=False)
             except PoolError as error:
                 self._exclude_unwritten(error)
                 delta = WHOLE
             else:
                 names = {each.name for pair in delta.hosts.values() for host in pair for each in host.shares}
-                return compare(live, wanted, delta, frozenset(each for each in names if self._shares[each] > 0))
+                return compare_configurations(
+                    live, wanted, delta, frozenset(each for each in names if self._shares[each] > 0)
+                )
 
-    def _part(self, delta: Delta) -> SitePlan:
+    def _select_part(self, delta: Delta) -> SitePlan:
         """Return the part of the plan in a change."""
         kept = self._planner.kept
         marks = {colon + mark for _, colon, mark in (site.partition(":") for site in delta.hosts)}
         frontends = [each for each in kept.frontends.values() if each.mark in marks]
         hosts = (kept.hosts.get(site, HostPlan()) for site in delta.hosts)
-        part = sites_of(hosts, frontends, kept.pools, kept.default.get("", ""))
+        part = build_site_plan(hosts, frontends, kept.pools, kept.default.get("", ""))
         pools = {each.name: each for each in part.pools}
         pools |= {name: kept.pools[name] for name in delta.pools if name in kept.pools}
         certificates = tuple(kept.certificates[name] for name in delta.certificates if name in kept.certificates)
-        return without(replace(part, pools=tuple(pools.values()), certificates=certificates), self._refused)
+        return remove_parts(replace(part, pools=tuple(pools.values()), certificates=certificates), self._refused)
 
-    def made(self, folder: str, live: Configuration | None = None) -> Configuration:
+    def build_configuration(self, folder: str, live: Configuration | None = None) -> Configuration:
         """Return the whole configuration for a folder. Unchanged texts are taken from `live`."""
         layout = replace(self._layout, folder=folder)
         while True:
             try:
-                return configure(self.plan, self._slots, layout, self._default_pem, live)
+                return build_configuration(self.plan, self._slots, layout, self._default_pem, live)
             except PoolError as error:
                 self._exclude_unwritten(error)
 
     def _exclude_unwritten(self, error: PoolError) -> None:
-        self.exclude(error.pool, f"internal error, please report it: {error}")
+        self.exclude_pool(error.pool, f"internal error, please report it: {error}")
 
-    def exclude(self, pool: str, reason: str) -> None:
+    def exclude_pool(self, pool: str, reason: str) -> None:
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
         field = "metadata.annotations" if pool in self._slots else "spec.rules"
-        self._refuse(pool, [Problem(each.kind, each.name, field, message) for each in self._askers(pool)])
+        self._refuse_part(pool, [Problem(each.kind, each.name, field, message) for each in self._find_askers(pool)])
 
     def exclude_servers(self, count: int) -> bool:
         """Leave out pools with at least so many servers, of the namespace with the most; report whether that helps.
@@ -264,10 +266,10 @@ class Desired:
             namespace = pool.service.namespace
             servers = f"the {of[namespace]} servers of {namespace}"
             message = f"{servers} exceed HAProxy's limit of open files: {pool.name} answers 503"
-            asked = self._askers(pool.name)
+            asked = self._find_askers(pool.name)
             self._crowded.add(pool.name)
             self._refused[pool.name] = tuple(Problem(each.kind, each.name, "spec.rules", message) for each in asked)
-        self._site_plan = without(self.plan, self._refused)
+        self._site_plan = remove_parts(self.plan, self._refused)
         return count <= 0
 
     def exclude_frontend(self, name: str) -> bool:
@@ -276,16 +278,18 @@ class Desired:
             return False
         self._closed |= {name}
         self._planner.update(self._snapshot, self._now, self._closed)
-        self._follow()
+        self._apply_plan_change()
         return True
 
     def exclude_route(self, expression: str, reason: str) -> None:
         """Leave out a regular expression that HAProxy refuses, as written in its map."""
-        longest = dict(bounded_sites(self.plan))
+        longest = dict(find_bounded_sites(self.plan))
         routes = (each for each in self.plan.routes if each.match is Match.EXPRESSION)
-        for route in [each for each in routes if expression_of(each, longest.get(each.site, 0)) == expression]:
+        for route in [
+            each for each in routes if write_route_expression(each, longest.get(each.site, 0)) == expression
+        ]:
             message = f"HAProxy refuses the expression {route.path[:80]}, which is left out: {reason[:200]}"
-            self._refuse(expression_of(route), [Problem("Ingress", route.owner, "spec.rules", message)])
+            self._refuse_part(write_route_expression(route), [Problem("Ingress", route.owner, "spec.rules", message)])
 
     def exclude_certificate(self, name: str, reason: str) -> None:
         """Leave out a certificate that HAProxy refuses; its hosts get the default certificate."""
@@ -293,11 +297,11 @@ class Desired:
             if each.name == name:
                 secret = name.removesuffix(".pem").replace("_", "/", 1)
                 message = f"{secret}: HAProxy refuses it; its hosts get the default certificate: {reason[:200]}"
-                self._refuse(each.pem, [Problem(ask.kind, ask.name, ask.field, message) for ask in each.askers])
+                self._refuse_part(each.pem, [Problem(ask.kind, ask.name, ask.field, message) for ask in each.askers])
 
-    def _askers(self, pool: str) -> Iterable[Asker]:
+    def _find_askers(self, pool: str) -> Iterable[Asker]:
         """Return the objects that lead to a pool, by a path or as the default backend."""
-        yield from owners_of(pool, self.plan)
+        yield from find_owners(pool, self.plan)
         if pool == self.plan.default:
             services = {each.service for each in self.plan.pools if each.name == pool}
             for name in sorted(self._planner.kept.admitted):
@@ -305,21 +309,21 @@ class Desired:
                 if default and default.service in services:
                     yield Asker("Ingress", name)
 
-    def _refuse(self, part: str, problems: Sequence[Problem]) -> None:
+    def _refuse_part(self, part: str, problems: Sequence[Problem]) -> None:
         self._refused[part] = tuple(problems)
-        self._site_plan = without(self.plan, self._refused)
+        self._site_plan = remove_parts(self.plan, self._refused)
 
-    def _filled(self, pool: Pool) -> Slots:
-        servers = self.servers(pool) if pool.service.name else ()
-        return fill(self._slots.get(pool.name, ()), servers)
+    def _fill_slots(self, pool: Pool) -> Slots:
+        servers = self.choose_servers(pool) if pool.service.name else ()
+        return fill_slots(self._slots.get(pool.name, ()), servers)
 
-    def servers(self, pool: Pool) -> tuple[Server, ...]:
+    def choose_servers(self, pool: Pool) -> tuple[Server, ...]:
         """Choose the servers of a pool, without refused destinations."""
         if pool.external:
-            return self.destinations.external_server(pool, self._snapshot)
+            return self.destinations.find_external_server(pool, self._snapshot)
         service = self._snapshot.services.get(pool.service)
-        slices = self.destinations.slices(pool.service, self._snapshot)
-        return servers_of(pool, service, slices, self._planner.zone)
+        slices = self.destinations.get_allowed_slices(pool.service, self._snapshot)
+        return choose_servers(pool, service, slices, self._planner.zone)
 
     @property
     def slots(self) -> Mapping[str, Slots]:

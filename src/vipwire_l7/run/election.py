@@ -64,7 +64,7 @@ class LeaseKeeper:
         self._renewed = float("-inf")
         self._told, self._was_leading = "", False
 
-    def leading(self) -> bool:
+    def is_leading(self) -> bool:
         return time.monotonic() - self._renewed < SECONDS * 2 / 3
 
     async def run(self) -> None:
@@ -76,14 +76,14 @@ class LeaseKeeper:
                     await self._renew_once(lease)
                     await asyncio.sleep(_AGAIN if self._told else _EVERY)
             finally:
-                if self.leading():
+                if self.is_leading():
                     with contextlib.suppress(LeaseHeldError, *REQUEST_ERRORS):
-                        await release(lease, self._request.holder, _now)
+                        await release(lease, self._request.holder, _read_clock)
 
     async def _renew_once(self, lease: RemoteLease) -> None:
         began, reason = time.monotonic(), ""
         try:
-            await acquire_or_renew(lease, self._request, self._observer, time.monotonic, _now)
+            await acquire_or_renew(lease, self._request, self._observer, time.monotonic, _read_clock)
             self._renewed = began
         except LeaseHeldError:
             self._renewed = float("-inf")
@@ -91,11 +91,11 @@ class LeaseKeeper:
             reason = str(error)
         if reason and reason != self._told:
             log.warning("cannot read or write the Lease", object=self._name, error=reason)
-        if self.leading() != self._was_leading:
-            log.info("became leader" if self.leading() else "no longer leader", lease=self._name)
+        if self.is_leading() != self._was_leading:
+            log.info("became leader" if self.is_leading() else "no longer leader", lease=self._name)
             self._tell()
-        self._told, self._was_leading = reason, self.leading()
+        self._told, self._was_leading = reason, self.is_leading()
 
 
-def _now() -> datetime:
+def _read_clock() -> datetime:
     return datetime.now(UTC)  # noqa: TID251  # this is the shell

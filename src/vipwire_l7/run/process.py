@@ -21,7 +21,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.file_io.files import create_file
 from vipwire.logging import log
 from vipwire_l7.haproxy.configuration import Configuration
-from vipwire_l7.run.control import mark_of, processes
+from vipwire_l7.run.control import list_processes, read_mark
 
 _LOOK = 0.02
 _PATIENCE, _HEARD = 60.0, 3.0
@@ -53,9 +53,9 @@ class Haproxy:
         self._link, self._messages = folder / "haproxy.cfg", folder / "messages"
         self._child: subprocess.Popen[bytes] | None = None
         self._pid = self._files = 0
-        self._number = max(self._generations(), default=0)
+        self._number = max(self._list_generations(), default=0)
 
-    def next_folder(self) -> Path:
+    def get_next_folder(self) -> Path:
         return self.folder / f"gen-{self._number + 1}"
 
     @property
@@ -67,28 +67,28 @@ class Haproxy:
     def running(self) -> bool:
         if self._child is not None and self._child.poll() is not None:
             self._child, self._pid = None, 0
-        return bool(self._pid) and _exists(self._pid)
+        return bool(self._pid) and _process_exists(self._pid)
 
-    async def adopt(self) -> bool:
+    async def adopt_master(self) -> bool:
         """Find the master that an earlier vipwire left; report whether there is one."""
-        for process in await processes(self._master) if self._master.exists() else []:
+        for process in await list_processes(self._master) if self._master.exists() else []:
             if process.type == "master":
                 self._pid = process.pid
         return self.running
 
-    async def old_workers(self) -> int:
+    async def count_old_workers(self) -> int:
         """Count the replaced workers that still have connections."""
-        return sum(each.type == "worker" and each.reloads > 0 for each in await processes(self._master))
+        return sum(each.type == "worker" and each.reloads > 0 for each in await list_processes(self._master))
 
-    async def put(self, configuration: Configuration) -> None:
+    async def apply_configuration(self, configuration: Configuration) -> None:
         """Check a configuration and make it live; raise `Refused` and change nothing if HAProxy refuses it."""
         folder = Path(configuration.layout.folder)
         self._number += 1
         self._allow_files(configuration.descriptors)
         mark = f"vipwire-{os.getpid()}-{self._number}"
-        await asyncio.to_thread(_write, folder, configuration, mark)
+        await asyncio.to_thread(_write_files, folder, configuration, mark)
         try:
-            await self.check(folder / "haproxy.cfg")
+            await self.check_file(folder / "haproxy.cfg")
         except Refused:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -97,7 +97,7 @@ class Haproxy:
         fresh.symlink_to(folder / "haproxy.cfg")
         fresh.replace(self._link)
         await (self._reload(mark) if self.running else self._start(mark))
-        self._tidy()
+        self._delete_old_folders()
 
     def _allow_files(self, needed: int) -> None:
         """Raise HAProxy's limit of open files to `needed`, or log that this failed.
@@ -116,11 +116,11 @@ class Haproxy:
                 remedy="raise the limit: LimitNOFILE= of a systemd unit, --ulimit nofile= of a container",
             )
 
-    async def check(self, file: Path) -> None:
+    async def check_file(self, file: Path) -> None:
         command = [self._program, "-c", "-f", str(file)]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise Refused(_alerts(done.stderr) or f"exit status {done.returncode}")
+            raise Refused(_find_alerts(done.stderr) or f"exit status {done.returncode}")
 
     async def _start(self, mark: str) -> None:
         for path in (self.socket, self._master):
@@ -133,8 +133,8 @@ class Haproxy:
                 command, stdin=subprocess.DEVNULL, stderr=messages, start_new_session=True
             )
         self._pid = self._child.pid
-        if not await self._answers(mark, _PATIENCE):
-            raise self._refusal()
+        if not await self._wait_for_answer(mark, _PATIENCE):
+            raise self._make_refusal()
 
     async def _reload(self, mark: str) -> None:
         if self._messages.exists():
@@ -143,33 +143,33 @@ class Haproxy:
         while self.running and patience < _PATIENCE / 2:
             # A master ignores the signal, without an error, during its last reload.
             os.kill(self._pid, signal.SIGUSR2)
-            if await self._answers(mark, patience):
+            if await self._wait_for_answer(mark, patience):
                 return
             if self._read_message():
                 break
             patience *= 2
-        raise self._refusal()
+        raise self._make_refusal()
 
-    async def _answers(self, mark: str, seconds: float) -> bool:
+    async def _wait_for_answer(self, mark: str, seconds: float) -> bool:
         """Wait for the worker with this configuration; report whether it answered."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.running:
-                    if self.socket.exists() and await mark_of(self.socket) == mark:
+                    if self.socket.exists() and await read_mark(self.socket) == mark:
                         return True
                     await asyncio.sleep(_LOOK)
         return False
 
-    def _refusal(self) -> Refused:
+    def _make_refusal(self) -> Refused:
         return Refused(f"HAProxy does not start: {self._read_message() or 'no answer at its socket'}", is_lost=True)
 
     def _read_message(self) -> str:
         """Return HAProxy's message about the last failed start or reload, if there is one."""
-        return _alerts(self._messages.read_text(errors="replace")) if self._messages.exists() else ""
+        return _find_alerts(self._messages.read_text(errors="replace")) if self._messages.exists() else ""
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         while self.running:
-            await _exit_of(self._pid)
+            await _wait_for_exit(self._pid)
             if self.running:  # its parent has not read its status yet
                 await asyncio.sleep(0.2)
 
@@ -180,17 +180,17 @@ class Haproxy:
         os.kill(self._pid, signal.SIGUSR1)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.ended()
+                await self.wait_until_ended()
         if self.running:
             os.kill(self._pid, signal.SIGTERM)
-            await self.ended()
+            await self.wait_until_ended()
 
-    def _generations(self) -> list[int]:
+    def _list_generations(self) -> list[int]:
         names = (path.name.removeprefix("gen-") for path in self.folder.glob("gen-*"))
         return [int(name) for name in names if name.isdigit()]
 
-    def _tidy(self) -> None:
-        for number in self._generations():
+    def _delete_old_folders(self) -> None:
+        for number in self._list_generations():
             if number <= self._number - _KEEP:
                 shutil.rmtree(self.folder / f"gen-{number}", ignore_errors=True)
 
@@ -205,20 +205,20 @@ def _raise_limit(pid: int, needed: int) -> int:
     return hard
 
 
-def _write(folder: Path, configuration: Configuration, mark: str) -> None:
+def _write_files(folder: Path, configuration: Configuration, mark: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
-    for name, content in (("haproxy.cfg", configuration.text(mark)), *configuration.files()):
+    for name, content in (("haproxy.cfg", configuration.write_text(mark)), *configuration.list_files()):
         create_file(folder / name, content.encode())
 
 
-def _alerts(said: str) -> str:
+def _find_alerts(said: str) -> str:
     """Return the errors in HAProxy's output, without their prefix."""
     lines = (line.partition(") : ")[2] for line in said.splitlines() if line.startswith("[ALERT]"))
     return "\n".join(lines)[:4000]
 
 
-async def _exit_of(pid: int) -> None:
+async def _wait_for_exit(pid: int) -> None:
     """Wait until a process has exited."""
     loop, exited = asyncio.get_running_loop(), asyncio.Event()
     try:
@@ -233,7 +233,7 @@ async def _exit_of(pid: int) -> None:
         os.close(descriptor)
 
 
-def _exists(pid: int) -> bool:
+def _process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -7,7 +7,7 @@ from typing import Final
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.state import Change
 from vipwire_l7.watch.objects import IngressEvent, IngressKind
-from vipwire_l7.watch.snapshot import ObjectRef, Touched, kind_of
+from vipwire_l7.watch.snapshot import ObjectRef, Touched, get_kind
 
 _UNLIMITED: Final = 10**9
 _MINUTE: Final = 60.0
@@ -21,11 +21,11 @@ class Rate:
         self._left: dict[str, tuple[float, float]] = {}
         """How many a namespace had left at its last use, and when that was; the latest use is last."""
 
-    def wait(self, namespace: str) -> float:
+    def get_wait(self, namespace: str) -> float:
         """Return the seconds until the namespace has one left; 0 if it has."""
         return max(0.0, (1.0 - self._count_left(namespace)) * _MINUTE / self._most)
 
-    def take(self, namespace: str) -> None:
+    def spend(self, namespace: str) -> None:
         left, now = self._count_left(namespace) - 1.0, self._clock()
         self._left.pop(namespace, None)
         self._left[namespace] = left, now
@@ -50,7 +50,7 @@ class Turns:
         self._blamed = set[str]()
         self._reasons = frozenset[str]()
 
-    def hold(self, event: IngressEvent) -> ObjectRef | None:
+    def hold_back(self, event: IngressEvent) -> ObjectRef | None:
         """Hold an event back if its namespace has to wait; return the object then."""
         match event:
             case Listed(kind):
@@ -61,9 +61,9 @@ class Turns:
             case Deleted(kind, name):
                 pass
             case Upserted(changed):
-                kind, name = kind_of(changed), changed.name
+                kind, name = get_kind(changed), changed.name
         space = name.namespace
-        if kind is IngressKind.SLICE or not space or not (space in self._held or self._rate.wait(space)):
+        if kind is IngressKind.SLICE or not space or not (space in self._held or self._rate.get_wait(space)):
             return None
         self._held.setdefault(space, {})[kind, name] = event
         return kind, name
@@ -72,35 +72,35 @@ class Turns:
     def waiting(self) -> frozenset[str]:
         return frozenset(self._held)
 
-    def wait(self) -> float:
+    def get_wait(self) -> float:
         """Return the seconds until the next namespace may change."""
-        return min(map(self._rate.wait, self._held), default=float("inf"))
+        return min(map(self._rate.get_wait, self._held), default=float("inf"))
 
-    def take(self) -> Iterator[IngressEvent]:
+    def release_events(self) -> Iterator[IngressEvent]:
         """Yield the changes of the namespaces that may change again."""
-        for space in [each for each in self._held if not self._rate.wait(each)]:
+        for space in [each for each in self._held if not self._rate.get_wait(each)]:
             yield from self._held.pop(space).values()
 
-    def blame(self, touched: Touched, change: Change) -> None:
+    def record_causes(self, touched: Touched, change: Change) -> None:
         """Record the namespaces that brought new reasons for a reload."""
         reasons = frozenset(change.reasons)
         if reasons - self._reasons:
-            self._blamed |= {name.namespace for _, name in touched.named} | _namespaces(change.outgrown)
+            self._blamed |= {name.namespace for _, name in touched.named} | _list_namespaces(change.outgrown)
         self._reasons = reasons
 
-    def wait_for_servers(self, change: Change) -> float:
+    def get_wait_for_servers(self, change: Change) -> float:
         """Return the seconds until a reload that only gives pools more servers; 0 if there is another reason."""
         if len(change.reasons) > len(change.outgrown):
             return 0.0
-        return min(map(self._rate.wait, _namespaces(change.outgrown)), default=0.0)
+        return min(map(self._rate.get_wait, _list_namespaces(change.outgrown)), default=0.0)
 
-    def reloaded(self) -> None:
+    def count_reload(self) -> None:
         """Count a reload for the namespaces whose changes needed it."""
         for each in self._blamed:
-            self._rate.take(each)
+            self._rate.spend(each)
         self._blamed, self._reasons = set(), frozenset()
 
 
-def _namespaces(pools: Collection[str]) -> set[str]:
-    """Return the namespaces of pools; a pool's name starts with its own (`pool_name`)."""
+def _list_namespaces(pools: Collection[str]) -> set[str]:
+    """Return the namespaces of pools; a pool's name starts with its own (`name_pool`)."""
     return {name.partition(":")[0] for name in pools}

@@ -37,7 +37,7 @@ class _Book:
         self._counts = collections.Counter[Problem]()
         self.kinds = collections.Counter[str]()
 
-    def change(self, judged: Mapping[Hashable, tuple[Problem, ...]]) -> tuple[list[Problem], list[Problem]]:
+    def replace_problems(self, judged: Mapping[Hashable, tuple[Problem, ...]]) -> tuple[list[Problem], list[Problem]]:
         """Replace the problems of some origins; return the new problems, and those that are gone."""
         was_there: dict[Problem, bool] = {}
         for origin, found in judged.items():
@@ -65,7 +65,7 @@ class _Due:
         self.problems: dict[Problem | ObjectName, float] = {}
         self.accepted: dict[Problem | ObjectName, float] = {}
 
-    def of(self, each: Problem | ObjectName) -> dict[Problem | ObjectName, float]:
+    def get_events(self, each: Problem | ObjectName) -> dict[Problem | ObjectName, float]:
         return self.problems if isinstance(each, Problem) else self.accepted
 
     def forget(self, until: float) -> None:
@@ -75,7 +75,7 @@ class _Due:
                 del events[each]
 
 
-def _object_of(each: Problem | ObjectName) -> ObjectName:
+def _get_object(each: Problem | ObjectName) -> ObjectName:
     return each.object if isinstance(each, Problem) else each
 
 
@@ -122,9 +122,9 @@ class IngressReporter:
         )
         self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses of this controller", registry=self.registry)
 
-    def synced(self, done: Done) -> None:
+    def report_sync(self, done: Done) -> None:
         if done.repaired:
-            self._repaired(done.repaired)
+            self._report_repairs(done.repaired)
             return
         if done.held:
             self._report_held(*done.held)
@@ -141,7 +141,7 @@ class IngressReporter:
         else:
             log.info("HAProxy changed", commands=done.commands, seconds=done.seconds)
 
-    def _repaired(self, names: tuple[str, ...]) -> None:
+    def _report_repairs(self, names: tuple[str, ...]) -> None:
         self._repairs.inc()
         examples = ", ".join(names[:_EXAMPLES])
         log.warning("repaired changes of other programs in HAProxy", entries=len(names), examples=examples)
@@ -150,8 +150,8 @@ class IngressReporter:
             message = f"other programs had changed {len(names)} entries of HAProxy: {examples}"
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
-    def report(self, judged: Judged) -> None:
-        fresh, gone = self._book.change(judged.problems)
+    def report_problems(self, judged: Judged) -> None:
+        fresh, gone = self._book.replace_problems(judged.problems)
         for problem in fresh:
             log.warning(
                 "invalid object; the affected part is not served",
@@ -168,54 +168,54 @@ class IngressReporter:
         self._admitted.difference_update(lost)
         self._ingresses.set(len(self._admitted))
         if self._recorder is not None:
-            self._put_off((*fresh, *accepted), (*gone, *lost))
-            self.record()
+            self._queue_events((*fresh, *accepted), (*gone, *lost))
+            self.record_due_events()
 
-    def _put_off(self, new: Iterable[Problem | ObjectName], over: Iterable[Problem | ObjectName]) -> None:
+    def _queue_events(self, new: Iterable[Problem | ObjectName], over: Iterable[Problem | ObjectName]) -> None:
         """Add Events to those that are due, and remove those that are over."""
         for each in new:
-            due = self._due.setdefault(_object_of(each).namespace, _Due())
-            due.of(each)[each] = time.monotonic()
+            due = self._due.setdefault(_get_object(each).namespace, _Due())
+            due.get_events(each)[each] = time.monotonic()
         for each in over:
-            if (there := self._due.get(_object_of(each).namespace)) is not None:
-                there.of(each).pop(each, None)
+            if (there := self._due.get(_get_object(each).namespace)) is not None:
+                there.get_events(each).pop(each, None)
 
-    def record(self) -> None:
+    def record_due_events(self) -> None:
         """Record the Events that are due, as many as namespaces may have now, if this replica is the leader."""
         leads, oldest = self._leading(), time.monotonic() - _WITHOUT_LEADER
         for namespace, due in tuple(self._due.items()):
             if not leads:
                 due.forget(oldest)
-            while (events := due.problems or due.accepted) and leads and not self._rate.wait(namespace):
-                self._rate.take(namespace)
+            while (events := due.problems or due.accepted) and leads and not self._rate.get_wait(namespace):
+                self._rate.spend(namespace)
                 each = next(iter(events))
                 del events[each]
                 if isinstance(each, Problem):
                     is_served = (each.kind, each.reason) == ("Ingress", _REJECTED) and self._serves(each.object)
                     reason, text = _PARTLY if is_served else each.reason, f"{each.field}: {each.message}"
-                    self._record(each.kind, each.object, reason, text, EventType.WARNING)
+                    self._record_event(each.kind, each.object, reason, text, EventType.WARNING)
                 else:
-                    self._record("Ingress", each, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+                    self._record_event("Ingress", each, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
             if not events:
                 del self._due[namespace]
 
     def _report_held(self, kind: IngressKind, name: ObjectName) -> None:
         text = f"{name.namespace} caused too many reloads of HAProxy; its changes wait (--namespace-limit reloads=N)"
         log.warning("changes of a namespace wait", kind=kind.value, object=name, error=text)
-        if self._leading() and not self._rate.wait(name.namespace):
-            self._rate.take(name.namespace)
-            self._record(kind.value, name, "ChangesWait", text, EventType.WARNING)
+        if self._leading() and not self._rate.get_wait(name.namespace):
+            self._rate.spend(name.namespace)
+            self._record_event(kind.value, name, "ChangesWait", text, EventType.WARNING)
 
-    def _record(self, kind: str, name: ObjectName, reason: str, message: str, level: EventType) -> None:
-        about = self._subject(kind, name)
+    def _record_event(self, kind: str, name: ObjectName, reason: str, message: str, level: EventType) -> None:
+        about = self._find_subject(kind, name)
         if self._recorder is not None and about is not None:
             self._recorder.record(about, reason, message, level)
 
-    def _subject(self, kind: str, name: ObjectName) -> Subject | None:
+    def _find_subject(self, kind: str, name: ObjectName) -> Subject | None:
         """Return the object of an Event: an Ingress, or the object of another kind with the field concerned."""
         ingress: Ingress | None = self._snapshot.ingresses.get(name) if kind == "Ingress" else None
         if ingress is not None:
             return Subject(kind, name.name, name.namespace, ingress.uid, _API)
         of = next((each for each in IngressKind if each.value == kind), IngressKind.INGRESS)
-        declared = self._snapshot.declared(of).get(name)
+        declared = self._snapshot.list_declared(of).get(name)
         return Subject(kind, name.name, name.namespace, *declared.identity) if declared else None

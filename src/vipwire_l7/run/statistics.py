@@ -49,41 +49,41 @@ class Statistics(Collector):
         self, answer: str, slots: Callable[[str], Slots], spares: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """Store an answer. `slots` returns the slots of a pool, `spares` has the pools in spare backends."""
-        self._rows = list(label_rows(answer, slots, spares))
+        self._rows = list(label_servers(answer, slots, spares))
 
     def collect(self) -> Iterable[Metric]:
         for column, name, text in _COUNTERS:
             counter = CounterMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:
-                counter.add_metric(labels, _number(row.get(column)) or 0)
+                counter.add_metric(labels, _read_number(row.get(column)) or 0)
             yield counter
         responses = CounterMetricFamily("vipwire_ingress_responses", "Responses by code", labels=(*_LABELS, "code"))
         for labels, row in self._rows:
             for code in _CODES:
-                responses.add_metric((*labels, code), _number(row.get(f"hrsp_{code}")) or 0)
+                responses.add_metric((*labels, code), _read_number(row.get(f"hrsp_{code}")) or 0)
         yield responses
         for column, name, text, factor in _GAUGES:
             gauge = GaugeMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
             for labels, row in self._rows:
-                gauge.add_metric(labels, (_number(row.get(column)) or 0) * factor)
+                gauge.add_metric(labels, (_read_number(row.get(column)) or 0) * factor)
             yield gauge
 
 
-def _number(text: str | None) -> int | None:
+def _read_number(text: str | None) -> int | None:
     """Read a counter; None for any other text, since other programs may answer at the socket."""
     return whole_number(text or "", 0, _LARGEST)
 
 
-def label_rows(
+def label_servers(
     answer: str, slots: Callable[[str], Slots], spares: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
     """Label each server that has an endpoint. Rows of one endpoint under two policies are added."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in _rows(answer):
+    for row in _read_rows(answer):
         pool, server = row.get("pxname") or "", row.get("svname") or ""
         pool = spares.get(pool, pool)
         parts = pool.split(":")
-        number, held = _number(server[1:]) or 0, slots(pool) if len(parts) > 2 else ()
+        number, held = _read_number(server[1:]) or 0, slots(pool) if len(parts) > 2 else ()
         slot = held[number - 1] if 0 < number <= len(held) else None
         if slot is None:
             continue
@@ -93,7 +93,7 @@ def label_rows(
     yield from found.items()
 
 
-def _rows(answer: str) -> Iterator[dict[str, str]]:
+def _read_rows(answer: str) -> Iterator[dict[str, str]]:
     """Read the lines up to the first that is no CSV."""
     with contextlib.suppress(csv.Error):
         yield from csv.DictReader(io.StringIO(answer.removeprefix("# ")))
@@ -102,7 +102,7 @@ def _rows(answer: str) -> Iterator[dict[str, str]]:
 def _add_counters(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
     found = dict(first)
     for key, value in second.items():
-        one, two = _number(first.get(key)), _number(value)
+        one, two = _read_number(first.get(key)), _read_number(value)
         if one is not None and two is not None:
             found[key] = str(one + two)
     return found

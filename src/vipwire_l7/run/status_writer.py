@@ -35,12 +35,12 @@ class Statuses(Protocol):
     def revision(self) -> int | None:
         """A count of changes; None before the first plan."""
 
-    def all(self) -> Iterable[ObjectRef]: ...
+    def list_all(self) -> Iterable[ObjectRef]: ...
 
     def take_changed(self) -> Collection[ObjectRef]:
         """Return the objects whose statuses may have changed since the last call."""
 
-    def patch(self, ref: ObjectRef, now: str) -> Object | None:
+    def make_patch(self, ref: ObjectRef, now: str) -> Object | None:
         """Return the merge patch that an object needs, with its resourceVersion; None if it needs none."""
 
 
@@ -59,10 +59,10 @@ class StatusWriter:
         self._kinds, self._statuses, self._rate = kinds, statuses, rate
 
         def changes() -> int:
-            return snapshot.events(kinds) + (statuses.revision or 0)
+            return snapshot.count_events(kinds) + (statuses.revision or 0)
 
         self._loop = WriteLoop[ObjectRef](access, "vipwire-status", leading, changes, _PAUSES)
-        self._objects = snapshot.follow(statuses_of=kinds.keys())
+        self._objects = snapshot.follow_changes(statuses_of=kinds.keys())
         self._due: dict[str, set[ObjectRef]] | None = None
         """The objects to check, by namespace; None for all."""
         self._written: dict[ObjectRef, str] = {}
@@ -72,37 +72,39 @@ class StatusWriter:
         self._loop.wake()
 
     async def run(self) -> None:
-        await self._loop.run(lambda: None if self._statuses.revision is None else self._statuses, self._keep_all)
+        await self._loop.run(
+            lambda: None if self._statuses.revision is None else self._statuses, self._write_due_statuses
+        )
 
-    async def _keep_all(self, objects: FencedObjects, statuses: Statuses) -> None:
+    async def _write_due_statuses(self, objects: FencedObjects, statuses: Statuses) -> None:
         if self._due is None:
-            self._due = _group_by_namespace(statuses.all())
+            self._due = _group_by_namespace(statuses.list_all())
         for namespace, more in _group_by_namespace((*statuses.take_changed(), *self._objects.take())).items():
             self._due.setdefault(namespace, set()).update(more)
-        may = (refs for namespace, refs in self._due.items() if not self._rate.wait(namespace))
-        for ref in sorted((ref for refs in may for ref in self._choose_round(refs)), key=parents_first):
-            if not self._rate.wait(ref[1].namespace):
-                await self._keep(objects, ref)
+        may = (refs for namespace, refs in self._due.items() if not self._rate.get_wait(namespace))
+        for ref in sorted((ref for refs in may for ref in self._choose_round(refs)), key=rank_for_writing):
+            if not self._rate.get_wait(ref[1].namespace):
+                await self._write_status(objects, ref)
                 if not self._loop.waits(ref):  # the API server accepted the write
                     self._due[ref[1].namespace].discard(ref)
         self._due = {namespace: refs for namespace, refs in self._due.items() if refs}
-        self._continue(self._due)
+        self._schedule_rest(self._due)
 
     def _choose_round(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
         """Choose the next objects of one namespace."""
-        return heapq.nsmallest(_ROUND, (ref for ref in refs if not self._loop.waits(ref)), parents_first)
+        return heapq.nsmallest(_ROUND, (ref for ref in refs if not self._loop.waits(ref)), rank_for_writing)
 
-    def _continue(self, due: Mapping[str, set[ObjectRef]]) -> None:
+    def _schedule_rest(self, due: Mapping[str, set[ObjectRef]]) -> None:
         """Let the loop come back for the rest: at once, or when a namespace that waits may have writes again."""
         for namespace, refs in due.items():
-            wait = self._rate.wait(namespace)
+            wait = self._rate.get_wait(namespace)
             ref = next((each for each in refs if wait or not self._loop.waits(each)), None)
             if ref is not None and not self._loop.waits(ref):
                 self._loop.pause(ref, max(_SLOWED, wait) if wait else 0.0)
                 self.wake()
 
-    async def _keep(self, objects: FencedObjects, ref: ObjectRef) -> None:
-        patch = self._statuses.patch(ref, format_time(dt.datetime.now(dt.UTC)))  # noqa: TID251  # this is the shell
+    async def _write_status(self, objects: FencedObjects, ref: ObjectRef) -> None:
+        patch = self._statuses.make_patch(ref, format_time(dt.datetime.now(dt.UTC)))  # noqa: TID251  # this is the shell
         written = self._written.pop(ref, None)
         if patch is None:
             return
@@ -118,7 +120,7 @@ class StatusWriter:
             if answer.get("metadata", {}).get("resourceVersion") != version:  # the status did change
                 self._written[ref] = version
 
-        self._rate.take(name.namespace)
+        self._rate.spend(name.namespace)
         await self._loop.write(ref, send, "cannot write a status", kind=kind.value, object=name)
 
 
@@ -131,11 +133,11 @@ def _group_by_namespace(refs: Iterable[ObjectRef]) -> dict[str, set[ObjectRef]]:
 
 async def write_statuses(writer: StatusWriter, desired: Desired) -> None:
     """Write until cancelled, after each change that HAProxy has."""
-    with desired.telling(writer.wake):
+    with desired.call_after_changes(writer.wake):
         await writer.run()
 
 
-def parents_first(ref: ObjectRef) -> tuple[bool, str, ObjectName]:
+def rank_for_writing(ref: ObjectRef) -> tuple[bool, str, ObjectName]:
     """Return the order of writes: a reader of an accepted route finds the status of its parents."""
     kind, name = ref
     return kind not in _PARENTS, kind.value, name

@@ -92,7 +92,7 @@ class Follower:
 
     async def run(self) -> None:
         loop, changes = asyncio.get_running_loop(), self._watch.fileno()
-        loop.add_reader(changes, self._refresh)
+        loop.add_reader(changes, self._refresh_addresses)
         try:
             async with asyncio.TaskGroup() as tasks:
                 server_due = own_due = 0.0
@@ -105,11 +105,11 @@ class Follower:
                         own_due = now + _OWN_EVERY
                         if self._find_own():
                             self.touched(self._destinations.services)
-                    self._forget()
-                    for key, every in self._wanted():
+                    self._forget_unwanted()
+                    for key, every in self._list_wanted():
                         if now - self._asked.get(key, float("-inf")) >= every:
                             self._asked[key] = now
-                            tasks.create_task(self._ask(key))
+                            tasks.create_task(self._query(key))
                     await asyncio.sleep(_NAMES_EVERY)
         finally:
             loop.remove_reader(changes)
@@ -117,31 +117,31 @@ class Follower:
     @property
     def waits(self) -> bool:
         """Whether there is a name or a Pod without a first query."""
-        return any(key not in self._asked for key, _ in self._wanted())
+        return any(key not in self._asked for key, _ in self._list_wanted())
 
-    async def first(self) -> None:
+    async def query_new_names(self) -> None:
         """Query new names and Pods, and wait for the answers up to a limit."""
-        new = [key for key, _ in self._wanted() if key not in self._asked]
+        new = [key for key, _ in self._list_wanted() if key not in self._asked]
         self._asked |= dict.fromkeys(new, time.monotonic())
-        tasks = [asyncio.ensure_future(self._ask(key)) for key in new]
+        tasks = [asyncio.ensure_future(self._query(key)) for key in new]
         _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
         for task in late:
             task.cancel()
 
-    def _wanted(self) -> Iterator[tuple[str | ObjectName, float]]:
+    def _list_wanted(self) -> Iterator[tuple[str | ObjectName, float]]:
         """Yield the names and Pods that Services depend on, each with the seconds between queries."""
-        yield from ((name, _NAMES_EVERY) for name in self._destinations.names())
-        yield from ((pod, _PODS_EVERY) for pod in self._destinations.pods())
+        yield from ((name, _NAMES_EVERY) for name in self._destinations.list_dns_names())
+        yield from ((pod, _PODS_EVERY) for pod in self._destinations.list_pods())
 
-    def _forget(self) -> None:
-        wanted = {key for key, _ in self._wanted()}
+    def _forget_unwanted(self) -> None:
+        wanted = {key for key, _ in self._list_wanted()}
         for known in cast("tuple[dict[str | ObjectName, object], ...]", (self._known.answers, self._known.pods)):
             for key in known.keys() - wanted:
                 del known[key]
         self._asked = {key: then for key, then in self._asked.items() if key in wanted}
         self._answered = {name: then for name, then in self._answered.items() if name in wanted}
 
-    def _refresh(self) -> None:
+    def _refresh_addresses(self) -> None:
         if self._watch.refresh() and self._find_own():
             self.touched(self._destinations.services)
 
@@ -154,12 +154,12 @@ class Follower:
         self._known.own, self._known.networks = now
         return before != now
 
-    async def _ask(self, key: str | ObjectName) -> None:
+    async def _query(self, key: str | ObjectName) -> None:
         async with self._at_once:
-            await (self._resolve(key) if isinstance(key, str) else self._read(key))
+            await (self._resolve_name(key) if isinstance(key, str) else self._read_pod(key))
 
-    async def _resolve(self, name: str) -> None:
-        found, now = await self._addresses(name), time.monotonic()
+    async def _resolve_name(self, name: str) -> None:
+        found, now = await self._query_addresses(name), time.monotonic()
         if found is not None and found.addresses:
             self._answered[name] = now
         elif now - self._answered.get(name, float("-inf")) < _HOLD:
@@ -167,12 +167,12 @@ class Follower:
         found = found or Answered()
         if self._known.answers.get(name) != found:
             self._known.answers[name] = found
-            self.touched(self._destinations.depending_on(name=name))
+            self.touched(self._destinations.find_dependent_services(name=name))
 
-    async def _addresses(self, name: str) -> Answered | None:
+    async def _query_addresses(self, name: str) -> Answered | None:
         """Query DNS; None if no server answered."""
         self._find_servers()
-        answers = await asyncio.gather(*(self._answer(name, kind) for kind in _TYPES))
+        answers = await asyncio.gather(*(self._query_records(name, kind) for kind in _TYPES))
         heard = [each for each in answers if each is not None]
         if answers[0] is None and not any(each.answer for each in heard):
             return None
@@ -185,7 +185,7 @@ class Follower:
     def _find_servers(self) -> None:
         """Use the given servers, or those in resolv.conf now; if there are none, those before."""
         try:
-            servers = self._given or dns_servers()
+            servers = self._given or read_dns_servers()
         except (OSError, ValueError, dns.exception.DNSException) as error:
             if not self._told:
                 log.warning("cannot read the system's DNS servers", error=str(error))
@@ -194,7 +194,7 @@ class Follower:
         self._told = False
         self._dns.nameservers = [dns.nameserver.Do53Nameserver(*server) for server in servers]
 
-    async def _answer(self, name: str, kind: dns.rdatatype.RdataType) -> dns.message.Message | None:
+    async def _query_records(self, name: str, kind: dns.rdatatype.RdataType) -> dns.message.Message | None:
         try:
             answer = await self._dns.resolve(f"{name}.", kind, raise_on_no_answer=False, search=False)
         except dns.resolver.NXDOMAIN:
@@ -203,21 +203,21 @@ class Follower:
             return None
         return answer.response
 
-    async def _read(self, pod: ObjectName) -> None:
+    async def _read_pod(self, pod: ObjectName) -> None:
         if self._access is None:
             return
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         found: frozenset[Address] | None = None
         try:
             async with ObjectClient(self._access, "vipwire-ingress", timeout=_TIMEOUT) as client:
-                found = addresses_of(await client.read(path, _Pod) or _Pod())
+                found = read_pod_addresses(await client.read(path, _Pod) or _Pod())
         except REQUEST_ERRORS as error:
             if isinstance(error, ApiError) and error.code == HTTPStatus.FORBIDDEN:
                 found = frozenset()
             log.warning("cannot read a Pod", object=pod, error=error)
         if found is not None and self._known.pods.get(pod) != found:
             self._known.pods[pod] = found
-            self.touched(self._destinations.depending_on(pod=pod))
+            self.touched(self._destinations.find_dependent_services(pod=pod))
 
     def _find_server(self, loop: asyncio.AbstractEventLoop) -> None:
         """Resolve the API server's name, in a thread that does not delay the end of the process."""
@@ -228,14 +228,14 @@ class Follower:
                 self.touched(self._destinations.services)
 
         def ask() -> None:
-            found = system_addresses(self._host)
+            found = resolve_host(self._host)
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(note, found)
 
         Thread(target=ask, name="addresses of the API server", daemon=True).start()
 
 
-def system_addresses(host: str) -> frozenset[Address]:
+def resolve_host(host: str) -> frozenset[Address]:
     """Resolve a host by the system's resolver; empty if unknown."""
     try:
         found = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
@@ -244,7 +244,7 @@ def system_addresses(host: str) -> frozenset[Address]:
     return frozenset(parse_address(text) for text in found if "%" not in text)
 
 
-def addresses_of(pod: _Pod) -> frozenset[Address]:
+def read_pod_addresses(pod: _Pod) -> frozenset[Address]:
     """Read the addresses of a Pod; none if the Pod has terminated."""
     status = pod.status or _PodStatus()
     if status.phase in _ENDED:
@@ -256,14 +256,14 @@ def addresses_of(pod: _Pod) -> frozenset[Address]:
     return frozenset(found)
 
 
-def dns_servers(path: Path = RESOLV_CONF) -> tuple[Place, ...]:
+def read_dns_servers(path: Path = RESOLV_CONF) -> tuple[Place, ...]:
     """Read the system's DNS servers. Raise OSError, ValueError, DNSException."""
     found = dns.resolver.Resolver(configure=False)
     found.read_resolv_conf(path)
     return tuple((str(server), found.port) for server in found.nameservers)
 
 
-def cluster_domains(path: Path = RESOLV_CONF) -> tuple[str, ...]:
+def read_cluster_domains(path: Path = RESOLV_CONF) -> tuple[str, ...]:
     """Read the cluster's domain from the search path that the kubelet writes: `svc.DOMAIN`."""
     with contextlib.suppress(OSError):
         lines = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())

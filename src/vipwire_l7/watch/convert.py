@@ -52,20 +52,22 @@ def is_host(text: str) -> bool:
 def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem, ...]]:
     """Convert an Ingress; None only if its name is invalid."""
     meta, spec = source.metadata or wire.NO_META, source.spec or wire.IngressSpec()
-    found = _findings("Ingress", meta)
+    found = _start_findings("Ingress", meta)
     if not found.named(namespaced=True):
         return None, found.problems()
     namespace = found.name.namespace
     default = (
-        _backend(spec.default_backend, namespace, "spec.defaultBackend", found) if spec.default_backend else None
+        _convert_backend(spec.default_backend, namespace, "spec.defaultBackend", found)
+        if spec.default_backend
+        else None
     )
     annotations = meta.annotations or {}
     made = Ingress(
         found.name,
         spec.ingress_class_name or annotations.get(CLASS_ANNOTATION, ""),
-        tuple(_rules(spec.rules or (), namespace, found)),
+        tuple(_convert_rules(spec.rules or (), namespace, found)),
         default or None,
-        tuple(_tls(spec.tls or (), namespace, found)),
+        tuple(_convert_tls(spec.tls or (), namespace, found)),
         MappingProxyType(annotations) if annotations else NOTHING,
         meta.creation_timestamp or "",
         meta.uid or "",
@@ -80,7 +82,7 @@ def _read_published_addresses(status: wire.IngressStatus | None) -> tuple[str, .
     return tuple(each.ip or each.hostname or "" for each in (balancer and balancer.ingress) or ())
 
 
-def _rules(rules: Iterable[wire.Rule], namespace: str, found: Findings) -> Iterator[PathRule]:
+def _convert_rules(rules: Iterable[wire.Rule], namespace: str, found: Findings) -> Iterator[PathRule]:
     for index, rule in enumerate(rules):
         where = f"spec.rules[{index}]"
         host = rule.host or ""
@@ -88,10 +90,10 @@ def _rules(rules: Iterable[wire.Rule], namespace: str, found: Findings) -> Itera
             found.note(f"{where}.host", f"{host[:80]!r} is no host (allowed: a.example.com, *.example.com)")
             continue
         for number, path in enumerate((rule.http and rule.http.paths) or ()):
-            yield from _path(host, path, namespace, f"{where}.http.paths[{number}]", found)
+            yield from _convert_path(host, path, namespace, f"{where}.http.paths[{number}]", found)
 
 
-def _path(host: str, path: wire.Path, namespace: str, where: str, found: Findings) -> Iterator[PathRule]:
+def _convert_path(host: str, path: wire.Path, namespace: str, where: str, found: Findings) -> Iterator[PathRule]:
     kind = found.choice(f"{where}.pathType", path.path_type, PathType.IMPLEMENTATION_SPECIFIC)
     text = path.path or "/"
     allowed = _PATH if kind is not PathType.IMPLEMENTATION_SPECIFIC else _EXPRESSION
@@ -101,12 +103,12 @@ def _path(host: str, path: wire.Path, namespace: str, where: str, found: Finding
             message += f"; a regular expression needs pathType {PathType.IMPLEMENTATION_SPECIFIC.value}"
         found.note(f"{where}.path", message)
         return
-    backend = _backend(path.backend, namespace, f"{where}.backend", found)
+    backend = _convert_backend(path.backend, namespace, f"{where}.backend", found)
     if backend is not None:
         yield PathRule(host, text, kind, backend, f"{where}.backend")
 
 
-def _backend(source: wire.Backend | None, namespace: str, where: str, found: Findings) -> ServiceRef | None:
+def _convert_backend(source: wire.Backend | None, namespace: str, where: str, found: Findings) -> ServiceRef | None:
     if source is not None and source.resource is not None:
         found.note(f"{where}.resource", f"a backend of kind {source.resource.kind!r} is not supported")
         return None
@@ -121,7 +123,7 @@ def _backend(source: wire.Backend | None, namespace: str, where: str, found: Fin
     return None if number is None else ServiceRef(ObjectName(namespace, service.name), number)
 
 
-def _tls(sources: Iterable[wire.IngressTls], namespace: str, found: Findings) -> Iterator[Tls]:
+def _convert_tls(sources: Iterable[wire.IngressTls], namespace: str, found: Findings) -> Iterator[Tls]:
     for index, source in enumerate(sources):
         where = f"spec.tls[{index}]"
         hosts = tuple(host for host in source.hosts or () if is_host(host))
@@ -146,7 +148,7 @@ def convert_class(source: wire.IngressClass) -> tuple[IngressClass | None, tuple
 def convert_service(source: wire.WireService) -> tuple[BackendService | None, tuple[Problem, ...]]:
     """Convert a Service of any type, also a headless one: vipwire uses its endpoints."""
     meta, spec = source.metadata or wire.NO_META, source.spec or wire.ServiceSpec()
-    found = _findings("Service", meta)
+    found = _start_findings("Service", meta)
     if not found.named(namespaced=True):
         return None, found.problems()
     external = ""
@@ -157,24 +159,24 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
             return None, found.problems()
     families = [family for family in Family if family.value in (spec.ip_families or ())[:1]]
     annotations = MappingProxyType(meta.annotations) if meta.annotations else NOTHING
-    ports = tuple(_service_ports(spec.ports or (), found))
+    ports = tuple(_convert_service_ports(spec.ports or (), found))
     plain = tuple(each for each in ports if not each.udp)
     udp = tuple(each for each in ports if each.udp)
     balanced = _read_published_addresses(source.status)
     published = tuple(dict.fromkeys((*balanced, *(spec.external_ips or ()))))
     family = families[0] if families else None
-    own = tuple(_cluster_ips(spec))
+    own = tuple(_read_cluster_ips(spec))
     made = BackendService(found.name, plain, external, family, annotations, published, udp, balanced, own)
     return made, found.problems()
 
 
-def _cluster_ips(spec: wire.ServiceSpec) -> Iterator[Address]:
+def _read_cluster_ips(spec: wire.ServiceSpec) -> Iterator[Address]:
     for text in spec.cluster_ips or (spec.cluster_ip or "",):
         with contextlib.suppress(ValueError):  # "None", or not allocated yet
             yield parse_address(text)
 
 
-def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[BackendPort]:
+def _convert_service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[BackendPort]:
     for index, port in enumerate(ports):
         number = found.port(f"spec.ports[{index}].port", port.port)
         if number is not None and port.protocol in _PROTOCOLS:
@@ -187,16 +189,16 @@ def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Proble
     meta = source.metadata or wire.NO_META
     service = (meta.labels or {}).get("kubernetes.io/service-name", "")
     family = next((family for family in Family if family.value == source.address_type), None)
-    found = _findings("EndpointSlice", meta)
+    found = _start_findings("EndpointSlice", meta)
     if not service or family is None or not found.named(namespaced=True):
         return None, found.problems()
-    plain, udp = _slice_ports(source, _TCP), _slice_ports(source, ("UDP",))
+    plain, udp = _convert_slice_ports(source, _TCP), _convert_slice_ports(source, ("UDP",))
     name = ObjectName(found.name.namespace, service)
-    endpoints = tuple(_endpoints(source.endpoints or (), family, found))
+    endpoints = tuple(_convert_endpoints(source.endpoints or (), family, found))
     return BackendSlice(found.name, name, family, plain, endpoints, udp), found.problems()
 
 
-def _slice_ports(source: wire.Slice, protocols: Collection[str | None]) -> Mapping[str, int]:
+def _convert_slice_ports(source: wire.Slice, protocols: Collection[str | None]) -> Mapping[str, int]:
     return MappingProxyType(
         {
             port.name or "": port.port
@@ -206,19 +208,21 @@ def _slice_ports(source: wire.Slice, protocols: Collection[str | None]) -> Mappi
     )
 
 
-def _endpoints(sources: Iterable[wire.WireEndpoint], family: Family, found: Findings) -> Iterator[BackendEndpoint]:
+def _convert_endpoints(
+    sources: Iterable[wire.WireEndpoint], family: Family, found: Findings
+) -> Iterator[BackendEndpoint]:
     for index, source in enumerate(sources):
         text = source.addresses[0] if source.addresses else ""
-        address = _address(text, f"endpoints[{index}].addresses[0]", found)
+        address = _read_address(text, f"endpoints[{index}].addresses[0]", found)
         if address is not None and family_of(address) is family:
             pod = (source.target_ref and source.target_ref.name) or ""
             hints = (source.hints and source.hints.for_zones) or ()
             zones = tuple(each.name for each in hints if each.name)
-            use = _use(source.conditions or Conditions())
+            use = _read_usability(source.conditions or Conditions())
             yield BackendEndpoint(address, use, pod, zones, source.node_name or "")
 
 
-def _address(text: str, field: str, found: Findings) -> Address | None:
+def _read_address(text: str, field: str, found: Findings) -> Address | None:
     """Read an endpoint's address; `plan.destinations` decides whether HAProxy may connect to it."""
     try:
         return parse_address(text)
@@ -227,7 +231,7 @@ def _address(text: str, field: str, found: Findings) -> Address | None:
         return None
 
 
-def _use(conditions: Conditions) -> Usability:
+def _read_usability(conditions: Conditions) -> Usability:
     """Read the conditions; an unknown one does not count as false (discovery.k8s.io/v1)."""
     if conditions.ready is not False and not conditions.terminating:
         return Usability.READY
@@ -238,7 +242,7 @@ def _use(conditions: Conditions) -> Usability:
 
 def convert_secret(source: wire.Secret) -> tuple[Secret | None, tuple[Problem, ...]]:
     meta = source.metadata or wire.NO_META
-    found = _findings("Secret", meta)
+    found = _start_findings("Secret", meta)
     if not found.named(namespaced=True):
         return None, found.problems()
     data = {key: text.encode() for key, text in (source.string_data or {}).items()}
@@ -250,5 +254,5 @@ def convert_secret(source: wire.Secret) -> tuple[Secret | None, tuple[Problem, .
     return Secret(found.name, source.type or "", MappingProxyType(data)), found.problems()
 
 
-def _findings(kind: str, meta: wire.Meta) -> Findings:
+def _start_findings(kind: str, meta: wire.Meta) -> Findings:
     return Findings(kind, ObjectName(meta.namespace or "", meta.name or ""))

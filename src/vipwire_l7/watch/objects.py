@@ -206,15 +206,17 @@ _NAMED_BY: Final = {
 """The lists of a status that vipwire reads, with the field of their entries that must be a text."""
 
 
-def sound_status(found: object) -> Json | None:
+def drop_invalid_parts(found: object) -> Json | None:
     """Remove parts of a status with the wrong type: any writer of a status could otherwise stop vipwire."""
     if not isinstance(found, dict):
         return None
-    return {key: _entries(value, _NAMED_BY[key]) if key in _NAMED_BY else value for key, value in found.items()}
+    return {
+        key: _keep_valid_entries(value, _NAMED_BY[key]) if key in _NAMED_BY else value for key, value in found.items()
+    }
 
 
-def _entries(found: object, name: str) -> list[Json]:
-    entries = (sound_status(each) for each in (found if isinstance(found, list) else ()))
+def _keep_valid_entries(found: object, name: str) -> list[Json]:
+    entries = (drop_invalid_parts(each) for each in (found if isinstance(found, list) else ()))
     return [each for each in entries if each is not None and isinstance(each.get(name), str)]
 
 
@@ -250,7 +252,7 @@ class Declared(Generic[SpecT_co]):
     @property
     def status(self) -> Json | None:
         """The status that the API server has, without invalid parts."""
-        return sound_status(msgspec.json.decode(self.written_status))
+        return drop_invalid_parts(msgspec.json.decode(self.written_status))
 
 
 IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared[object]

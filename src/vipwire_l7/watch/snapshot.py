@@ -1,7 +1,7 @@
 """All current objects, and the extent of the last changes.
 
 The extent decides the cost. Changed endpoints and weights, the frequent case, concern the servers of one Service; a
-written status changes no plan. `take` returns the extent.
+written status changes no plan. `take_touched` returns the extent.
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ class Changes:
         self._kinds = kinds
         self._refs = set[ObjectRef]()
 
-    def note(self, ref: ObjectRef) -> None:
+    def add(self, ref: ObjectRef) -> None:
         if self._kinds is None or ref[0] in self._kinds:
             self._refs.add(ref)
 
@@ -79,7 +79,7 @@ class Changes:
 
 
 class Snapshot:
-    """The objects by kind. `apply` takes an event, `take` returns the extent of the changes since its last call."""
+    """The objects by kind. `apply` takes an event, `take_touched` returns the extent of the changes since its last call."""
 
     def __init__(self, kinds: Iterable[IngressKind] = INGRESS_KINDS) -> None:
         """`kinds` are those to read."""
@@ -103,7 +103,7 @@ class Snapshot:
         self._events = Counter[IngressKind]()
         self._followers, self._readers = WeakSet[Changes](), WeakSet[Changes]()
 
-    def follow(self, *, statuses_of: Collection[IngressKind] | None = None) -> Changes:
+    def follow_changes(self, *, statuses_of: Collection[IngressKind] | None = None) -> Changes:
         """Record changes while the caller keeps the result; for `statuses_of`, also changed statuses."""
         made = Changes(statuses_of)
         (self._followers if statuses_of is None else self._readers).add(made)
@@ -119,7 +119,7 @@ class Snapshot:
         before, self._refusals = self._refusals, now
         for name in before.keys() | now.keys():
             if before.get(name) != now.get(name):
-                self._note_for_followers(IngressKind.SERVICE, name)
+                self._tell_followers(IngressKind.SERVICE, name)
 
     @property
     def complete(self) -> bool:
@@ -142,20 +142,20 @@ class Snapshot:
     def secrets(self) -> Mapping[ObjectName, Secret]:
         return cast("Mapping[ObjectName, Secret]", self._objects[IngressKind.SECRET])
 
-    def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[object]]:
+    def list_declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[object]]:
         """Return all objects of one of the Gateway API's kinds."""
         found = {} if kind in INGRESS_KINDS else self._objects.get(kind, {})
         return cast("Mapping[ObjectName, Declared[object]]", found)
 
-    def grants(self, namespace: str) -> Iterable[Declared[object]]:
+    def list_grants(self, namespace: str) -> Iterable[Declared[object]]:
         return self._grants.get(namespace, {}).values()
 
-    def services_of(self, gateway: ObjectName) -> Collection[BackendService]:
+    def list_services_of(self, gateway: ObjectName) -> Collection[BackendService]:
         return self._assigned.get(gateway, {}).values()
 
-    def assigned(self, gateway: ObjectName) -> BackendService | None:
+    def find_address_service(self, gateway: ObjectName) -> BackendService | None:
         """Return the Service that gives a Gateway its addresses."""
-        return next(iter(self.services_of(gateway)), None)
+        return next(iter(self.list_services_of(gateway)), None)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -166,37 +166,39 @@ class Snapshot:
         taken, self._judged = self._judged, set()
         return {ref: self._problems.get(ref, ()) for ref in taken}
 
-    def slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
+    def list_slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
         """Return a Service's slices, by name."""
         found = self._slices.get(service, {})
         return tuple(found[name] for name in sorted(found))
 
-    def events(self, kinds: Iterable[IngressKind]) -> int:
+    def count_events(self, kinds: Iterable[IngressKind]) -> int:
         """Return the number of events of these kinds: as long as it stays, so do all their objects."""
         return sum(self._events[kind] for kind in kinds)
 
     def apply(self, event: IngressEvent) -> None:
         match event:
             case Listed(kind, objects, problems):
-                self._list(kind, objects, problems)
+                self._apply_list(kind, objects, problems)
             case Deleted(kind, name, problems):
-                self._set(kind, name, None, problems)
+                self._set_object(kind, name, None, problems)
             case Upserted(changed, problems):
-                kind = kind_of(changed)
-                self._set(kind, changed.name, changed, problems)
+                kind = get_kind(changed)
+                self._set_object(kind, changed.name, changed, problems)
         self._events[kind] += 1
 
-    def take(self) -> Touched:
+    def take_touched(self) -> Touched:
         """Return the extent of the changes since the last call."""
         touched = Touched(frozenset(self._services), frozenset(self._named), self._structure)
         self._services, self._named, self._structure = set(), set(), False
         return touched
 
-    def _list(self, kind: IngressKind, objects: tuple[IngressObject, ...], problems: tuple[Problem, ...]) -> None:
+    def _apply_list(
+        self, kind: IngressKind, objects: tuple[IngressObject, ...], problems: tuple[Problem, ...]
+    ) -> None:
         for name in self._objects[kind].keys() - {each.name for each in objects}:
-            self._set(kind, name, None, ())
+            self._set_object(kind, name, None, ())
         for each in objects:
-            self._set(kind, each.name, each, ())
+            self._set_object(kind, each.name, each, ())
         self._judged |= {key for key in self._problems if key[0] is kind}
         self._problems = {key: value for key, value in self._problems.items() if key[0] is not kind}
         for problem in problems:
@@ -207,7 +209,7 @@ class Snapshot:
             self._waiting.discard(kind)
             self._structure = True
 
-    def _set(
+    def _set_object(
         self, kind: IngressKind, name: ObjectName, after: IngressObject | None, problems: tuple[Problem, ...]
     ) -> None:
         if problems != self._problems.pop((kind, name), ()):
@@ -215,7 +217,7 @@ class Snapshot:
         if problems:
             self._problems[kind, name] = problems
         for each in self._readers:
-            each.note((kind, name))
+            each.add((kind, name))
         objects = self._objects[kind]
         before = objects.get(name)
         if after is None:
@@ -223,18 +225,18 @@ class Snapshot:
         else:
             objects[name] = after  # even if equal: the fields that do not count, such as the status, may differ
         if before != after:
-            self._note_change(kind, name, before, after)
+            self._record_change(kind, name, before, after)
 
-    def _note_change(
+    def _record_change(
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
-        self._note_for_followers(kind, name)
+        self._tell_followers(kind, name)
         if kind is IngressKind.SERVICE:
-            self._note_service(before, after)
+            self._record_service(before, after)
         elif kind is IngressKind.REFERENCE_GRANT:
-            self._note_grant(name, after)
+            self._record_grant(name, after)
         if kind is IngressKind.SLICE:
-            self._note_slice(before, after)
+            self._record_slice(before, after)
         elif isinstance(before, BackendService) and isinstance(after, BackendService) and _keeps_pools(before, after):
             self._services.add(name)
         elif kind is IngressKind.INGRESS_CLASS:
@@ -242,11 +244,11 @@ class Snapshot:
         else:
             self._named.add((kind, name))
 
-    def _note_for_followers(self, kind: IngressKind, name: ObjectName) -> None:
+    def _tell_followers(self, kind: IngressKind, name: ObjectName) -> None:
         for each in self._followers:
-            each.note((kind, name))
+            each.add((kind, name))
 
-    def _note_service(self, before: IngressObject | None, after: IngressObject | None) -> None:
+    def _record_service(self, before: IngressObject | None, after: IngressObject | None) -> None:
         """Record ClusterIPs, and the Gateway whose addresses a Service gives: these may change without its object."""
         for each, is_there in ((before, False), (after, True)):
             if not isinstance(each, BackendService):
@@ -263,20 +265,20 @@ class Snapshot:
                 else:
                     self._assigned[gateway].pop(each.name)
                 self._named.add((IngressKind.GATEWAY, gateway))
-                self._note_for_followers(IngressKind.GATEWAY, gateway)
+                self._tell_followers(IngressKind.GATEWAY, gateway)
 
-    def _note_grant(self, name: ObjectName, after: IngressObject | None) -> None:
+    def _record_grant(self, name: ObjectName, after: IngressObject | None) -> None:
         found = self._grants.setdefault(name.namespace, {})
         if isinstance(after, Declared):
             found[name] = after
         else:
             found.pop(name, None)
-        self._note_for_followers(IngressKind.REFERENCE_GRANT, ObjectName(name.namespace, ""))
+        self._tell_followers(IngressKind.REFERENCE_GRANT, ObjectName(name.namespace, ""))
 
-    def touch(self, services: Iterable[ObjectName]) -> None:
+    def touch_services(self, services: Iterable[ObjectName]) -> None:
         self._services.update(services)
 
-    def _note_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:
+    def _record_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:
         if isinstance(before, BackendSlice):
             self._slices[before.service].pop(before.name, None)
             self._services.add(before.service)
@@ -285,7 +287,7 @@ class Snapshot:
             self._services.add(after.service)
 
 
-def kind_of(value: IngressObject) -> IngressKind:
+def get_kind(value: IngressObject) -> IngressKind:
     return value.kind if isinstance(value, Declared) else _KINDS[type(value)]
 
 

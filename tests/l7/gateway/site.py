@@ -123,7 +123,7 @@ class GatewaySite:
 
         async def wait() -> None:
             async with asyncio.timeout(PATIENCE):
-                await self.controller.settled()
+                await self.controller.wait_until_settled()
 
         self.run(wait())
 

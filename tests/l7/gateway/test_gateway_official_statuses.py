@@ -23,7 +23,7 @@ from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.merged_statuses import merge_status
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.run.status_writer import parents_first
+from vipwire_l7.run.status_writer import rank_for_writing
 from vipwire_l7.watch.objects import IngressKind
 
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
@@ -280,7 +280,7 @@ def test_parents_are_written_before_their_routes() -> None:
     """The suite reads the ListenerSet as soon as the route is accepted, and fails if it has no status of ours yet."""
     made = listener_set("more", "{name: x, port: 81, protocol: HTTP}")
     planner = planned(gateway(HTTP, more=SETS), made, ROUTE, SERVICE, POLICY)
-    kinds = [kind.value for kind, _ in sorted(planner.statuses, key=parents_first)]
+    kinds = [kind.value for kind, _ in sorted(planner.statuses, key=rank_for_writing)]
     assert kinds == ["Gateway", "GatewayClass", "ListenerSet", "BackendTLSPolicy", "HTTPRoute"]
 
 

@@ -15,7 +15,7 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.merged_statuses import merge_status
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
-from vipwire_l7.haproxy.configuration import configure
+from vipwire_l7.haproxy.configuration import build_configuration
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
@@ -199,7 +199,7 @@ def test_a_gateway_with_an_address_of_ipv6_can_be_written() -> None:
     setting = GatewaySetting(pool=(ip_network("2001:db8::/127"),))
     _, plan = drawn(gateway(HTTP), setting=setting)
     layout = Layout("/run/x", "/run/x/socket")
-    written = configure(plan, {pool.name: () for pool in plan.pools}, layout, "").text("mark")
+    written = build_configuration(plan, {pool.name: () for pool in plan.pools}, layout, "").write_text("mark")
     assert "frontend gateway:2001:db8:::80\n    bind '[2001:db8::]:80'\n" in written
 
 
@@ -430,7 +430,7 @@ def test_a_route_that_fails_unexpectedly_costs_itself(monkeypatch: pytest.Monkey
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("vipwire_l7.gateway.plan.routes.entries_of", fail)
+    monkeypatch.setattr("vipwire_l7.gateway.plan.routes.plan_entries", fail)
     planner = planned(gateway(HTTP), ROUTE, SERVICE)
     (parent,) = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
     assert "boom" in parent["conditions"][0]["message"]

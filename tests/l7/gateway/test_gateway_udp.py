@@ -15,7 +15,7 @@ import pytest
 from tests.l7.gateway.site import PATIENCE, GatewaySite, gateways, list_all
 
 from vipwire.relay.client import Call
-from vipwire_l7.gateway.run.datagrams import datagram_relay_name
+from vipwire_l7.gateway.run.datagrams import name_datagram_relay
 from vipwire_l7.watch.objects import IngressKind
 
 GATEWAY = """
@@ -299,7 +299,7 @@ def test_the_relay_ends_with_the_last_listener(here: GatewaySite) -> None:
 
 def relay_of(here: GatewaySite) -> int:
     """Return the process of the relay, 0 if there is none."""
-    call = Call.find(datagram_relay_name(here.haproxy.folder))
+    call = Call.find(name_datagram_relay(here.haproxy.folder))
     if call is None:
         return 0
     with closing(call), suppress(ConnectionError):

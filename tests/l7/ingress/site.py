@@ -33,7 +33,7 @@ from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.destinations import Destinations, DestinationSetting
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.controller import Controller, Done
-from vipwire_l7.run.default_certificate import default_certificate, make_certificate
+from vipwire_l7.run.default_certificate import make_certificate, read_or_make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy
 from vipwire_l7.run.rates import Turns
@@ -162,7 +162,7 @@ class Site:
     async def settled(self) -> None:
         """Wait until HAProxy has all changes."""
         async with asyncio.timeout(PATIENCE):
-            await self.controller.settled()
+            await self.controller.wait_until_settled()
 
     async def pod(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         app = web.Application()
@@ -265,7 +265,7 @@ async def site(
     run = folder / "run"
     run.mkdir()
     http, https = free_port(), free_port()
-    pem = default_certificate(run, dt.datetime.now(dt.UTC))  # noqa: TID251  # what is served must be valid now
+    pem = read_or_make_certificate(run, dt.datetime.now(dt.UTC))  # noqa: TID251  # what is served must be valid now
     made = Layout(str(run), f"{run}/haproxy.sock", f"127.0.0.1:{http}", f"127.0.0.1:{https}", threads=1, **layout)
     snapshot, haproxy, done = Snapshot(), Haproxy("haproxy", run), list[Done]()
     judge = Destinations(destinations)

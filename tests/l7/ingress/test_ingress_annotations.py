@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 from tests.l7.ingress.site import Site, endpoint, endpoint_slice, in_site, ingress, rule, secret, service
 
-from vipwire_l7.run.control import ask
+from vipwire_l7.run.control import ask_haproxy
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
 HASHES = {
@@ -244,7 +244,7 @@ async def test_a_dead_pod_is_tried_again_elsewhere_unless_that_is_denied(here: S
 @in_site()
 async def test_a_pod_that_does_not_answer_is_left_out_until_it_answers_again(here: Site, tmp_path: Path) -> None:
     async def redispatches() -> int:
-        (text,) = await ask(tmp_path / "run/haproxy.sock", ["show stat"])
+        (text,) = await ask_haproxy(tmp_path / "run/haproxy.sock", ["show stat"])
         head, *rows = csv.reader(text.removeprefix("# ").splitlines())
         found = (dict(zip(head, row, strict=False)) for row in rows if row)
         return sum(int(row["wredis"] or 0) for row in found if row["svname"] == "BACKEND")

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from tests.l7.ingress.site import Site, in_site, ingress, rule, site
 
-from vipwire_l7.run.control import Process, ask, processes
+from vipwire_l7.run.control import Process, ask_haproxy, list_processes
 
 POD, OTHER = "127.0.0.21", "127.0.0.22"
 SECONDS = 15.0
@@ -29,7 +29,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def found(here: Site) -> list[Process]:
     """List HAProxy's processes: a master that has just started does not answer yet."""
     async with asyncio.timeout(60):
-        while len(there := await processes(here.haproxy.folder / "master.sock")) < 2:  # noqa: ASYNC110  # nobody tells
+        while len(there := await list_processes(here.haproxy.folder / "master.sock")) < 2:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.02)
     return there
 
@@ -63,7 +63,7 @@ async def test_what_others_change_in_haproxy_is_repaired_at_the_next_look(
         assert not [each.repaired for each in here.done if each.repaired]
         folder = (here.haproxy.folder / "haproxy.cfg").resolve().parent
         (web,) = here.controller.spares
-        await ask(here.haproxy.socket, [each.format(folder=folder, web=web) for each in commands])
+        await ask_haproxy(here.haproxy.socket, [each.format(folder=folder, web=web) for each in commands])
         await until(lambda: any(each.repaired for each in here.done))
         await until(lambda: here.done[-1].commands > 0)
         assert await here.codes_of("a", "b", "c") == {"a": 200, "b": 200, "c": 404}
@@ -112,8 +112,8 @@ async def test_a_socket_that_is_not_there_for_a_while_is_made_good_by_a_reload(h
     kept = here.haproxy.socket.with_name("kept.sock")
     here.haproxy.socket.rename(kept)
     here.put(ingress("late", rule("c.example.com", "/")))
-    number = here.haproxy.next_folder()
-    await until(lambda: here.haproxy.next_folder() != number)  # it is reloading
+    number = here.haproxy.get_next_folder()
+    await until(lambda: here.haproxy.get_next_folder() != number)  # it is reloading
     kept.rename(here.haproxy.socket)
     await here.settled()
     assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
@@ -127,10 +127,10 @@ async def test_a_socket_that_answers_late_is_made_good_by_a_reload(
     async with site(tmp_path) as here:
         await served(here)
         (worker,) = [each.pid for each in await found(here) if each.type == "worker"]
-        number = here.haproxy.next_folder()
+        number = here.haproxy.get_next_folder()
         os.kill(worker, signal.SIGSTOP)
         here.put(ingress("late", rule("c.example.com", "/")))
-        await until(lambda: here.haproxy.next_folder() != number)  # it is reloading
+        await until(lambda: here.haproxy.get_next_folder() != number)  # it is reloading
         os.kill(worker, signal.SIGCONT)
         await here.settled()
         assert await here.codes_of("a", "c") == {"a": 200, "c": 200}
@@ -171,7 +171,7 @@ async def a_soak(here: Site, seconds: float) -> None:
             notes = {"vipwire.io/timeout-server": "9s"} if chance.random() < 0.1 else {}
             here.put(ingress(host, rule(f"{host}.example.com", "/", service=leads[host]), annotations=notes))
             if chance.random() < 0.05:
-                for each in await processes(here.haproxy.folder / "master.sock"):
+                for each in await list_processes(here.haproxy.folder / "master.sock"):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(each.pid, signal.SIGKILL)
             if chance.random() < 0.3:

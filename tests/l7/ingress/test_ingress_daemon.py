@@ -339,13 +339,13 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
 )
 def test_bad_flags_are_told_of(flags: tuple[str, ...], told: str) -> None:
     with cli.ingress.make_context("ingress", list(flags)) as context, pytest.raises(ConfigError, match=told):
-        command.options_of(msgspec.convert(context.params, command.Flags))
+        command.read_options(msgspec.convert(context.params, command.Flags))
 
 
 def test_a_cookie_key_comes_from_a_file_and_from_no_command_line(tmp_path: Path) -> None:
     (key := tmp_path / "key").write_text("a-secret\n")
     with cli.ingress.make_context("ingress", ["--cookie-key-file", str(key)]) as context:
-        assert command.options_of(msgspec.convert(context.params, command.Flags)).layout.cookie_key == "a-secret"
+        assert command.read_options(msgspec.convert(context.params, command.Flags)).layout.cookie_key == "a-secret"
     with pytest.raises(click.UsageError, match="--cookie-key-file"):
         cli.ingress.make_context("ingress", ["--cookie-key", "a-secret"])
 

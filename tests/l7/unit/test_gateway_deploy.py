@@ -25,9 +25,9 @@ from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting
 from vipwire_l7.gateway.plan.merged_statuses import GatewayStatuses
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.gateway.run.app import served_versions
+from vipwire_l7.gateway.run.app import read_served_versions
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
-from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
+from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, choose_versions
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.ingress.served import IngressStatuses
 from vipwire_l7.plan.plan import Setting
@@ -188,10 +188,10 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
     snapshot, planner = filled(), GatewayPlanner(GatewaySetting())
     planner.update(snapshot, 0.0)
     async with asyncio.timeout(60), recording() as (recorder, access), asyncio.TaskGroup() as group:
-        resources = at_versions(kinds, await served_versions(access))
+        resources = choose_versions(kinds, await read_served_versions(access))
         keeper, events = LeaseKeeper(access, ObjectName("default", "edge"), "me"), EventRecorder(access, "me", qps=0)
         statuses = GatewayStatuses(planner, snapshot, CONTROLLER)
-        writer = StatusWriter(access, resources, statuses, snapshot, keeper.leading, Rate(1_000))
+        writer = StatusWriter(access, resources, statuses, snapshot, keeper.is_leading, Rate(1_000))
         work = (
             ApiSource(access, resources.values()).run(Snapshot(kinds).apply),
             writer.run(),
@@ -226,7 +226,7 @@ def writing(access: Access, keeper: LeaseKeeper) -> Iterator[Coroutine[Any, Any,
     snapshot.apply(Upserted(Ingress(ObjectName("default", "web"), "vipwire"), ()))
     planner.update(snapshot, 0.0)
     statuses = IngressStatuses(planner, snapshot, lambda: ("192.0.2.1",))
-    yield StatusWriter(access, OF_INGRESS, statuses, snapshot, keeper.leading, Rate(1_000)).run()
+    yield StatusWriter(access, OF_INGRESS, statuses, snapshot, keeper.is_leading, Rate(1_000)).run()
 
 
 @pytest.mark.parametrize(("folder", "kinds"), [(FOLDER, RESOURCES), (BOTH, WITH_INGRESS)], ids=["alone", "both"])

@@ -20,11 +20,11 @@ from vipwire.watched_objects.event import Deleted, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
-from vipwire_l7.haproxy.backends import spare_names
+from vipwire_l7.haproxy.backends import name_spares
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.refused import without
-from vipwire_l7.haproxy.state import WHOLE, Change, Delta, take_in
+from vipwire_l7.haproxy.refused import remove_parts
+from vipwire_l7.haproxy.state import WHOLE, Change, Delta, record_change
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import IngressKind
@@ -224,31 +224,31 @@ class Followed:
 
     def follow(self, delta: Delta, *, waits: bool = False) -> None:
         """Follow a change. With `waits` a reload does not come yet."""
-        self.pending = self.pending.then(delta)
+        self.pending = self.pending.merge_later(delta)
         live = self.live
         if live is not None:
-            part, whole = (self.desired.change(live, each) for each in (self.pending, WHOLE))
+            part, whole = (self.desired.find_change(live, each) for each in (self.pending, WHOLE))
             assert sorted(part.commands) == sorted(whole.commands)
             assert set(part.reasons) == set(whole.reasons)
             if waits or not part.reasons:
-                take_in(live, part)
+                record_change(live, part)
                 self.pending = part.waiting
                 assert bool(self.pending) == bool(part.reasons)
-                assert not self.desired.change(live, WHOLE).commands
+                assert not self.desired.find_change(live, WHOLE).commands
                 return
         self.reload()
 
     def reload(self) -> None:
         """Let HAProxy have all."""
-        made = self.desired.made(LAYOUT.folder, self.live)
-        self.live, self.pending = replace(made, spares=spare_names(0)), Delta()
-        assert not self.desired.change(self.live, WHOLE)
+        made = self.desired.build_configuration(LAYOUT.folder, self.live)
+        self.live, self.pending = replace(made, spares=name_spares(0)), Delta()
+        assert not self.desired.find_change(self.live, WHOLE)
 
     def refuse(self, number: int) -> None:
         """Refuse a pool, as HAProxy may at a reload."""
         pools = [each.name for each in self.desired.plan.pools]
         if pools:
-            self.desired.exclude(pools[number % len(pools)], "it is refused")
+            self.desired.exclude_pool(pools[number % len(pools)], "it is refused")
             self.reload()
 
 
@@ -270,13 +270,13 @@ def test_what_is_followed_is_what_is_planned_anew(
     for step, batch in enumerate([[], *batches]):
         for key, variant in batch:
             snapshot.apply(event(key, variant))
-        haproxy.follow(followed.update(snapshot.take(), NOW.timestamp()), waits=waits[step])
+        haproxy.follow(followed.update(snapshot.take_touched(), NOW.timestamp()), waits=waits[step])
         if step in refused:
             haproxy.refuse(refused[step])
         fresh = GatewayPlanner(setting)
         anew = Desired(snapshot, fresh, LAYOUT, "PEM")
         anew.update(Touched(structure=True), NOW.timestamp())
-        assert followed.plan == without(anew.plan, followed.refused)
+        assert followed.plan == remove_parts(anew.plan, followed.refused)
         assert set(followed.problems) >= set(anew.problems)
         assert followed.refused or followed.problems == anew.problems
         assert planner.statuses == fresh.statuses
@@ -300,7 +300,7 @@ class Serving:
 
     def put(self, key: Key, text: str, *, waits: bool = False) -> None:
         self.snapshot.apply(event_of(key, text))
-        self.haproxy.follow(self.desired.update(self.snapshot.take(), NOW.timestamp()), waits=waits)
+        self.haproxy.follow(self.desired.update(self.snapshot.take_touched(), NOW.timestamp()), waits=waits)
 
 
 def test_a_reload_for_another_certificate_waits_until_haproxy_reloads() -> None:
@@ -308,9 +308,9 @@ def test_a_reload_for_another_certificate_waits_until_haproxy_reloads() -> None:
     here.put(("Gateway", "infra", "edge"), gateway(HTTPS.replace("name: pair", "name: shown")), waits=True)
     for _ in range(2):
         assert here.haproxy.live is not None
-        change = here.desired.change(here.haproxy.live, here.haproxy.pending)
+        change = here.desired.find_change(here.haproxy.live, here.haproxy.pending)
         assert (change.commands, bool(change.reasons)) == ((), True)
-        take_in(here.haproxy.live, change)
+        record_change(here.haproxy.live, change)
 
 
 def test_a_map_that_another_frontend_looks_up_gets_the_hosts_of_all() -> None:
@@ -339,12 +339,14 @@ def calls_of_a_route(routes: int) -> int:
         snapshot.apply(of_route(number, f"{{name: s{number}, port: 80}}"))
     desired = Desired(snapshot, GatewayPlanner(GatewaySetting(addresses=("192.0.2.9",))), LAYOUT, "PEM")
     haproxy = Followed(desired)
-    haproxy.follow(desired.update(snapshot.take(), 0.0))
+    haproxy.follow(desired.update(snapshot.take_touched(), 0.0))
     live = haproxy.live
     assert live is not None
     snapshot.apply(of_route(1, "{name: s0, port: 80}"))
     changes = list[Change]()
-    calls = count_calls(lambda: changes.append(desired.change(live, desired.update(snapshot.take(), 0.0))))
+    calls = count_calls(
+        lambda: changes.append(desired.find_change(live, desired.update(snapshot.take_touched(), 0.0)))
+    )
     assert [each.partition(" /")[0] for each in changes[0].commands] == ["set map"]
     return calls
 

@@ -1,6 +1,6 @@
 """Objects of the Gateway API in files."""
 
-from vipwire_l7.gateway.watch.kinds import RESOURCES, manifests
+from vipwire_l7.gateway.watch.kinds import RESOURCES, make_manifest_reader
 from vipwire_l7.watch.objects import IngressKind
 
 EMPTY = """
@@ -27,12 +27,14 @@ spec:
 
 def test_keys_without_a_value_say_nothing() -> None:
     """An API server leaves them out."""
-    found = manifests(RESOURCES).read(EMPTY, "gateway.yaml")
+    found = make_manifest_reader(RESOURCES).read(EMPTY, "gateway.yaml")
     assert [each.kind for each in found.entries] == [IngressKind.GATEWAY, IngressKind.HTTP_ROUTE]
     assert [each.problems for each in found.entries] == [(), ()]
 
 
 def test_values_of_another_type_are_told() -> None:
-    (entry, _) = manifests(RESOURCES).read(EMPTY.replace("addresses:", "addresses: 7"), "gateway.yaml").entries
+    (entry, _) = (
+        make_manifest_reader(RESOURCES).read(EMPTY.replace("addresses:", "addresses: 7"), "gateway.yaml").entries
+    )
     ((problem,), objects) = entry.problems, entry.objects
     assert (problem.field, objects) == ("spec.addresses", ())

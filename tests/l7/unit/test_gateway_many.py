@@ -10,13 +10,13 @@ from tests.l7.plans import count_steps
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
-from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, rules_of
+from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, count_matches
 from vipwire_l7.gateway.plan.matching.matches import PathMatch, RequestMatch
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.wire import HttpRouteSpec
 from vipwire_l7.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL
 from vipwire_l7.plan.policy import Policy
-from vipwire_l7.plan.sites import Aspect, Compared, Match, choice_of, pool_name
+from vipwire_l7.plan.sites import Aspect, Compared, Match, make_choice, name_pool
 from vipwire_l7.watch.objects import Declared, IngressKind
 
 pytestmark = pytest.mark.slow
@@ -51,8 +51,8 @@ def entry(match: Match, path: str, *conditions: Compared) -> Entry:
 )
 def test_rules_are_counted_before_they_are_written(before: list[Entry], more: list[Entry], cost: int) -> None:
     host = HostSteps()
-    host.add(rules_of(before))
-    assert host.cost(rules_of(more)) == cost
+    host.add_matches(count_matches(before))
+    assert host.estimate_more_rules(count_matches(more)) == cost
 
 
 def route(name: str, namespace: str, rules: str) -> str:
@@ -168,5 +168,5 @@ def test_planning_grows_with_the_number_of_things_alone(shape: str) -> None:
 
 def test_nobody_can_aim_at_the_names_that_all_share() -> None:
     """A name that another namespace's content could be made to have would lead its requests there."""
-    for name in (choice_of(()).name, pool_name(ObjectName("a", "b"), 80, Policy(body_size=1))):
+    for name in (make_choice(()).name, name_pool(ObjectName("a", "b"), 80, Policy(body_size=1))):
         assert max(map(len, name.split(":"))) * 4 >= 80, "the digest"

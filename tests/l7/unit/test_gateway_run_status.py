@@ -74,4 +74,4 @@ def test_a_status_of_other_types_is_read_as_far_as_it_is_one(junk: Any) -> None:
         assert [each["name"] for each in made["listeners"]] == ["a"]
         assert [each["type"] for each in made["conditions"]] == ["Accepted"]
         pool = AddressPool((ip_network("192.0.2.0/31"),))
-        assert pool.give([gateway], {}) == {gateway.name: ("192.0.2.0",)}
+        assert pool.assign_addresses([gateway], {}) == {gateway.name: ("192.0.2.0",)}

@@ -23,7 +23,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, parse_address
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.ingress.cli import ingress
-from vipwire_l7.ingress.command import Flags, options_of
+from vipwire_l7.ingress.command import Flags, read_options
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.ingress.served import IngressStatuses
 from vipwire_l7.plan.destinations import Destinations
@@ -74,7 +74,7 @@ def test_the_flags_are_taken() -> None:
     given = container()
     assert given["command"] == ["vipwire", "ingress"]
     with ingress.make_context("ingress", list(given["args"])) as context:
-        options = options_of(msgspec.convert(context.params, Flags))
+        options = read_options(msgspec.convert(context.params, Flags))
     (mount, _), (_, volume) = (
         given["volumeMounts"],
         one(objects(), "DaemonSet")["spec"]["template"]["spec"]["volumes"],
@@ -158,8 +158,8 @@ async def reading_pod(access: Access) -> None:
     snapshot.apply(Upserted(BackendSlice(WEB, WEB, Family.IPV4, {"": 80}, (endpoint,)), ()))
     with contextlib.closing(Follower(destinations, (), access)) as follower:
         destinations.known.servers = frozenset((address,))
-        destinations.review(snapshot, (WEB,))
-        await follower.first()
+        destinations.review_services(snapshot, (WEB,))
+        await follower.query_new_names()
 
 
 async def asked() -> set[Right]:
@@ -175,7 +175,7 @@ async def _ask(recorder: Recorder, access: Access) -> None:
     planner = IngressPlanner(Setting())
     planner.update(snapshot, 0.0)
     statuses = IngressStatuses(planner, snapshot, lambda: ("192.0.2.1",))
-    writer = StatusWriter(access, RESOURCES, statuses, snapshot, keeper.leading, Rate(1_000))
+    writer = StatusWriter(access, RESOURCES, statuses, snapshot, keeper.is_leading, Rate(1_000))
     work = (
         ApiSource(access, RESOURCES.values()).run(Snapshot().apply),
         keeper.run(),

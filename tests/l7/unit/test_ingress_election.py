@@ -78,7 +78,7 @@ async def test_a_leader_that_cannot_renew_once_leads_on(monkeypatch: pytest.Monk
         task = asyncio.ensure_future(keeper.run())
         await leader_of([keeper])
         while renewed < 2:
-            assert keeper.leading()
+            assert keeper.is_leading()
             await asyncio.sleep(0.01)
         assert refused
         await end(task)
@@ -86,9 +86,9 @@ async def test_a_leader_that_cannot_renew_once_leads_on(monkeypatch: pytest.Monk
 
 async def leader_of(keepers: list[LeaseKeeper]) -> int:
     """Wait until one leads; tell which."""
-    while not any(keeper.leading() for keeper in keepers):  # noqa: ASYNC110  # as the status writer asks
+    while not any(keeper.is_leading() for keeper in keepers):  # noqa: ASYNC110  # as the status writer asks
         await asyncio.sleep(0.01)
-    (leader,) = (number for number, keeper in enumerate(keepers) if keeper.leading())
+    (leader,) = (number for number, keeper in enumerate(keepers) if keeper.is_leading())
     return leader
 
 

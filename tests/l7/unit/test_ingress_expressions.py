@@ -6,8 +6,8 @@ from types import MappingProxyType
 import pytest
 from tests.l7.unit.test_ingress_plan_unit import planned, ruled
 
-from vipwire_l7.plan.expressions import is_costly, literal_prefix
-from vipwire_l7.plan.sites import Match, sites_with_guarding_expressions
+from vipwire_l7.plan.expressions import find_literal_prefix, is_costly
+from vipwire_l7.plan.sites import Match, find_sites_with_guarding_expressions
 from vipwire_l7.watch.objects import PathType
 
 
@@ -31,7 +31,7 @@ def test_these_do_not(expression: str) -> None:
     [("/api/v1/(a+)+", "/api/v1"), ("^/api/v1.*", "/api"), ("/(a+)+", ""), ("/api/x|/y", ""), ("/a/bc?", "/a")],
 )
 def test_what_an_expression_begins_with(expression: str, prefix: str) -> None:
-    assert literal_prefix(expression) == prefix
+    assert find_literal_prefix(expression) == prefix
 
 
 def test_what_cannot_be_guarded_is_closed_and_nothing_else() -> None:
@@ -43,9 +43,9 @@ def test_what_cannot_be_guarded_is_closed_and_nothing_else() -> None:
     targets = {route.path: route.target for route in plan.routes}
     assert targets == {"": "default:web:80", "/api": "closed", "/api/x": "closed", "/apix": "default:web:80"}
     assert "all of /api is denied" in str(plan.problems[-1])
-    assert not sites_with_guarding_expressions(plan)
+    assert not find_sites_with_guarding_expressions(plan)
     free = replace(costly, annotations=MappingProxyType({"vipwire.io/use-regex": "true"}))
     open_plan = planned(ruled("all", *paths), free)
     assert {route.match for route in open_plan.routes} == {Match.PREFIX, Match.EXPRESSION}
     good = replace(ruled("good", ("/api/.*", PathType.IMPLEMENTATION_SPECIFIC)), annotations=MappingProxyType(asked))
-    assert sites_with_guarding_expressions(planned(good)) == ("a.org",)
+    assert find_sites_with_guarding_expressions(planned(good)) == ("a.org",)

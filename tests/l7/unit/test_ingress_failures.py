@@ -6,11 +6,11 @@ from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, planned, ruled
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.haproxy import configuration as configuration_module
-from vipwire_l7.haproxy.backends import backend_text
+from vipwire_l7.haproxy.backends import write_backend
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.ingress.plan.wishes import Wanted, wanted_of
+from vipwire_l7.ingress.plan.wishes import Wanted, read_ingress
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
 from vipwire_l7.run.desired import Desired
@@ -28,9 +28,9 @@ def test_an_ingress_that_cannot_be_planned_is_told_of_and_the_others_are(monkeyp
     def explosive(ingress: Ingress, *rest: object) -> Wanted:
         if ingress.name.name == "boom":
             raise ZeroDivisionError("division by zero")
-        return wanted_of(ingress, *rest)  # type: ignore[arg-type]
+        return read_ingress(ingress, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planner, "wanted_of", explosive)
+    monkeypatch.setattr(planner, "read_ingress", explosive)
     boom, good = ruled("boom", ("/", PathType.PREFIX)), ruled("good", ("/x", PathType.PREFIX))
     plan = planned(boom, good)
     assert [route.owner.name for route in plan.routes] == ["good"]
@@ -42,9 +42,9 @@ def test_a_pool_that_cannot_be_written_answers_503_and_the_others_serve(monkeypa
     def explosive(pool: Pool, layout: Layout) -> str:
         if pool.service == OTHER:
             raise ValueError("'\\n' cannot stand in a configuration")
-        return backend_text(pool, layout)
+        return write_backend(pool, layout)
 
-    monkeypatch.setattr(configuration_module, "backend_text", explosive)
+    monkeypatch.setattr(configuration_module, "write_backend", explosive)
     good = ruled("good", ("/", PathType.PREFIX))
     boom = ruled("boom", ("/boom", PathType.PREFIX))
     rule = boom.rules[0]
@@ -53,7 +53,7 @@ def test_a_pool_that_cannot_be_written_answers_503_and_the_others_serve(monkeypa
     snapshot = listed((good, boom, BackendService(WEB, (PORT,)), BackendService(OTHER, (PORT,))))
     desired = Desired(snapshot, IngressPlanner(Setting()), Layout("/run/x", "/run/x/s"), "PEM\n")
     desired.update(Touched(structure=True), 0.0)
-    made = desired.made("/run/x")
+    made = desired.build_configuration("/run/x")
     assert set(made.shape.backends) == {"default:web:80"}
     assert made.maps["prefixes"] == {"a.org/boom/": CLOSED, "a.org/": "default:web:80"}
     assert any("internal error" in str(each) for each in desired.problems if each.object.name == "boom")

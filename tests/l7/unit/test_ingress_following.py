@@ -15,10 +15,10 @@ from tests.l7.plans import count_calls, listed
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.watched_objects.event import Deleted, Upserted
-from vipwire_l7.haproxy.backends import spare_names
+from vipwire_l7.haproxy.backends import name_spares
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.state import WHOLE, take_in
+from vipwire_l7.haproxy.state import WHOLE, record_change
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.desired import Desired
@@ -111,7 +111,7 @@ steps = st.lists(st.lists(st.tuples(things, st.sampled_from((False, False, True)
 
 def fixed_part(made: Configuration) -> dict[str, list[str]]:
     """Give the lines of each backend that no command can change: all but slots."""
-    lines = {pool: text.splitlines() for pool, text in made.parts("mark") if pool}
+    lines = {pool: text.splitlines() for pool, text in made.write_parts("mark") if pool}
     return {pool: [line for line in text if not SLOT.match(line)] for pool, text in lines.items()}
 
 
@@ -125,26 +125,26 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
         for thing, gone in batch:
             kind = cast("Any", KINDS[cast("Any", type(thing))])
             snapshot.apply(Deleted(kind, thing.name) if gone else Upserted(cast("Any", thing)))
-        delta = followed.update(snapshot.take(), 0.0)
+        delta = followed.update(snapshot.take_touched(), 0.0)
         anew = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
         anew.update(Touched(structure=True), 0.0)
         assert followed.plan == anew.plan
         assert followed.problems == anew.problems
         served = [{key: set(slots) - {None} for key, slots in each.slots.items()} for each in (followed, anew)]
         assert served[0] == served[1]
-        made = followed.made(FOLDER, live)
-        change = followed.change(live, delta) if live is not None else None
+        made = followed.build_configuration(FOLDER, live)
+        change = followed.find_change(live, delta) if live is not None else None
         if live is not None and change is not None:
-            whole = followed.change(live, WHOLE)
+            whole = followed.find_change(live, WHOLE)
             assert (sorted(change.commands), set(change.reasons)) == (sorted(whole.commands), set(whole.reasons))
         if live is not None and change is not None:
-            take_in(live, change)
-            waits = set(followed.change(live, change.waiting).reasons)
-            assert waits == set(followed.change(live, WHOLE).reasons), "all that needs a reload waits for it"
+            record_change(live, change)
+            waits = set(followed.find_change(live, change.waiting).reasons)
+            assert waits == set(followed.find_change(live, WHOLE).reasons), "all that needs a reload waits for it"
         if live is None or change is None or change.reasons:
-            live = replace(made, spares=spare_names(0))
+            live = replace(made, spares=name_spares(0))
             running = fixed_part(made)
-        assert not followed.change(live, WHOLE)
+        assert not followed.find_change(live, WHOLE)
         assert all(running[pool] == lines for pool, lines in fixed_part(made).items() if pool not in live.placed)
 
 
@@ -152,7 +152,7 @@ def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
     plain, users = ingress_of("a", "a", login="users"), Secret(name("users"), "", {"auth": USER.encode()})
     snapshot = listed((plain, users, service_of("a"), slice_of("a", 1)))
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
-    desired.update(snapshot.take(), 0.0)
+    desired.update(snapshot.take_touched(), 0.0)
     for thing, parts in (
         (Secret(name("else"), "", {"auth": b"x"}), (0, 0)),
         (service_of("else"), (0, 0)),
@@ -168,7 +168,7 @@ def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
         (replace(plain, name=name("theirs")), (1, 1)),
     ):
         snapshot.apply(Upserted(cast("Any", thing)))
-        changed = desired.update(snapshot.take(), 0.0)
+        changed = desired.update(snapshot.take_touched(), 0.0)
         assert (len(changed.pools), len(changed.hosts), changed.whole) == (*parts, False), thing
 
 
@@ -190,13 +190,13 @@ def cost_of(thing: IngressObject, command: str, others: int, *, in_bytes: bool) 
     )
     snapshot = listed(each for things_ in made for each in things_)
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
-    desired.update(snapshot.take(), 0.0)
-    live, commands = desired.made(FOLDER), list[str]()
+    desired.update(snapshot.take_touched(), 0.0)
+    live, commands = desired.build_configuration(FOLDER), list[str]()
     snapshot.apply(Upserted(cast("Any", thing)))
 
     def follow() -> None:
-        change = desired.change(live, desired.update(snapshot.take(), 0.0))
-        take_in(live, change)
+        change = desired.find_change(live, desired.update(snapshot.take_touched(), 0.0))
+        record_change(live, change)
         commands.extend(change.commands)
 
     found = count_bytes(follow) if in_bytes else count_calls(follow)
@@ -225,11 +225,11 @@ def test_a_change_costs_the_same_among_many(thing: IngressObject, command: str) 
 def test_a_host_that_comes_later_leads_to_the_spare_backend_of_its_pool() -> None:
     snapshot = listed((ingress_of("a", "a"), *(each(text) for each in (service_of, slice_of) for text in NAMES)))
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
-    desired.update(snapshot.take(), 0.0)
-    live = replace(desired.made(FOLDER), spares=spare_names(0))
+    desired.update(snapshot.take_touched(), 0.0)
+    live = replace(desired.build_configuration(FOLDER), spares=name_spares(0))
     for text in ("b", "c"):
         snapshot.apply(Upserted(ingress_of(text, "b")))
-        change = desired.change(live, desired.update(snapshot.take(), 0.0))
-        take_in(live, change)
+        change = desired.find_change(live, desired.update(snapshot.take_touched(), 0.0))
+        record_change(live, change)
         (spare,) = live.placed.values()
         assert [each.split()[-1] for each in change.commands if "prefixes" in each] == [spare]

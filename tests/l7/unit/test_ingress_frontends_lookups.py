@@ -3,11 +3,11 @@
 import pytest
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.haproxy.configuration import Configuration, configure
-from vipwire_l7.haproxy.frontends import file_part, lookups_of
+from vipwire_l7.haproxy.configuration import Configuration, build_configuration
+from vipwire_l7.haproxy.frontends import find_needed_lookups, hash_frontend_name
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.slots import fill
-from vipwire_l7.haproxy.state import compare
+from vipwire_l7.haproxy.slots import fill_slots
+from vipwire_l7.haproxy.state import compare_configurations
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import Frontend, Match, Mode, PathSensitive, Pool, Route, SitePlan
 from vipwire_l7.watch.objects import BackendPort
@@ -40,13 +40,13 @@ def test_only_what_routes_need_is_searched(
 ) -> None:
     frontend = Frontend("gateway:80", "*:80", ":80", mode, hosts=frozenset(listeners))
     made = [Route(f"{host}:80", Match.PREFIX, "", "pool", OWNER) for host in routes]
-    found = lookups_of(frontend, SitePlan(tuple(made)), PathSensitive())
+    found = find_needed_lookups(frontend, SitePlan(tuple(made)), PathSensitive())
     assert (set(found.maps), found.depths, found.hostless) == (maps, depths, hostless)
     assert found.plain == (maps == {"prefixes"})
     assert found.asked == {FIRST if each == "prefixes" else each for each in maps}
 
 
-FIRST, SECOND = (f"prefixes-{file_part(Frontend(f'gateway:{port}', '', ''))}" for port in (80, 443))
+FIRST, SECOND = (f"prefixes-{hash_frontend_name(Frontend(f'gateway:{port}', '', ''))}" for port in (80, 443))
 
 
 def two_frontends(*routes: Route, access_log: str = "") -> Configuration:
@@ -56,7 +56,9 @@ def two_frontends(*routes: Route, access_log: str = "") -> Configuration:
         for port, mode in ((80, Mode.HTTP), (443, Mode.HTTPS))
     )
     nowhere = Layout("/run/x", "/run/x/sock", http="", https="", access_log=access_log)
-    return configure(SitePlan(routes, (pool,), frontends=frontends), {"pool": fill((), ())}, nowhere, "PEM")
+    return build_configuration(
+        SitePlan(routes, (pool,), frontends=frontends), {"pool": fill_slots((), ())}, nowhere, "PEM"
+    )
 
 
 def route(site: str, path: str) -> Route:
@@ -68,11 +70,11 @@ def test_a_frontend_of_prefixes_finds_hosts_as_clients_send_them_in_a_map_of_its
     live = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""))
     assert (live.maps[FIRST], live.maps[SECOND]) == ({"a.org/x/": "pool"}, {"a.org/": "pool"})
     assert live.maps["prefixes"] == {}
-    text = live.text("mark")
+    text = live.write_text("mark")
     assert f"use_backend %[var(txn.target)] if {{ base,concat(/),map_beg(/run/x/{FIRST}.map)" in text
     assert "http-request set-var(txn.path) path" not in text
     more = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""), route("b.org:443", ""))
-    assert compare(live, more).commands == (f"add map /run/x/{SECOND}.map <<\nb.org/ pool\n",)
+    assert compare_configurations(live, more).commands == (f"add map /run/x/{SECOND}.map <<\nb.org/ pool\n",)
 
 
 def test_a_frontend_that_looks_for_more_marks_the_keys_of_its_map() -> None:
@@ -81,12 +83,12 @@ def test_a_frontend_that_looks_for_more_marks_the_keys_of_its_map() -> None:
 
 
 def test_a_log_has_the_path_where_the_search_needs_no_variable() -> None:
-    text = two_frontends(route("a.org:80", "/x"), access_log="stdout").text("mark")
+    text = two_frontends(route("a.org:80", "/x"), access_log="stdout").write_text("mark")
     assert text.count("http-request set-var(txn.path) path") == 2
 
 
 def test_a_scheme_that_is_known_is_not_asked_for() -> None:
-    text = two_frontends().text("mark")
+    text = two_frontends().write_text("mark")
     assert "X-Forwarded-Proto http\n" in text
     assert "X-Forwarded-Proto https\n" in text
     assert "iif" not in text

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
-from vipwire_l7.haproxy.configuration import Configuration, configure
+from vipwire_l7.haproxy.configuration import Configuration, build_configuration
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.haproxy.slots import Slots, fill, size_for
-from vipwire_l7.haproxy.state import compare, take_in
-from vipwire_l7.haproxy.words import command_word, line, literal, write_plain, write_quoted
+from vipwire_l7.haproxy.slots import Slots, choose_size, fill_slots
+from vipwire_l7.haproxy.state import compare_configurations, record_change
+from vipwire_l7.haproxy.words import write_command_word, write_line, write_literal, write_plain, write_quoted
 from vipwire_l7.plan.policy import Affinity, Check, Policy
 from vipwire_l7.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
 from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, Usability
@@ -38,7 +38,9 @@ def plan(
 
 
 def configured(made: SitePlan, **slots: Slots) -> Configuration:
-    return configure(made, {each.name: slots.get(each.name, fill((), ())) for each in made.pools}, LAYOUT, "PEM")
+    return build_configuration(
+        made, {each.name: slots.get(each.name, fill_slots((), ())) for each in made.pools}, LAYOUT, "PEM"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a\nb", "a'", '"', "#", "a;b", "$x", "é", "{"])
@@ -49,8 +51,8 @@ def test_a_plain_word_is_plain(text: str) -> None:
 
 def test_quoted_words_may_hold_all_but_control_characters() -> None:
     assert write_quoted('a "b" \\ $c #') == "'a \"b\" \\ $c #'"
-    assert literal("100%") == "'100%%'"
-    assert line("x {} y", write_quoted("{0}"), indent=0) == "x '{0}' y"
+    assert write_literal("100%") == "'100%%'"
+    assert write_line("x {} y", write_quoted("{0}"), indent=0) == "x '{0}' y"
     assert write_quoted("it's") == "'it'\"'\"'s'"
     for text in ("\n", "\x7f", "é"):
         with pytest.raises(ValueError, match="cannot stand"):
@@ -58,15 +60,15 @@ def test_quoted_words_may_hold_all_but_control_characters() -> None:
 
 
 def test_a_command_word_ends_nothing() -> None:
-    assert command_word("a;b c\\d") == "a\\;b\\ c\\\\d"
+    assert write_command_word("a;b c\\d") == "a\\;b\\ c\\\\d"
     with pytest.raises(ValueError, match="cannot stand"):
-        command_word("a\nb")
+        write_command_word("a\nb")
 
 
 @given(servers, servers)
 def test_who_stays_keeps_the_slot_and_all_have_one(before: tuple[Server, ...], after: tuple[Server, ...]) -> None:
-    old = fill((), before)
-    new = fill(old, after)
+    old = fill_slots((), before)
+    new = fill_slots(old, after)
     assert sorted(map(hash, filter(None, new))) == sorted(map(hash, after))
     for number, slot in enumerate(old):
         if slot in after:
@@ -76,7 +78,7 @@ def test_who_stays_keeps_the_slot_and_all_have_one(before: tuple[Server, ...], a
 
 
 def test_there_are_slots_to_spare() -> None:
-    assert [size_for(count) for count in (0, 1, 3, 4, 8, 100)] == [1, 2, 4, 5, 10, 125]
+    assert [choose_size(count) for count in (0, 1, 3, 4, 8, 100)] == [1, 2, 4, 5, 10, 125]
 
 
 @pytest.mark.parametrize(
@@ -89,24 +91,24 @@ def test_there_are_slots_to_spare() -> None:
     ],
 )
 def test_a_server_that_is_not_reached_is_left_out_where_another_may_answer(policy: Policy, *, left_out: bool) -> None:
-    made = configured(plan(("/", "p"), policy=policy), p=fill((), (server(1),)))
-    text = made.text("x")
+    made = configured(plan(("/", "p"), policy=policy), p=fill_slots((), (server(1),)))
+    text = made.write_text("x")
     assert ("on-error mark-down" in text) is left_out
-    assert text.count(" tcp-ut 15s") == size_for(1)  # HAProxy 2.6 has no default for it
+    assert text.count(" tcp-ut 15s") == choose_size(1)  # HAProxy 2.6 has no default for it
 
 
 def test_haproxy_needs_a_file_for_each_slot_and_two_for_each_connection() -> None:
-    few, more = (configured(plan(("", "p")), p=fill((), tuple(map(server, range(count))))) for count in (1, 41))
-    assert more.descriptors - few.descriptors == size_for(41) - size_for(1)
+    few, more = (configured(plan(("", "p")), p=fill_slots((), tuple(map(server, range(count))))) for count in (1, 41))
+    assert more.descriptors - few.descriptors == choose_size(41) - choose_size(1)
     wide = replace(few, layout=replace(LAYOUT, connections=9000))
     assert wide.descriptors - replace(few, layout=replace(LAYOUT, connections=1000)).descriptors == 16_000
 
 
 def test_endpoints_change_by_commands() -> None:
-    live = configured(plan(("", "p")), p=fill((), (server(1), server(2))))
+    live = configured(plan(("", "p")), p=fill_slots((), (server(1), server(2))))
     going = server(1, Usability.DRAINING)
-    slots = fill(live.slots["p"], (going, server(3)))
-    change = compare(live, replace(live, slots={"p": slots}))
+    slots = fill_slots(live.slots["p"], (going, server(3)))
+    change = compare_configurations(live, replace(live, slots={"p": slots}))
     assert change.reasons == ()
     assert change.commands == (
         "set server p/s1 weight 0",
@@ -121,26 +123,26 @@ def test_paths_change_by_commands() -> None:
         configured(plan(("/a", "p"), ("/b", "p"), pools=("p", "q"))),
         configured(plan(("/a", "q"), ("/c;d", "p"), pools=("p", "q"))),
     )
-    change = compare(live, desired)
+    change = compare_configurations(live, desired)
     assert change.reasons == ()
     assert change.commands == (
         "add map /run/x/prefixes.map <<\na.org/c;d/ p\na.org/c%3Bd/ p\n",
         "set map /run/x/prefixes.map a.org/a/ q",
         "del map /run/x/prefixes.map a.org/b/",
     )
-    assert "del map /run/x/prefixes.map a.org/c\\;d/" in compare(desired, live).commands
+    assert "del map /run/x/prefixes.map a.org/c\\;d/" in compare_configurations(desired, live).commands
 
 
 def test_certificates_change_by_commands() -> None:
     bare, made = plan(("", "p")), plan(("", "p"), certificates=(Certificate("c.pem", "ONE\n", ("a.org",)),))
     first, second = configured(bare), configured(made)
-    assert compare(first, second).commands == (
+    assert compare_configurations(first, second).commands == (
         "new ssl cert /run/x/c.pem",
         "set ssl cert /run/x/c.pem <<\nONE\n",
         "commit ssl cert /run/x/c.pem",
         "add ssl crt-list /run/x/certificates.list <<\n/run/x/c.pem a.org\n",
     )
-    assert compare(second, first).commands == (
+    assert compare_configurations(second, first).commands == (
         "del ssl crt-list /run/x/certificates.list /run/x/c.pem",
         "del ssl cert /run/x/c.pem",
     )
@@ -151,33 +153,33 @@ def test_what_has_another_shape_is_a_reload() -> None:
     for desired, reason in (
         (configured(plan(("", "p"), pools=("p", "q"))), "a new backend q"),
         (configured(plan(("", "p"), policy=Policy(retries=1))), "another backend p"),
-        (configured(plan(("", "p")), p=fill((), tuple(map(server, range(9))))), "more servers for p"),
+        (configured(plan(("", "p")), p=fill_slots((), tuple(map(server, range(9))))), "more servers for p"),
         (replace(live, layout=replace(LAYOUT, https="*:444")), "the frontend changes"),
     ):
-        assert compare(live, desired).reasons[0] == reason
+        assert compare_configurations(live, desired).reasons[0] == reason
 
 
 def test_a_backend_that_nobody_needs_waits_for_the_next_reload() -> None:
-    live = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
+    live = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill_slots((), (server(1),)))
     desired = configured(plan(("", "p")))
-    change = compare(live, desired)
+    change = compare_configurations(live, desired)
     assert change.commands == (
         "del map /run/x/prefixes.map a.org/q/",
         "del map /run/x/apart.map a.org",
         "set server q/s1 state maint",
     )
-    take_in(live, change)
-    assert not compare(live, desired)
-    again = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
-    assert compare(live, again).reasons == ()
-    assert "set server q/s1 state ready" in compare(live, again).commands
+    record_change(live, change)
+    assert not compare_configurations(live, desired)
+    again = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill_slots((), (server(1),)))
+    assert compare_configurations(live, again).reasons == ()
+    assert "set server q/s1 state ready" in compare_configurations(live, again).commands
 
 
 @given(servers, servers)
 def test_nothing_is_left_to_do_after_a_change(before: tuple[Server, ...], after: tuple[Server, ...]) -> None:
-    live = configured(plan(("", "p")), p=fill((), before))
-    desired = configured(plan(("", "p")), p=fill(live.slots["p"], after))
-    change = compare(live, desired)
+    live = configured(plan(("", "p")), p=fill_slots((), before))
+    desired = configured(plan(("", "p")), p=fill_slots(live.slots["p"], after))
+    change = compare_configurations(live, desired)
     if not change.reasons:
-        take_in(live, change)
-        assert not compare(live, desired)
+        record_change(live, change)
+        assert not compare_configurations(live, desired)

@@ -59,12 +59,12 @@ def test_a_plan_follows_this_machine_where_it_is_reached_elsewhere() -> None:
     planner = GatewayPlanner(GatewaySetting(), lambda: tuple(addresses))
     desired = Desired(filled(), planner, LAYOUT, "PEM\n")
     desired.update(EVERYTHING, 0.0)
-    planner.take_told()
+    planner.take_changed_statuses()
     desired.update(Touched(), 60.0)
-    assert not planner.take_told()
+    assert not planner.take_changed_statuses()
     addresses[0] = "192.0.2.2"
     desired.update(Touched(), 60.0)
-    assert planner.take_told()
+    assert planner.take_changed_statuses()
 
 
 class Taking:

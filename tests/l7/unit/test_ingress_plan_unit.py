@@ -12,11 +12,11 @@ from vipwire.model.service import Service
 from vipwire.plan.annotations import read_wishes
 from vipwire_l7.ingress.plan.planner import is_ours
 from vipwire_l7.plan.annotations import READERS, read_annotations
-from vipwire_l7.plan.endpoints import servers_of
+from vipwire_l7.plan.endpoints import choose_servers
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.policy import Affinity, Algorithm, Policy
-from vipwire_l7.plan.pool_policy import general_policy
-from vipwire_l7.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
+from vipwire_l7.plan.pool_policy import read_policy
+from vipwire_l7.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, name_pool
 from vipwire_l7.watch.objects import (
     BackendEndpoint,
     BackendPort,
@@ -115,7 +115,7 @@ def test_annotations_of_others_are_understood_and_ours_win() -> None:
         f"{nginx}session-cookie-name": "theirs",
     }
     asked = read_annotations(Ingress(WEB, annotations=MappingProxyType(given)))
-    policy = general_policy(asked, None)
+    policy = read_policy(asked, None)
     assert policy.affinity == Affinity("ours")
     assert policy.timeouts == (("server", 5000),)
     assert policy.balance.algorithm is Algorithm.LEAST_CONNECTIONS
@@ -127,7 +127,7 @@ def test_what_others_mean_otherwise_is_read_so() -> None:
     nginx = "nginx.ingress.kubernetes.io/"
     given = {f"{nginx}proxy-next-upstream-tries": "3", f"{nginx}upstream-hash-by": "$request_uri"}
     asked = read_annotations(Ingress(WEB, annotations=MappingProxyType(given)))
-    policy = general_policy(asked, None)
+    policy = read_policy(asked, None)
     assert (policy.retries, policy.balance.algorithm, asked.problems) == (2, Algorithm.URI, ())
 
 
@@ -190,21 +190,21 @@ def test_equal_wishes_share_a_pool_and_missing_services_do_not_fall_through() ->
 
 
 def test_pools_of_different_wishes_have_different_names() -> None:
-    names = {pool_name(WEB, 80, policy) for policy in (Policy(), Policy(https=True), Policy(retries=1))}
+    names = {name_pool(WEB, 80, policy) for policy in (Policy(), Policy(https=True), Policy(retries=1))}
     assert len(names) == 3
-    assert pool_name(WEB, 80, Policy(https=True)) == pool_name(WEB, 80, Policy(https=True))
+    assert name_pool(WEB, 80, Policy(https=True)) == name_pool(WEB, 80, Policy(https=True))
 
 
 def addresses(*slices: BackendSlice, service: BackendService | None = None) -> list[Address]:
-    return [server.endpoint.address for server in servers_of(pool(), service, slices)]
+    return [server.endpoint.address for server in choose_servers(pool(), service, slices)]
 
 
 def test_ready_endpoints_serve_and_going_ones_drain() -> None:
-    servers = servers_of(pool(), None, [slice_of(READY, DRAINING, NOT_READY)])
+    servers = choose_servers(pool(), None, [slice_of(READY, DRAINING, NOT_READY)])
     assert [server.endpoint.use for server in servers] == [READY, DRAINING]
-    fallback = servers_of(pool(), None, [slice_of(DRAINING, NOT_READY)])
+    fallback = choose_servers(pool(), None, [slice_of(DRAINING, NOT_READY)])
     assert [server.endpoint.use for server in fallback] == [READY]
-    assert servers_of(pool(), None, [slice_of(NOT_READY)]) == ()
+    assert choose_servers(pool(), None, [slice_of(NOT_READY)]) == ()
 
 
 def test_one_family_serves_so_that_no_pod_counts_twice() -> None:
@@ -233,7 +233,7 @@ def test_endpoints_for_other_zones_get_no_new_clients(zones: tuple[str, ...], ou
         BackendEndpoint(parse_address(f"10.0.0.{n}"), READY, "", tuple(z)) for n, z in enumerate(zones, 1)
     )
     hinted = BackendSlice(ObjectName("default", "s"), WEB, Family.IPV4, {"http": 8080}, endpoints)
-    assert [server.weight for server in servers_of(pool(), None, [hinted], ours)] == weights
+    assert [server.weight for server in choose_servers(pool(), None, [hinted], ours)] == weights
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_endpoints_for_other_zones_get_no_new_clients(zones: tuple[str, ...], ou
 )
 def test_weights_of_the_service_apply(text: str, weights: list[int]) -> None:
     web = BackendService(WEB, annotations=MappingProxyType({"vipwire.io/weights": text}))
-    assert [server.weight for server in servers_of(pool(), web, [slice_of(READY, READY)])] == weights
+    assert [server.weight for server in choose_servers(pool(), web, [slice_of(READY, READY)])] == weights
 
 
 def test_weights_mean_what_they_mean_to_the_proxy_and_a_bad_entry_is_told() -> None:
@@ -258,7 +258,7 @@ def test_weights_mean_what_they_mean_to_the_proxy_and_a_bad_entry_is_told() -> N
     web = BackendService(WEB, (PORT,), annotations=MappingProxyType(annotations))
     proxied = read_wishes(Service(WEB, (), (), annotations=tuple(annotations.items())))
     assert proxied.weights == {parse_address("10.0.0.1"): 3}
-    assert [server.weight for server in servers_of(pool(), web, [slice_of(READY, READY)])] == [48, 16]
+    assert [server.weight for server in choose_servers(pool(), web, [slice_of(READY, READY)])] == [48, 16]
     plan = planned(ruled("one", ("/", PathType.PREFIX)), services=(web,))
     (problem,) = plan.problems
     assert problem.object == ObjectName("default", "one")

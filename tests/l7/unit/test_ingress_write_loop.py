@@ -70,7 +70,7 @@ class Look:
     def __init__(self) -> None:
         self.snapshot, self.wanted, self.leads, self.count = Snapshot(RESOURCES), object(), True, 0
         access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
-        changes = partial(self.snapshot.events, (IngressKind.GATEWAY,))
+        changes = partial(self.snapshot.count_events, (IngressKind.GATEWAY,))
         self.loop = WriteLoop[str](access, "test", lambda: self.leads, changes, Pauses(3600.0, conflict=0.0))
 
     async def keep(self, _objects: FencedObjects, wanted: object) -> None:
@@ -144,9 +144,9 @@ class Counting(Snapshot):
 
     reads = 0
 
-    def declared(self, kind: IngressKind) -> Any:
+    def list_declared(self, kind: IngressKind) -> Any:
         self.reads += 1
-        return super().declared(kind)
+        return super().list_declared(kind)
 
     @property
     def ingresses(self) -> Any:
@@ -160,17 +160,17 @@ class Said:
     def __init__(self, wanted: dict[Any, Any]) -> None:
         self.wanted, self.changed, self.asked, self.revision = wanted, set[Any](), list[Any](), 1
 
-    def told(self) -> Collection[Any]:
+    def list_objects_with_status(self) -> Collection[Any]:
         return self.wanted.keys()
 
-    def take_told(self) -> set[Any]:
+    def take_changed_statuses(self) -> set[Any]:
         taken, self.changed = self.changed, set()
         return taken
 
-    def waits(self, _ref: Any) -> bool:
+    def has_changed(self, _ref: Any) -> bool:
         return False
 
-    def status(self, ref: Any) -> Any:
+    def write_status(self, ref: Any) -> Any:
         self.asked.append(ref)
         return self.wanted.get(ref)
 
@@ -344,11 +344,11 @@ async def test_a_new_address_is_written_to_all_ingresses_and_a_change_to_one() -
         "metadata": {"resourceVersion": "1"},
         "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
     }
-    assert statuses.patch(ref, "") == patch
+    assert statuses.make_patch(ref, "") == patch
     snapshot.apply(Upserted(Ingress(names[0], "vipwire", addresses=("192.0.2.1",), version="2"), ()))
-    assert statuses.patch(ref, "") is None
+    assert statuses.make_patch(ref, "") is None
     planner.update(snapshot, 0.0)
     assert statuses.take_changed() == set()
     published[0] = "192.0.2.2"
     assert {name for _, name in statuses.take_changed()} == {*names}
-    assert statuses.patch((IngressKind.INGRESS, WEB), "") is None
+    assert statuses.make_patch((IngressKind.INGRESS, WEB), "") is None

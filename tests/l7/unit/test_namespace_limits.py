@@ -12,7 +12,7 @@ from tests.l7.unit.test_ingress_tenancy import certificate
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.plan.limits import MOST, Limited, limits_of
+from vipwire_l7.plan.limits import MOST, Limited, parse_limits
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, ServiceRef, Tls
@@ -157,8 +157,8 @@ def test_the_youngest_routes_of_the_namespace_are_refused_and_told(kind: Limited
 @pytest.mark.parametrize("text", ["hosts", "hosts=", "hosts=-1", "hosts=many", "shoes=5", "hosts=٣"])
 def test_a_limit_that_is_none_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no KIND=NUMBER \(KIND: hosts, paths"):
-        limits_of([text])
+        parse_limits([text])
 
 
 def test_the_operator_sets_limits() -> None:
-    assert limits_of(["hosts=5", "paths=0"]) == {**MOST, Limited.HOSTS: 5, Limited.PATHS: 0}
+    assert parse_limits(["hosts=5", "paths=0"]) == {**MOST, Limited.HOSTS: 5, Limited.PATHS: 0}

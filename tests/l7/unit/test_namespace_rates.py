@@ -54,8 +54,8 @@ def slow(clock: Clock, most: int = 2) -> Turns:
     """Return turns after `most` reloads for the namespace evil."""
     turns = Turns(Rate(most, clock))
     for number in range(most):
-        turns.blame(changed("evil"), needing(f"reason {number}"))
-        turns.reloaded()
+        turns.record_causes(changed("evil"), needing(f"reason {number}"))
+        turns.count_reload()
     return turns
 
 
@@ -63,23 +63,23 @@ def test_a_namespace_has_so_many_a_minute_and_a_neighbour_as_many() -> None:
     clock = Clock()
     rate = Rate(2, clock)
     for _ in range(2):
-        assert rate.wait("evil") == 0
-        rate.take("evil")
-    assert rate.wait("evil") == 30
-    assert rate.wait("good") == 0
+        assert rate.get_wait("evil") == 0
+        rate.spend("evil")
+    assert rate.get_wait("evil") == 30
+    assert rate.get_wait("good") == 0
     clock.now += 30
-    assert rate.wait("evil") == 0
+    assert rate.get_wait("evil") == 0
     clock.now += 3_600
     for _ in range(2):
-        rate.take("evil")
-    assert rate.wait("evil") == 30
+        rate.spend("evil")
+    assert rate.get_wait("evil") == 30
 
 
 def test_a_namespace_that_has_all_again_is_forgotten() -> None:
     clock = Clock()
     rate = Rate(2, clock)
     for number in range(1_000):
-        rate.take(f"evil-{number}")
+        rate.spend(f"evil-{number}")
         clock.now += 1
     assert len(rate._left) <= 60  # noqa: SLF001  # memory has no other sign
 
@@ -88,55 +88,59 @@ def test_changes_of_a_namespace_that_caused_too_many_reloads_wait_for_its_turn()
     clock = Clock()
     turns = slow(clock)
     first, last, other = ingress("evil", path="/a"), ingress("evil", path="/b"), ingress("evil", "other")
-    assert [turns.hold(Upserted(each)) for each in (first, last, other)] == [
+    assert [turns.hold_back(Upserted(each)) for each in (first, last, other)] == [
         (IngressKind.INGRESS, each.name) for each in (first, last, other)
     ]
-    assert turns.hold(Upserted(ingress("good"))) is None
-    assert not [*turns.take()]
-    assert turns.wait() == 30
+    assert turns.hold_back(Upserted(ingress("good"))) is None
+    assert not [*turns.release_events()]
+    assert turns.get_wait() == 30
     clock.now += 30
-    assert [*turns.take()] == [Upserted(last), Upserted(other)]
-    assert turns.hold(Upserted(first)) is None
+    assert [*turns.release_events()] == [Upserted(last), Upserted(other)]
+    assert turns.hold_back(Upserted(first)) is None
 
 
 def test_endpoints_and_cluster_scoped_objects_never_wait() -> None:
     turns, name = slow(Clock()), ObjectName("evil", "web-1")
-    assert turns.hold(Upserted(BackendSlice(name, ObjectName("evil", "web"), Family.IPV4, {}, ()))) is None
-    assert turns.hold(Deleted(IngressKind.SLICE, name)) is None
-    assert turns.hold(Deleted(IngressKind.INGRESS_CLASS, ObjectName("", "evil"))) is None
-    assert turns.hold(Deleted(IngressKind.INGRESS, name)) == (IngressKind.INGRESS, name)
+    assert turns.hold_back(Upserted(BackendSlice(name, ObjectName("evil", "web"), Family.IPV4, {}, ()))) is None
+    assert turns.hold_back(Deleted(IngressKind.SLICE, name)) is None
+    assert turns.hold_back(Deleted(IngressKind.INGRESS_CLASS, ObjectName("", "evil"))) is None
+    assert turns.hold_back(Deleted(IngressKind.INGRESS, name)) == (IngressKind.INGRESS, name)
 
 
 def test_a_new_list_replaces_what_waits() -> None:
     clock = Clock()
     turns = slow(clock)
-    turns.hold(Upserted(ingress("evil")))
-    assert turns.hold(Listed(IngressKind.INGRESS, ())) is None
+    turns.hold_back(Upserted(ingress("evil")))
+    assert turns.hold_back(Listed(IngressKind.INGRESS, ())) is None
     clock.now += 30
-    assert not [*turns.take()]
+    assert not [*turns.release_events()]
 
 
 def test_only_the_namespace_whose_change_brings_a_new_reason_is_blamed() -> None:
     turns, reasons = Turns(Rate(1, Clock())), needing("users change")
-    turns.blame(changed("evil"), reasons)
-    turns.blame(changed("good"), reasons)
-    turns.blame(changed("calm"), needing())
-    turns.reloaded()
-    assert [turns.hold(Upserted(ingress(of))) is not None for of in ("evil", "good", "calm")] == [True, False, False]
+    turns.record_causes(changed("evil"), reasons)
+    turns.record_causes(changed("good"), reasons)
+    turns.record_causes(changed("calm"), needing())
+    turns.count_reload()
+    assert [turns.hold_back(Upserted(ingress(of))) is not None for of in ("evil", "good", "calm")] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_reload_for_more_servers_waits_for_the_turn_of_their_namespace() -> None:
     clock = Clock()
     turns = Turns(Rate(1, clock))
     grown = needing("more servers for evil:web:80", outgrown=["evil:web:80"])
-    assert turns.wait_for_servers(grown) == 0
-    turns.blame(Touched(services=frozenset({ObjectName("evil", "web")})), grown)
-    turns.reloaded()
-    assert turns.wait_for_servers(grown) == 60
+    assert turns.get_wait_for_servers(grown) == 0
+    turns.record_causes(Touched(services=frozenset({ObjectName("evil", "web")})), grown)
+    turns.count_reload()
+    assert turns.get_wait_for_servers(grown) == 60
     pools = ["evil:web:80", "good:web:80"]
-    assert turns.wait_for_servers(needing(*(f"more servers for {each}" for each in pools), outgrown=pools)) == 0
-    assert turns.wait_for_servers(needing(*grown.reasons, "users change", outgrown=grown.outgrown)) == 0
-    assert turns.wait_for_servers(needing()) == 0
+    assert turns.get_wait_for_servers(needing(*(f"more servers for {each}" for each in pools), outgrown=pools)) == 0
+    assert turns.get_wait_for_servers(needing(*grown.reasons, "users change", outgrown=grown.outgrown)) == 0
+    assert turns.get_wait_for_servers(needing()) == 0
 
 
 async def test_a_namespace_that_causes_reloads_all_the_time_does_not_delay_a_neighbour() -> None:
@@ -150,15 +154,15 @@ async def test_a_namespace_that_causes_reloads_all_the_time_does_not_delay_a_nei
     task = asyncio.ensure_future(controller.run())
     async with asyncio.timeout(60):
         for number in range(4):
-            await controller.settled()
+            await controller.wait_until_settled()
             controller.emit(Upserted(ingress("evil", path=f"/{number}[0-9]")))
         controller.emit(Upserted(ingress("good")))
-        await controller.settled()
+        await controller.wait_until_settled()
         assert [each.held for each in done if each.held] == [(IngressKind.INGRESS, ObjectName("evil", "web"))]
         assert {each.path for each in desired.plan.routes} == {"/1[0-9]", "/x[0-9]"}
         clock.now += 60
         controller.emit(Upserted(ingress("good", path="/y[0-9]")))
-        await controller.settled()
+        await controller.wait_until_settled()
         assert {each.path for each in desired.plan.routes} == {"/3[0-9]", "/y[0-9]"}
     task.cancel()
 
@@ -171,13 +175,13 @@ class Wanted:
     def __init__(self, *names: ObjectName) -> None:
         self._names = names
 
-    def all(self) -> Iterable[ObjectRef]:
+    def list_all(self) -> Iterable[ObjectRef]:
         return [(IngressKind.INGRESS, name) for name in self._names]
 
     def take_changed(self) -> Collection[ObjectRef]:
         return ()
 
-    def patch(self, ref: ObjectRef, _now: str) -> Any:
+    def make_patch(self, ref: ObjectRef, _now: str) -> Any:
         return {"metadata": {"resourceVersion": "1"}, "status": str(ref[1])}
 
 
@@ -221,11 +225,11 @@ def test_events_of_a_namespace_wait_for_its_turn_unless_the_problem_goes() -> No
     for name in names:
         snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(2, clock))
-    reporter.report(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),) for name in names}))
+    reporter.report_problems(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),) for name in names}))
     assert recorder.about == ["evil/i0", "evil/i1", "good/web"]
-    reporter.report(Judged({names[2]: ()}))
+    reporter.report_problems(Judged({names[2]: ()}))
     clock.now += 60
-    reporter.record()
+    reporter.record_due_events()
     assert recorder.about[3:] == ["evil/i3", "evil/i4"]
 
 
@@ -235,10 +239,10 @@ def test_events_of_problems_come_before_those_of_accepted_ingresses() -> None:
     for name in names:
         snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(1, clock))
-    reporter.report(Judged(admitted=dict.fromkeys(names[:2], True)))
-    reporter.report(Judged({names[2]: (Problem("Ingress", names[2], "spec", "is wrong"),)}))
+    reporter.report_problems(Judged(admitted=dict.fromkeys(names[:2], True)))
+    reporter.report_problems(Judged({names[2]: (Problem("Ingress", names[2], "spec", "is wrong"),)}))
     clock.now += 60
-    reporter.record()
+    reporter.record_due_events()
     assert recorder.about == ["evil/i0", "evil/i2"]
 
 
@@ -246,8 +250,8 @@ def test_events_that_no_leader_recorded_are_those_of_the_next() -> None:
     recorder, snapshot, name, leading = Recorder(), Snapshot(), ObjectName("good", "web"), False
     snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(2), lambda: leading)
-    reporter.report(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),)}))
+    reporter.report_problems(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),)}))
     assert recorder.about == []
     leading = True
-    reporter.record()
+    reporter.record_due_events()
     assert recorder.about == ["good/web"]

@@ -104,10 +104,16 @@ class Planned:
         for planner in (self.gateway, self.ingress, self.both):
             planner.update(*given)
             kept = planner.kept
-            yield kept.sites(), [*kept.list_problems()], {*kept.admitted}, dict(kept.datagrams), {*planner.looked_at}
+            yield (
+                kept.build_site_plan(),
+                [*kept.list_problems()],
+                {*kept.admitted},
+                dict(kept.datagrams),
+                {*planner.looked_at},
+            )
         yield dict(self.gateway.statuses)
         yield self.gateway.services
-        yield set(self.ingress.ours())
+        yield set(self.ingress.list_ours())
 
 
 def play(seed: int) -> None:
@@ -132,7 +138,7 @@ def play(seed: int) -> None:
         assert now == list(Planned(gateways, ingresses).plan(*given)), seed
         statuses: Any = now[-3]
         changed = {ref for ref in before.keys() | statuses.keys() if before.get(ref) != statuses.get(ref)}
-        assert changed <= followed.gateway.take_told(), seed
+        assert changed <= followed.gateway.take_changed_statuses(), seed
         before = statuses
 
 

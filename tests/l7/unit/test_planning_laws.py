@@ -84,7 +84,7 @@ def test_a_shared_plan_is_both_plans_and_follows_them() -> None:
     shared.update(snapshot, 0.0)
     change = shared.kept.take_change()
     assert ({each.partition(":")[0] for each in change.hosts}, change.pools) == ({"h1.org"}, {"web:s1:80"})
-    plan = shared.kept.sites()
+    plan = shared.kept.build_site_plan()
     assert {each.target for each in plan.routes} == {"web:s0:80", "web:s1:80"}
     assert {each.name for each in plan.pools} == {"web:s0:80", "web:s1:80"}
     assert [each.name for each in shared.kept.admitted] == ["i0"]

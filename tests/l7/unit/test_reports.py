@@ -37,9 +37,9 @@ def test_changes_of_problems_and_ingresses_add_up(seed: int) -> None:
     for _ in range(12):
         for _ in range(draw.randrange(3)):
             snapshot.apply(change(draw))
-        desired.update(snapshot.take(), NOW.timestamp())
+        desired.update(snapshot.take_touched(), NOW.timestamp())
         if desired.plan.pools and draw.random() < 0.3:
-            desired.exclude(draw.choice(desired.plan.pools).name, "is broken")
+            desired.exclude_pool(draw.choice(desired.plan.pools).name, "is broken")
         judged = desired.take_judged()
         problems |= judged.problems
         ours = (ours | judged.admitted.keys()) - {name for name, is_ours in judged.admitted.items() if not is_ours}
@@ -57,6 +57,6 @@ def test_a_problem_of_two_origins_is_gone_when_both_have_none() -> None:
 
     counts = list[float | None]()
     for found in ({"object": (problem,)}, {"plan": (problem, problem)}, {"object": ()}, {"plan": ()}):
-        reporter.report(Judged(cast("Any", found)))
+        reporter.report_problems(Judged(cast("Any", found)))
         counts.append(count())
     assert counts == [1, 1, 1, 0]

@@ -30,7 +30,7 @@ class AddressPool:
             return False
         return any(address in network for network in self.networks)
 
-    def give(self, gateways: Sequence[Gateway], before: Given) -> dict[ObjectName, tuple[str, ...]]:
+    def assign_addresses(self, gateways: Sequence[Gateway], before: Given) -> dict[ObjectName, tuple[str, ...]]:
         """Assign an address to each Gateway that names none. Gateways keep the address they have."""
         if not self.networks:
             return {}
@@ -40,15 +40,19 @@ class AddressPool:
         for each in wanting:
             had = before.get(each.name) or _read_status_addresses(each)
             kept = [text for text in had if text in self and text not in taken]
-            given[each.name] = tuple(_one_of_each_family(kept))
+            given[each.name] = tuple(_choose_one_of_each_family(kept))
             taken.update(given[each.name])
         for each in wanting:
-            more = [free for version in self._missing(given[each.name]) if (free := self._find_free(version, taken))]
+            more = [
+                free
+                for version in self._list_missing_families(given[each.name])
+                if (free := self._find_free(version, taken))
+            ]
             given[each.name] = (*given[each.name], *more)
             taken.update(more)
         return given
 
-    def _missing(self, had: Iterable[str]) -> list[int]:
+    def _list_missing_families(self, had: Iterable[str]) -> list[int]:
         have = {ipaddress.ip_address(text).version for text in had}
         return sorted({network.version for network in self.networks} - have)
 
@@ -70,7 +74,7 @@ def _read_status_addresses(gateway: Gateway) -> tuple[str, ...]:
     return tuple(each["value"] for each in (gateway.status or {}).get("addresses", ()))
 
 
-def _one_of_each_family(texts: Iterable[str]) -> Iterator[str]:
+def _choose_one_of_each_family(texts: Iterable[str]) -> Iterator[str]:
     seen = set[int]()
     for text in texts:
         version = ipaddress.ip_address(text).version

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.grants import admits
-from vipwire_l7.gateway.plan.kinds.hostnames import covers, intersection, wider
+from vipwire_l7.gateway.plan.kinds.grants import allows_namespace
+from vipwire_l7.gateway.plan.kinds.hostnames import covers_host, intersect_hosts, list_covering_hosts
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import wire
@@ -39,13 +39,15 @@ class Parent:
     attachments: tuple[Attachment, ...] = ()
 
 
-def parents_of(route: RouteObject, listeners: ByOwner, world: GatewayWorld) -> tuple[Parent, ...]:
+def resolve_parents(route: RouteObject, listeners: ByOwner, world: GatewayWorld) -> tuple[Parent, ...]:
     """Resolve those parents of a route that belong to this controller."""
-    made = (_parent(route, ref, listeners, world) for ref in route.spec.parent_refs)
+    made = (_resolve_parent(route, ref, listeners, world) for ref in route.spec.parent_refs)
     return tuple(parent for parent in made if parent is not None)
 
 
-def _parent(route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: GatewayWorld) -> Parent | None:
+def _resolve_parent(
+    route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: GatewayWorld
+) -> Parent | None:
     ours: Sequence[Listener] = ()
     if ref.group == wire.GROUP and ref.kind in _PARENTS:
         parent = _PARENTS[ref.kind], ObjectName(ref.namespace or route.name.namespace, ref.name)
@@ -57,7 +59,7 @@ def _parent(route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: 
     named = [each for each in ours if ref.section_name in (None, each.spec.name) and ref.port in (None, each.port)]
     if not named:
         return Parent(ref, no("NoMatchingParent", "no listener has this name and port"))
-    allowed = [each for each in named if route.kind in each.kinds and _lets_in(each, route, world)]
+    allowed = [each for each in named if route.kind in each.kinds and _allows_route(each, route, world)]
     if not allowed:
         return Parent(ref, no("NotAllowedByListeners", "no listener allows routes of this kind from this namespace"))
     wanted_hosts = route.spec.hostnames if isinstance(route.spec, wire.NamedRouteSpec) else ()
@@ -65,15 +67,15 @@ def _parent(route: RouteObject, ref: wire.ParentRef, listeners: ByOwner, world: 
     strange = ", ".join(f"{host[:80]!r}" for host in wanted_hosts if host not in hosts)[:400]
     if strange and not hosts:
         return Parent(ref, no("UnsupportedValue", f"invalid hostnames: {strange}"))
-    attachments = tuple(Attachment(each, found) for each in allowed if (found := intersection(each.host, hosts)))
+    attachments = tuple(Attachment(each, found) for each in allowed if (found := intersect_hosts(each.host, hosts)))
     if not attachments:
         return Parent(ref, no("NoMatchingListenerHostname", "no listener matches any of the hostnames"))
     return Parent(ref, yes("Accepted", f"ignored invalid hostnames: {strange}" if strange else ""), attachments)
 
 
-def _lets_in(listener: Listener, route: RouteObject, world: GatewayWorld) -> bool:
+def _allows_route(listener: Listener, route: RouteObject, world: GatewayWorld) -> bool:
     wanted, own = listener.spec.allowed_routes.namespaces, listener.owner.name.namespace
-    return admits(wanted, own, route.name.namespace, world, "Same")
+    return allows_namespace(wanted, own, route.name.namespace, world, "Same")
 
 
 def isolate_hostnames(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:
@@ -85,5 +87,5 @@ def isolate_hostnames(attachment: Attachment, beside: Collection[str]) -> tuple[
     return tuple(
         host
         for host in attachment.hosts
-        if not any(each in beside and each != own and covers(own, each) for each in wider(host))
+        if not any(each in beside and each != own and covers_host(own, each) for each in list_covering_hosts(host))
     )

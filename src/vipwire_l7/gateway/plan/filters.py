@@ -52,7 +52,7 @@ class Filters:
     listener: Listener | None = None
 
 
-def share_of(mirror: rule_wire.Mirror) -> tuple[int, int]:
+def read_mirrored_share(mirror: rule_wire.Mirror) -> tuple[int, int]:
     """Return the mirrored share of requests as a reduced fraction (numerator, denominator)."""
     if mirror.fraction is not None:
         part, whole = mirror.fraction.numerator, mirror.fraction.denominator
@@ -91,7 +91,7 @@ def read_filters(
     return Filters(policy, tuple(mirrors), auth=auth, body=body, path=path, listener=listener)
 
 
-def checked_auth(of: rule_wire.ExternalAuthFilter, pool: str) -> ExternalAuth:
+def read_external_auth(of: rule_wire.ExternalAuthFilter, pool: str) -> ExternalAuth:
     """Read `externalAuth`. `pool` is the pool of the authorization server."""
     if of.protocol not in ("HTTP", "GRPC"):
         raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported (allowed: HTTP, GRPC)")
@@ -110,7 +110,7 @@ def checked_auth(of: rule_wire.ExternalAuthFilter, pool: str) -> ExternalAuth:
     )
 
 
-def _header(name: str, value: str = "-") -> tuple[str, str]:
+def _check_header(name: str, value: str = "-") -> tuple[str, str]:
     if not _TOKEN.fullmatch(name) or name.lower() in _FORBIDDEN:
         raise Unsupported(f"the header {name[:80]!r} cannot be changed")
     if not _TEXT.fullmatch(value):
@@ -124,31 +124,31 @@ def _check_length(values: Sequence[T]) -> Sequence[T]:
     return values
 
 
-def _pairs(headers: Sequence[rule_wire.Header]) -> tuple[tuple[str, str], ...]:
-    return tuple(_header(each.name, each.value) for each in _check_length(headers))
+def _read_headers(headers: Sequence[rule_wire.Header]) -> tuple[tuple[str, str], ...]:
+    return tuple(_check_header(each.name, each.value) for each in _check_length(headers))
 
 
-def _names(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_header(name)[0] for name in _check_length(names))
+def _read_header_names(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_check_header(name)[0] for name in _check_length(names))
 
 
-def _request_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
+def _add_request_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
     change = of.request_header_modifier or rule_wire.HeaderModifier()
     return replace(
         policy,
-        set_request=(*policy.set_request, *_pairs(change.set_)),
-        add_request=(*policy.add_request, *_pairs(change.add)),
-        remove_request=(*policy.remove_request, *_names(change.remove)),
+        set_request=(*policy.set_request, *_read_headers(change.set_)),
+        add_request=(*policy.add_request, *_read_headers(change.add)),
+        remove_request=(*policy.remove_request, *_read_header_names(change.remove)),
     )
 
 
-def _response_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
+def _add_response_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
     change = of.response_header_modifier or rule_wire.HeaderModifier()
     return replace(
         policy,
-        set_response=(*policy.set_response, *_pairs(change.set_)),
-        add_response=(*policy.add_response, *_pairs(change.add)),
-        remove_response=(*policy.remove_response, *_names(change.remove)),
+        set_response=(*policy.set_response, *_read_headers(change.set_)),
+        add_response=(*policy.add_response, *_read_headers(change.add)),
+        remove_response=(*policy.remove_response, *_read_header_names(change.remove)),
     )
 
 
@@ -161,7 +161,7 @@ def _apply_redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMat
     port = of.port or (_PORTS[of.scheme] if of.scheme else listener.port)
     text = "" if port == _PORTS[of.scheme or own] else f":{port}"
     location = Location(of.scheme or own, of.hostname or "", text, of.status_code)
-    return replace(policy, location=location, rewrite=_path_rewrite(of.path, path))
+    return replace(policy, location=location, rewrite=_read_path_rewrite(of.path, path))
 
 
 def _apply_reply(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, str]:
@@ -180,30 +180,30 @@ def _apply_rewrite(policy: Policy, of: rule_wire.UrlRewrite, path: PathMatch) ->
         if not is_host(of.hostname) or of.hostname.startswith("*"):
             raise Unsupported(f"{of.hostname[:80]!r} is no host")
         policy = replace(policy, set_request=(*policy.set_request, ("Host", of.hostname)))
-    return replace(policy, rewrite=_path_rewrite(of.path, path))
+    return replace(policy, rewrite=_read_path_rewrite(of.path, path))
 
 
-def _path_rewrite(of: rule_wire.PathModifier | None, path: PathMatch) -> Rewrite | None:
+def _read_path_rewrite(of: rule_wire.PathModifier | None, path: PathMatch) -> Rewrite | None:
     if of is None:
         return None
     if of.type == "ReplaceFullPath":
-        return Rewrite("^.*$", _replacement(of.replace_full_path or "/") or "/")
+        return Rewrite("^.*$", _check_replacement(of.replace_full_path or "/") or "/")
     if of.type != "ReplacePrefixMatch":
         raise Unsupported(f"a path modifier of type {of.type[:40]!r} is not known")
     if path.match is not Match.PREFIX:
         raise Unsupported("ReplacePrefixMatch needs a match of type PathPrefix")
     prefix = re.escape(path.path)
-    target = _replacement(of.replace_prefix_match or "").rstrip("/")
+    target = _check_replacement(of.replace_prefix_match or "").rstrip("/")
     return Rewrite(f"^{prefix}(/.*)?$", f"{target}\\1") if target else Rewrite(f"^{prefix}/?(.*)$", "/\\1")
 
 
-def _replacement(text: str) -> str:
+def _check_replacement(text: str) -> str:
     if not _PATH.fullmatch(text):
         raise Unsupported(f"{text[:80]!r} is no path")
     return text
 
 
-def _cors(policy: Policy, each: rule_wire.Filter) -> Policy:
+def _add_cors(policy: Policy, each: rule_wire.Filter) -> Policy:
     of = each.cors or rule_wire.CorsFilter()
     _check_length(of.allow_origins)
     for origin in of.allow_origins:
@@ -226,20 +226,20 @@ def _cors(policy: Policy, each: rule_wire.Filter) -> Policy:
 
 
 _OF_RULES: Final[Mapping[str, Callable[[Policy, rule_wire.Filter], Policy]]] = {
-    "RequestHeaderModifier": _request_headers,
-    "ResponseHeaderModifier": _response_headers,
-    "CORS": _cors,
+    "RequestHeaderModifier": _add_request_headers,
+    "ResponseHeaderModifier": _add_response_headers,
+    "CORS": _add_cors,
 }
 
 
-def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:
+def add_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:
     """Add timeouts and retries.
 
     HAProxy limits the time of each try, here by the shorter of both timeouts. It cannot limit all tries together, so
     the number of tries is limited to those that fit into the request timeout.
     """
     whole, one = (
-        (milliseconds(text) if text else 0) or _ENDLESS
+        (read_milliseconds(text) if text else 0) or _ENDLESS
         for text in (timeouts and timeouts.request, timeouts and timeouts.backend_request)
     )
     least = min(whole, one)
@@ -260,7 +260,7 @@ def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: ru
     return replace(policy, retries=min(attempts, fitting), retry_on=(*errors, *map(str, codes)))
 
 
-def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) -> Policy:
+def add_session_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) -> Policy:
     if of is None:
         return policy
     if of.type != "Cookie":
@@ -271,17 +271,17 @@ def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) ->
     permanent = of.cookie_config is not None and of.cookie_config.lifetime_type == "Permanent"
     if permanent and not of.absolute_timeout:
         raise Unsupported("a permanent cookie needs absoluteTimeout")
-    life, idle = (_seconds(text) if text else None for text in (of.absolute_timeout, of.idle_timeout))
+    life, idle = (_read_seconds(text) if text else None for text in (of.absolute_timeout, of.idle_timeout))
     age = life if permanent else None
     return replace(policy, affinity=Affinity(name, age, max_idle=idle, max_life=life))
 
 
-def _seconds(text: str) -> int:
+def _read_seconds(text: str) -> int:
     """Read a duration in whole seconds, at least 1."""
-    return max(1, milliseconds(text) // 1000)
+    return max(1, read_milliseconds(text) // 1000)
 
 
-def milliseconds(text: str) -> int:
+def read_milliseconds(text: str) -> int:
     """Read a duration of the Gateway API in milliseconds (GEP-2257): up to four numbers with h, m, s or ms."""
     if not _DURATION.fullmatch(text):
         raise Unsupported(f"{text[:40]!r} is no duration (such as 1m30s or 500ms)")

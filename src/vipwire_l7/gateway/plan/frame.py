@@ -23,12 +23,24 @@ from vipwire_l7.gateway.plan.kinds.objects import (
     no,
     yes,
 )
-from vipwire_l7.gateway.plan.listeners import Listener, demand_of, is_let_in, listeners_of, sets_by_gateway
+from vipwire_l7.gateway.plan.listeners import (
+    Listener,
+    allows_listener_set,
+    count_listener_demand,
+    group_sets_by_gateway,
+    validate_listeners,
+)
 from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
-from vipwire_l7.gateway.plan.places import SharedPort, place_ref
-from vipwire_l7.gateway.plan.policies import Policies, policies_of
-from vipwire_l7.gateway.plan.statuses import class_status, own_policy_status
-from vipwire_l7.gateway.plan.tls import BackendTls, OwnCertificate, backend_tls_of, distinct, own_certificate
+from vipwire_l7.gateway.plan.places import SharedPort, make_place_ref
+from vipwire_l7.gateway.plan.policies import Policies, read_policies
+from vipwire_l7.gateway.plan.statuses import write_class_status, write_own_policy_status
+from vipwire_l7.gateway.plan.tls import (
+    BackendTls,
+    OwnCertificate,
+    drop_duplicates,
+    read_backend_tls_policies,
+    read_client_certificate,
+)
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.sites import Certificate, DatagramFrontend
@@ -90,90 +102,98 @@ class Frame:
     seen: Mapping[ObjectRef, frozenset[str] | None] = field(default_factory=dict)
     """The rules of routes that policies target."""
 
-    def changed(self, before: "Frame") -> set[ObjectRef]:
+    def find_changed_facts(self, before: "Frame") -> set[ObjectRef]:
         """Return the objects whose facts differ from those in `before`."""
         both = self.facts.keys() | before.facts.keys()
         return {each for each in both if self.facts.get(each) != before.facts.get(each)}
 
-    def shown(self, gateway: ObjectName) -> str:
+    def find_client_certificate(self, gateway: ObjectName) -> str:
         """Return the file of the client certificate that a Gateway presents to Pods."""
         found = self.gateways[IngressKind.GATEWAY, gateway].certificate
         return found.file if found is not None else ""
 
 
-def frame_of(world: GatewayWorld, setting: GatewaySetting, refused: Collection[str], before: Given) -> Frame:
+def plan_frame(world: GatewayWorld, setting: GatewaySetting, refused: Collection[str], before: Given) -> Frame:
     """Plan the frame. `refused` are frontends that HAProxy could not bind; `before` is the pool's last assignment."""
     draft = _Draft(world, setting, refused)
     classes = [
         each
-        for each in world.all(IngressKind.GATEWAY_CLASS, wire.GatewayClassSpec)
+        for each in world.list_objects(IngressKind.GATEWAY_CLASS, wire.GatewayClassSpec)
         if each.spec.controller_name == setting.controller
     ]
     has_services = setting.services is not None or (world.is_pooled and not setting.pool)
     features = FEATURES | WITH_SERVICES if has_services else FEATURES
     for each in classes:
-        draft.made.statuses[each.kind, each.name] = class_status(each, features)
+        draft.made.statuses[each.kind, each.name] = write_class_status(each, features)
     names = {each.name.name for each in classes if each.spec.parameters_ref is None}
     gateways = [
-        each for each in world.all(IngressKind.GATEWAY, wire.GatewaySpec) if each.spec.gateway_class_name in names
+        each
+        for each in world.list_objects(IngressKind.GATEWAY, wire.GatewaySpec)
+        if each.spec.gateway_class_name in names
     ]
-    draft.made.given = AddressPool(setting.pool).give(gateways, before)
+    draft.made.given = AddressPool(setting.pool).assign_addresses(gateways, before)
     if setting.services is not None:
         draft.services = OwnServices(world, setting, gateways)
     draft.judge_limits(gateways)
     for gateway in gateways:
         draft.add_gateway(gateway)
     draft.add_policies(gateways)
-    return draft.finished()
+    return draft.finish()
 
 
 class _Draft:
     def __init__(self, world: GatewayWorld, setting: GatewaySetting, refused: Collection[str]) -> None:
         self._world, self._setting, self._refused = world, setting, refused
-        self._of_gateway, self._limits = sets_by_gateway(world), Limits(setting.limits)
+        self._of_gateway, self._limits = group_sets_by_gateway(world), Limits(setting.limits)
         self._problems: dict[ObjectRef, list[Problem]] = {}
         self.services: OwnServices | None = None
-        self.made = Frame(backend_tls_of(world, has_system=setting.has_system_authorities))
+        self.made = Frame(read_backend_tls_policies(world, has_system=setting.has_system_authorities))
 
     def judge_limits(self, gateways: Iterable[Gateway]) -> None:
         for gateway in gateways:
             owners: tuple[ListenerOwner, ...] = (gateway, *self._of_gateway.get(gateway.name, ()))
             for number, each in enumerate(owners):
-                self._limits.put((each.kind, each.name), (*each.age, min(number, 1)), demand_of(each))
+                self._limits.record_demand(
+                    (each.kind, each.name), (*each.age, min(number, 1)), count_listener_demand(each)
+                )
         self._limits.judge()
 
     def add_gateway(self, gateway: Gateway) -> None:
         made, world = self.made, self._world
-        sets = [(each, is_let_in(each, gateway, world)) for each in self._of_gateway.get(gateway.name, ())]
-        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), world, self._limits.excess)
-        standing = self.services.add(gateway, judged) if self.services is not None else None
+        sets = [(each, allows_listener_set(each, gateway, world)) for each in self._of_gateway.get(gateway.name, ())]
+        judged = validate_listeners(
+            gateway, (each for each, let_in in sets if let_in), world, self._limits.find_excess
+        )
+        standing = self.services.plan_service(gateway, judged) if self.services is not None else None
         assigned = standing.addresses if standing is not None else self._find_assigned_addresses(gateway)
-        verdict, binds, reached = _addresses(gateway, self._setting, made.given.get(gateway.name, ()), assigned)
+        verdict, binds, reached = _choose_addresses(
+            gateway, self._setting, made.given.get(gateway.name, ()), assigned
+        )
         serves = verdict.holds
         if standing is not None:
             verdict, binds = _judge_by_service(verdict, standing), (self._setting.bind,)
             # Its node ports work without the address.
             serves = verdict.holds or bool(standing.lacks) or verdict.reason == "AddressNotAssigned"
         made.sets |= {(item.kind, item.name): SetResult(item, verdict, let_in) for item, let_in in sets}
-        certificate = own_certificate(gateway, world)
+        certificate = read_client_certificate(gateway, world)
         if certificate is not None:
-            self._tell(gateway, "spec.tls.backend", certificate.verdict)
+            self._add_problems(gateway, "spec.tls.backend", certificate.verdict)
         placed = []
         for listener in judged:
             port = listener.port if standing is None else standing.targets.get(listener.place, 0)
             placed.append(self._place_listener(listener, port, binds) if listener.serves and serves else listener)
-            self._tell(listener.owner, "spec.listeners", placed[-1].accepted, placed[-1].resolved)
+            self._add_problems(listener.owner, "spec.listeners", placed[-1].accepted, placed[-1].resolved)
         made.gateways[gateway.kind, gateway.name] = GatewayResult(
             gateway, tuple(placed), verdict, reached, certificate
         )
         if not verdict.holds:
-            self._tell(gateway, "spec", verdict)
+            self._add_problems(gateway, "spec", verdict)
 
     def _find_assigned_addresses(self, gateway: Gateway) -> tuple[str, ...] | None:
         """Return the addresses that `vipwire up` assigned to a Gateway; None where it assigns none to any Gateway."""
         if self._setting.pool or not self._world.is_pooled:
             return None
-        service = self._world.snapshot.assigned(gateway.name)
+        service = self._world.snapshot.find_address_service(gateway.name)
         return service.balanced if service is not None else ()
 
     def _place_listener(self, listener: Listener, port: int, binds: Iterable[str]) -> Listener:
@@ -181,17 +201,17 @@ class _Draft:
             return replace(listener, waits="the Gateway's Service does not have this port yet")
         places: list[str] = []
         for bind in binds:
-            place, mark = f"{bind}:{port}", self._mark(bind, port)
+            place, mark = f"{bind}:{port}", self._make_mark(bind, port)
             name = f"{'udp' if listener.is_udp else 'gateway'}{mark}"
             text = ""
             if name in self._refused:
                 text = f"HAProxy cannot bind {place}: another program uses it, or the kernel does not allow it"
             elif listener.is_udp:
                 self.made.datagrams.setdefault(place, DatagramFrontend(name, bind, port))
-            elif self._setting.reserves(bind, port):
+            elif self._setting.is_reserved(bind, port):
                 text = f"{place} is reserved for Ingresses (--http, --https)"
             else:
-                text = self.made.ports.setdefault(place, SharedPort(bind, port, mark)).add(listener)
+                text = self.made.ports.setdefault(place, SharedPort(bind, port, mark)).add_listener(listener)
             if text:
                 return replace(listener, accepted=no("PortUnavailable", text))
             places.append(place)
@@ -199,23 +219,23 @@ class _Draft:
 
     def add_policies(self, gateways: Iterable[Gateway]) -> None:
         """Attach vipwire's policies. This needs all Gateways."""
-        self.made.policies = policies_of(self._world, gateways)
+        self.made.policies = read_policies(self._world, gateways)
         for each in self.made.policies.all:
-            self._tell(each.policy, "spec", *each.verdicts)
-            status = own_policy_status(each, self._setting.controller)
+            self._add_problems(each.policy, "spec", *each.verdicts)
+            status = write_own_policy_status(each, self._setting.controller)
             self.made.statuses[each.policy.kind, each.policy.name] = status
 
-    def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
-        self._problems.setdefault((item.kind, item.name), []).extend(problems_of(item, where, *verdicts))
+    def _add_problems(self, item: Item, where: str, *verdicts: Verdict) -> None:
+        self._problems.setdefault((item.kind, item.name), []).extend(list_problems(item, where, *verdicts))
 
-    def finished(self) -> Frame:
+    def finish(self) -> Frame:
         made = self.made
         listeners = [each for result in made.gateways.values() for each in result.listeners]
         by_owner: dict[ObjectRef, list[Listener]] = {}
         for each in listeners:
             by_owner.setdefault((each.owner.kind, each.owner.name), []).append(each)
         made.listeners = {owner: tuple(own) for owner, own in by_owner.items()}
-        served = distinct(each for listener in listeners if listener.serves for each in listener.certificates)
+        served = drop_duplicates(each for listener in listeners if listener.serves for each in listener.certificates)
         made.certificates = {each.name: each for each in served}
         own = (each.certificate for each in made.gateways.values() if each.certificate is not None)
         made.files = {
@@ -226,35 +246,35 @@ class _Draft:
         made.problems = {ref: tuple(told) for ref, told in self._problems.items() if told}
         made.services = self.services.wanted if self.services else {}
         made.seen = dict(self._world.sections_seen)
-        made.facts = self._facts()
+        made.facts = self._collect_facts()
         return made
 
-    def _facts(self) -> dict[ObjectRef, tuple[object, ...]]:
+    def _collect_facts(self) -> dict[ObjectRef, tuple[object, ...]]:
         made = self.made
         found: dict[ObjectRef, list[object]] = {owner: [own] for owner, own in made.listeners.items()}
         for ref, each in made.gateways.items():
             found.setdefault(ref, []).append(each.certificate)
         for place, port in made.ports.items():
-            found[place_ref(place)] = [frozenset(port.hosts)]
+            found[make_place_ref(place)] = [frozenset(port.hosts)]
         for (kind, name, section), asked in made.policies.by_place.items():
             found.setdefault((kind, name), []).append((section, asked))
         for (service, port_name), checked in made.tls.by_port.items():
             found.setdefault((IngressKind.SERVICE, service), []).append((port_name, checked))
         return {ref: tuple(facts) for ref, facts in found.items()}
 
-    def _mark(self, bind: str, port: int) -> str:
+    def _make_mark(self, bind: str, port: int) -> str:
         """Return the suffix of the hosts of a frontend."""
         return f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
 
 
-def problems_of(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]:
+def list_problems(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]:
     for verdict in verdicts:
         if not verdict.holds:
             text = f"{verdict.reason}: {verdict.message}" if verdict.reason else verdict.message
             yield Problem(item.kind.value, item.name, where, text)
 
 
-def _addresses(
+def _choose_addresses(
     gateway: Gateway, setting: GatewaySetting, given: tuple[str, ...], assigned: tuple[str, ...] | None
 ) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
     """Return a Gateway's address condition, the addresses to bind, and the addresses for its status.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, RouteObject
-from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, routes_of, rules_of
+from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, count_matches, order_matches
 from vipwire_l7.gateway.plan.routes import Brought, RouteResult, Way
 from vipwire_l7.plan.budget import MOST_STEPS, Budget
 from vipwire_l7.plan.plan import HostPlan
@@ -22,7 +22,7 @@ Refused: TypeAlias = tuple[str, tuple[Brought, ...]]
 """The reason why a route exceeds the budget, and the entries that deny requests in its place."""
 
 
-def order_of(route: RouteObject) -> tuple[str, ObjectName, int]:
+def rank_route(route: RouteObject) -> tuple[str, ObjectName, int]:
     """Return the sort key by which routes are planned: the oldest first."""
     return (*route.age, ROUTE_KINDS.index(route.kind))
 
@@ -31,7 +31,7 @@ class Hosts:
     """The entries of all hosts of all frontends."""
 
     def __init__(self, results: Mapping[ObjectRef, RouteResult]) -> None:
-        """`results` holds the results of all routes, and is updated before `swap`."""
+        """`results` holds the results of all routes, and is updated before `replace_route`."""
         self._results = results
         self._hosts: dict[HostKey, dict[ObjectRef, list[Brought]]] = {}
         self.by_way: dict[Way, set[str]] = {}
@@ -45,7 +45,7 @@ class Hosts:
         """The hosts where a namespace asks for too many PCRE steps."""
         self._refused: dict[ObjectRef, Refused] = {}
 
-    def swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[HostKey]:
+    def replace_route(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[HostKey]:
         """Replace a route's result; return the hosts concerned."""
         old, new = _group_by_host(before.brought if before else ()), _group_by_host(now.brought if now else ())
         for key in old.keys() - new.keys():
@@ -57,7 +57,7 @@ class Hosts:
             self._hosts.setdefault(key, {})[ref] = found
             self.by_way.setdefault(key[0], set()).add(key[1])
         for result, number in ((before, -1), (now, 1)):
-            for share in _shares_of(result):
+            for share in _list_shares(result):
                 self._count_share(share, number)
         return {*old, *new}
 
@@ -68,26 +68,26 @@ class Hosts:
         if not has:
             del self._shares[share]
 
-    def judge(self, hosts: Iterable[HostKey]) -> Mapping[ObjectRef, Iterable[HostKey]]:
+    def judge_hosts(self, hosts: Iterable[HostKey]) -> Mapping[ObjectRef, Iterable[HostKey]]:
         """Decide again which routes fit at some hosts; return the routes whose answer changed, with these hosts."""
         for key in hosts:
-            tried, crowded = self._cost(key)
+            tried, crowded = self._count_rules(key)
             self._sum.subtract(self._tried.pop(key, Counter()))
             if tried:
                 self._tried[key] = tried
                 self._sum.update(tried)
             (self._crowded.add if crowded else self._crowded.discard)(key)
-        before, self._refused = self._refused, {} if self._fits() else self._judge_all()
+        before, self._refused = self._refused, {} if self._has_room() else self._judge_all()
         both = (before.keys() | self._refused.keys()) & self._results.keys()
         changed = [ref for ref in both if before.get(ref) != self._refused.get(ref)]
         for ref in both:
             self._results[ref].excess = self._refused[ref][0] if ref in self._refused else ""
         return {ref: _group_by_host(self._results[ref].brought) for ref in changed}
 
-    def _fits(self) -> bool:
+    def _has_room(self) -> bool:
         return not self._crowded and Budget.has_room(self._sum)
 
-    def _cost(self, key: HostKey) -> tuple[Counter[str], bool]:
+    def _count_rules(self, key: HostKey) -> tuple[Counter[str], bool]:
         """Count the rules of a host by namespace; report whether one namespace asks for too many steps."""
         found = self._hosts.get(key, {})
         if not any(each.is_tried for own in found.values() for each in own):
@@ -95,11 +95,11 @@ class Hosts:
         host, tried, steps = HostSteps(), Counter[str](), Counter[str]()
         for ref in self._sort_routes(found):
             own, namespace = found[ref], ref[1].namespace
-            more = [rules_of(each.entries) for each in own]
-            tried[namespace] += sum(map(host.cost, more))
-            steps[namespace] += sum(each.steps() for each in own)
+            more = [count_matches(each.entries) for each in own]
+            tried[namespace] += sum(map(host.estimate_more_rules, more))
+            steps[namespace] += sum(each.estimate_steps() for each in own)
             for each in more:
-                host.add(each)
+                host.add_matches(each)
         return tried, any(number > MOST_STEPS for number in steps.values())
 
     def _judge_all(self) -> dict[ObjectRef, Refused]:
@@ -113,30 +113,32 @@ class Hosts:
             return hosts.setdefault((brought.way, brought.host), HostSteps())
 
         def cost(found: Iterable[Brought]) -> int:
-            return sum(host_of(each).cost(rules_of(each.entries)) for each in found)
+            return sum(host_of(each).estimate_more_rules(count_matches(each.entries)) for each in found)
 
         for ref in self._sort_routes(asking):
             result = self._results[ref]
             found = result.brought
-            fresh = {(way, name): number for way, name, _, number in _shares_of(result) if (way, name) not in shares}
+            fresh = {
+                (way, name): number for way, name, _, number in _list_shares(result) if (way, name) not in shares
+            }
             steps = Counter[str]()
             for each in found:
-                steps[each.site] += each.steps()
+                steps[each.site] += each.estimate_steps()
             namespace = ref[1].namespace
-            if text := budget.take(namespace, cost(found) + sum(fresh.values()), steps):
-                found, fresh = tuple(each.closed(result.guarded) for each in found), {}
-                if budget.take(namespace, cost(found), {}):
+            if text := budget.spend(namespace, cost(found) + sum(fresh.values()), steps):
+                found, fresh = tuple(each.deny_guarded(result.guarded) for each in found), {}
+                if budget.spend(namespace, cost(found), {}):
                     found = tuple(each.deny_host() for each in found if each.entries)
                 refused[ref] = text, found
             shares |= fresh.keys()
             for each in found:
-                host_of(each).add(rules_of(each.entries))
+                host_of(each).add_matches(count_matches(each.entries))
         return refused
 
     def _sort_routes(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
-        return sorted(refs, key=lambda ref: order_of(self._results[ref].route))
+        return sorted(refs, key=lambda ref: rank_route(self._results[ref].route))
 
-    def plan(self, key: HostKey, site: str) -> HostPlan | None:
+    def plan_host(self, key: HostKey, site: str) -> HostPlan | None:
         """Merge the entries of a host's routes; None if there are none."""
         entries: list[Entry] = []
         shares: dict[str, Choice] = {}
@@ -147,7 +149,7 @@ class Hosts:
             shares |= self._results[ref].shares
         if not entries:
             return None
-        routes, choices = routes_of(site, entries)
+        routes, choices = order_matches(site, entries)
         led = {entry.target for entry in entries} | {target for choice in choices for target in choice.targets}
         used = sorted(shares.keys() & led)
         return HostPlan(routes, choices, tuple(shares[name] for name in used))
@@ -160,7 +162,7 @@ def _group_by_host(brought: Iterable[Brought]) -> dict[HostKey, list[Brought]]:
     return found
 
 
-def _shares_of(result: RouteResult | None) -> set[tuple[Way, str, str, int]]:
+def _list_shares(result: RouteResult | None) -> set[tuple[Way, str, str, int]]:
     if result is None or not result.shares:
         return set()
     return {

@@ -12,12 +12,12 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.grants import admits
-from vipwire_l7.gateway.plan.kinds.hostnames import covers, wider
+from vipwire_l7.gateway.plan.kinds.grants import allows_namespace
+from vipwire_l7.gateway.plan.kinds.hostnames import covers_host, list_covering_hosts
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, ListenerOwner, ListenerSet, Verdict, no, yes
-from vipwire_l7.gateway.plan.tls import ClientCheck, certify, client_check
+from vipwire_l7.gateway.plan.tls import ClientCheck, read_client_validation, read_listener_certificates
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.plan.limits import Demand, Limited, each_one
+from vipwire_l7.plan.limits import Demand, Limited, count_each
 from vipwire_l7.plan.sites import EVERY_HOST, Certificate, Mode
 from vipwire_l7.watch.convert import is_host
 from vipwire_l7.watch.objects import IngressKind
@@ -112,7 +112,7 @@ class Listener:
         return no("Invalid", "see the other conditions") if not self.serves else yes("Programmed")
 
 
-def listeners_of(
+def validate_listeners(
     gateway: Gateway, sets: Iterable[ListenerSet], world: GatewayWorld, excess: Callable[[ObjectRef], str]
 ) -> tuple[Listener, ...]:
     """Validate all listeners of a Gateway. `sets` are the ListenerSets that the Gateway allows, the oldest first.
@@ -128,30 +128,30 @@ def listeners_of(
     return tuple(_mark_overlaps(tuple(_mark_conflicts(made))))
 
 
-def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
+def group_sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[ListenerSet]]:
     """Return the ListenerSets by the Gateway of their `parentRef`, the oldest first."""
     found: dict[ObjectName, list[ListenerSet]] = {}
-    for each in world.all(IngressKind.LISTENER_SET, wire.ListenerSetSpec):
+    for each in world.list_objects(IngressKind.LISTENER_SET, wire.ListenerSetSpec):
         ref = each.spec.parent_ref
         if (ref.group, ref.kind) == (wire.GROUP, "Gateway"):
             found.setdefault(ObjectName(ref.namespace or each.name.namespace, ref.name), []).append(each)
     return found
 
 
-def demand_of(owner: ListenerOwner) -> Demand:
+def count_listener_demand(owner: ListenerOwner) -> Demand:
     """Count a Gateway or ListenerSet for the limits of its namespace."""
     refs = (ref for each in owner.spec.listeners if each.tls for ref in each.tls.certificate_refs)
     names = {ObjectName(ref.namespace or owner.name.namespace, ref.name) for ref in refs}
     return {
         (Limited.LISTENERS, (owner.kind, owner.name)): len(owner.spec.listeners),
-        **each_one(Limited.CERTIFICATES, names),
+        **count_each(Limited.CERTIFICATES, names),
     }
 
 
-def is_let_in(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:
+def allows_listener_set(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:
     """Report whether a Gateway allows a ListenerSet (`allowedListeners`)."""
     wanted = gateway.spec.allowed_listeners.namespaces
-    return admits(wanted, gateway.name.namespace, item.name.namespace, world, "None")
+    return allows_namespace(wanted, gateway.name.namespace, item.name.namespace, world, "None")
 
 
 def _judge_listener(
@@ -165,10 +165,10 @@ def _judge_listener(
     strange = [each.kind for each in wanted if (each.group, each.kind) not in by_name]
     resolved, certificates = yes("ResolvedRefs"), tuple[Certificate, ...]()
     if spec.protocol in _TLS and not passes:
-        resolved, certificates = certify(owner, spec.tls, world)
+        resolved, certificates = read_listener_certificates(owner, spec.tls, world)
     accepted, clients = no(OVER_LIMIT, excess) if excess else _judge_acceptance(spec), None
     if accepted.holds and spec.protocol == "HTTPS":
-        judged = client_check(gateway, spec.port or 0, world)
+        judged = read_client_validation(gateway, spec.port or 0, world)
         accepted, clients = judged.accepted, judged.check
         resolved = resolved if judged.resolved.holds else judged.resolved
     if strange and supported:
@@ -213,11 +213,13 @@ def _mark_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
     taken: _Index = {}
     for _, group in groupby(made, lambda each: (each.owner.kind, each.owner.name)):
         own = list(group)
-        judged = [replace(each, conflict=_conflict(each, taken)) if each.accepted.holds else each for each in own]
+        judged = [
+            replace(each, conflict=_find_conflict(each, taken)) if each.accepted.holds else each for each in own
+        ]
         rivals: _Index = {}
         for each in filter(_is_rival, judged):
             _add_to_index(rivals, each)
-        found = [replace(each, conflict=_conflict(each, rivals)) if _is_rival(each) else each for each in judged]
+        found = [replace(each, conflict=_find_conflict(each, rivals)) if _is_rival(each) else each for each in judged]
         for each in filter(_is_rival, found):
             _add_to_index(taken, each)
         yield from found
@@ -227,7 +229,7 @@ def _is_rival(listener: Listener) -> bool:
     return listener.accepted.holds and not listener.conflict.holds
 
 
-def _conflict(listener: Listener, others: _Index) -> Verdict:
+def _find_conflict(listener: Listener, others: _Index) -> Verdict:
     there = others.get(listener.place, {})
     for mode, hosts in there.items():
         if mode is listener.mode:
@@ -263,5 +265,5 @@ def _mark_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
 def _find_overlapping(host: str, hosts: Collection[str]) -> Iterator[str]:
     """Yield the hostnames that cover a hostname or are covered by it."""
     if host.startswith("*"):
-        return (each for each in hosts if covers(each, host) or covers(host, each))
-    return (each for each in wider(host) if each in hosts)
+        return (each for each in hosts if covers_host(each, host) or covers_host(host, each))
+    return (each for each in list_covering_hosts(host) if each in hosts)

@@ -65,19 +65,19 @@ class GatewayStatuses:
     def revision(self) -> int | None:
         return self._planner.revision
 
-    def all(self) -> Iterable[ObjectRef]:
-        return self._planner.told()
+    def list_all(self) -> Iterable[ObjectRef]:
+        return self._planner.list_objects_with_status()
 
     def take_changed(self) -> Collection[ObjectRef]:
-        return self._planner.take_told()
+        return self._planner.take_changed_statuses()
 
-    def patch(self, ref: ObjectRef, now: str) -> Json | None:
+    def make_patch(self, ref: ObjectRef, now: str) -> Json | None:
         """Return the merge patch for a changed status; None if nothing changed or the object is not planned yet."""
         kind, name = ref
-        found = self._snapshot.declared(kind).get(name)
-        if found is None or self._planner.waits(ref):
+        found = self._snapshot.list_declared(kind).get(name)
+        if found is None or self._planner.has_changed(ref):
             return None
-        ours = self._planner.status(ref)
+        ours = self._planner.write_status(ref)
         if ours is None and self._controller.encode() not in found.written_status:
             return None
         there = found.status

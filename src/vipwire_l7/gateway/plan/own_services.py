@@ -64,32 +64,32 @@ class OwnServices:
 
     def __init__(self, world: GatewayWorld, setting: GatewaySetting, gateways: Iterable[Gateway]) -> None:
         self._world, self._setting = world, setting
-        self._known = {each.name: dict(_targets(self.there(each))) for each in gateways}
+        self._known = {each.name: dict(_list_target_ports(self.find_service(each))) for each in gateways}
         """The target ports of each Gateway's existing Service."""
         self._taken = {target for found in self._known.values() for target in found.values()}
         self._claimed = set[int]()
         self.wanted: dict[ObjectName, OwnService] = {}
 
-    def there(self, gateway: Gateway) -> BackendService | None:
+    def find_service(self, gateway: Gateway) -> BackendService | None:
         """Return the Gateway's Service, or None if a Service of that name belongs to another owner."""
-        found = self._world.services.get(self.name_of(gateway))
+        found = self._world.services.get(self.name_service(gateway))
         mine = {GATEWAY: gateway.name.name, OF_CONTROLLER: self._setting.controller}
         return found if found is not None and mine.items() <= found.annotations.items() else None
 
     @staticmethod
-    def name_of(gateway: Gateway) -> ObjectName:
+    def name_service(gateway: Gateway) -> ObjectName:
         return ObjectName(gateway.name.namespace, service_name(gateway.name.name, gateway.spec.gateway_class_name))
 
-    def add(self, gateway: Gateway, listeners: Iterable[Listener]) -> Standing:
+    def plan_service(self, gateway: Gateway, listeners: Iterable[Listener]) -> Standing:
         """Add a Gateway's Service for its listeners, and return its state."""
-        places = dict.fromkeys(each.place for each in listeners if _is_real(each))
-        name, found = self.name_of(gateway), self.there(gateway)
+        places = dict.fromkeys(each.place for each in listeners if _is_valid(each))
+        name, found = self.name_service(gateway), self.find_service(gateway)
         if found is None and self._world.services.get(name) is not None:
             return Standing(lacks=f"the Service {name} belongs to another owner")
         if not places:
             return Standing()
         known = self._known.get(gateway.name, {})
-        targets = {place: self._target(known.get(place)) for place in places}
+        targets = {place: self._choose_node_port(known.get(place)) for place in places}
         if not all(targets.values()):
             return Standing(lacks="all node ports are in use (--service-ports)")
         more = gateway.spec.infrastructure
@@ -102,7 +102,7 @@ class OwnServices:
             return Standing((), served, text, reason)
         return Standing(found.balanced, served)
 
-    def _target(self, known: int | None) -> int:
+    def _choose_node_port(self, known: int | None) -> int:
         """Choose a node port: `known` if it is free, else another; 0 if there is none."""
         numbers = self._setting.service_ports
         if known is None or known not in numbers or known in self._claimed:
@@ -112,13 +112,13 @@ class OwnServices:
         return known
 
 
-def _targets(service: BackendService | None) -> Iterator[tuple[Place, int]]:
+def _list_target_ports(service: BackendService | None) -> Iterator[tuple[Place, int]]:
     for each in (*service.ports, *service.udp_ports) if service is not None else ():
         if each.target is not None:
             yield (each.number, each.udp), each.target
 
 
-def _is_real(listener: Listener) -> bool:
+def _is_valid(listener: Listener) -> bool:
     is_valid = 0 < listener.port < 65536 and listener.spec.protocol in _PROTOCOLS
     return is_valid and listener.accepted.reason != OVER_LIMIT
 
@@ -126,7 +126,7 @@ def _is_real(listener: Listener) -> bool:
 MANAGED_BY: Final = "vipwire-gateway"
 
 
-def service_of(service: OwnService, uid: str, version: str, controller: str) -> Json:
+def write_service(service: OwnService, uid: str, version: str, controller: str) -> Json:
     """Write a Gateway's Service. `uid` and `version` are those of the Gateway."""
     asked: Json = {"loadBalancerIP": service.asked, "ipFamilies": list(service.families)} if service.asked else {}
     policy = "SingleStack" if service.asked else "PreferDualStack"
@@ -138,7 +138,7 @@ def service_of(service: OwnService, uid: str, version: str, controller: str) -> 
             "namespace": service.name.namespace,
             "labels": {**service.labels, **name_label(service.gateway.name)},
             "annotations": {**service.annotations, GATEWAY: service.gateway.name, OF_CONTROLLER: controller},
-            "ownerReferences": [_owner(service, uid, version)],
+            "ownerReferences": [_write_owner_reference(service, uid, version)],
         },
         "spec": {
             "type": "LoadBalancer",
@@ -147,7 +147,7 @@ def service_of(service: OwnService, uid: str, version: str, controller: str) -> 
             **asked,
             "ports": [
                 {
-                    "name": _port_name(port, is_udp=is_udp),
+                    "name": _name_port(port, is_udp=is_udp),
                     "port": port,
                     "protocol": "UDP" if is_udp else "TCP",
                     "targetPort": target,
@@ -166,20 +166,20 @@ def is_as_wanted(there: BackendService | None, service: OwnService) -> bool:
     return found == service.targets and service.annotations.items() <= there.annotations.items()
 
 
-def slice_prefix(service: OwnService) -> str:
+def name_slices(service: OwnService) -> str:
     return f"{service.name.name[:50]}-"
 
 
-def slices_of(service: OwnService, pods: Iterable[BackendSlice]) -> Iterator[BackendSlice]:
-    tcp = {_port_name(port, is_udp=False): target for (port, udp), target in service.targets.items() if not udp}
-    udp = {_port_name(port, is_udp=True): target for (port, udp), target in service.targets.items() if udp}
+def copy_slices(service: OwnService, pods: Iterable[BackendSlice]) -> Iterator[BackendSlice]:
+    tcp = {_name_port(port, is_udp=False): target for (port, udp), target in service.targets.items() if not udp}
+    udp = {_name_port(port, is_udp=True): target for (port, udp), target in service.targets.items() if udp}
     for each in pods:
-        name = f"{slice_prefix(service)}{hashlib.sha256(f'{service.name} {each.name}'.encode()).hexdigest()[:10]}"
+        name = f"{name_slices(service)}{hashlib.sha256(f'{service.name} {each.name}'.encode()).hexdigest()[:10]}"
         made = ObjectName(service.name.namespace, name)
         yield BackendSlice(made, service.name, each.family, tcp, each.endpoints, udp)
 
 
-def slice_object(of: BackendSlice, service: OwnService, uid: str, version: str) -> Json:
+def write_slice(of: BackendSlice, service: OwnService, uid: str, version: str) -> Json:
     ports = [("TCP", each) for each in of.ports.items()] + [("UDP", each) for each in of.udp_ports.items()]
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -191,15 +191,15 @@ def slice_object(of: BackendSlice, service: OwnService, uid: str, version: str) 
                 "kubernetes.io/service-name": of.service.name,
                 "endpointslice.kubernetes.io/managed-by": MANAGED_BY,
             },
-            "ownerReferences": [_owner(service, uid, version)],
+            "ownerReferences": [_write_owner_reference(service, uid, version)],
         },
         "addressType": of.family.value,
-        "endpoints": [_endpoint(each) for each in of.endpoints],
+        "endpoints": [_write_endpoint(each) for each in of.endpoints],
         "ports": [{"name": name, "port": port, "protocol": protocol} for protocol, (name, port) in ports],
     }
 
 
-def _endpoint(endpoint: BackendEndpoint) -> Json:
+def _write_endpoint(endpoint: BackendEndpoint) -> Json:
     conditions = {
         "ready": endpoint.use is Usability.READY,
         "serving": endpoint.use is not Usability.NOT_READY,
@@ -223,11 +223,11 @@ def list_copied_fields(slices: Iterable[BackendSlice]) -> set[tuple[object, ...]
     }
 
 
-def _port_name(port: int, *, is_udp: bool) -> str:
+def _name_port(port: int, *, is_udp: bool) -> str:
     return f"{'udp' if is_udp else 'tcp'}-{port}"
 
 
-def _owner(service: OwnService, uid: str, version: str) -> Json:
+def _write_owner_reference(service: OwnService, uid: str, version: str) -> Json:
     return {
         "apiVersion": f"{wire.GROUP}/{version}",
         "kind": "Gateway",

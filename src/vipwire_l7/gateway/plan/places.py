@@ -18,7 +18,7 @@ _WAYS = {Mode.HTTPS: ":https", Mode.TLS_ENDED: ":tls"}
 """The suffixes of the marks of frontends that get connections from another frontend."""
 
 
-def place_ref(place: str) -> ObjectRef:
+def make_place_ref(place: str) -> ObjectRef:
     """Return a reference that stands for an address and port in dependencies. No Gateway can have this name."""
     return IngressKind.GATEWAY, ObjectName("", place)
 
@@ -34,15 +34,15 @@ class SharedPort:
     hosts: dict[str, set[Mode]] = field(default_factory=dict)
     """The hostnames of all listeners, with their modes."""
 
-    def add(self, listener: Listener) -> str:
+    def add_listener(self, listener: Listener) -> str:
         """Add a listener; return why it conflicts with those of older Gateways, "" if it does not."""
-        if text := self._objection(listener):
+        if text := self._find_objection(listener):
             return text
         self.ways.setdefault(listener.mode, []).append(listener)
         self.hosts.setdefault(listener.host, set()).add(listener.mode)
         return ""
 
-    def _objection(self, listener: Listener) -> str:
+    def _find_objection(self, listener: Listener) -> str:
         modes = {*self.ways, listener.mode}
         if len(modes) > 1 and not modes <= TLS_MODES:
             return f"an older Gateway uses port {listener.port} of this address with another protocol"
@@ -53,14 +53,14 @@ class SharedPort:
             return f"an older Gateway validates client certificates differently on port {listener.port}"
         return ""
 
-    def mark_of(self, mode: Mode) -> str:
+    def get_mark(self, mode: Mode) -> str:
         return self.mark if len(self.ways) == 1 or mode is Mode.TLS else f"{self.mark}{_WAYS[mode]}"
 
-    def frontends(self) -> Iterator[tuple[Mode, Frontend]]:
+    def build_frontends(self) -> Iterator[tuple[Mode, Frontend]]:
         """Build the frontends without their routes, the one that clients connect to first."""
         modes = sorted(self.ways, key=lambda each: (each is not Mode.TLS, each.value))
         for mode in modes if len(modes) == 1 or Mode.TLS in modes else (Mode.TLS, *modes):
-            yield mode, self._frontend(mode)
+            yield mode, self._build_frontend(mode)
 
     def list_forwarding_routes(self) -> Iterator[Route]:
         """Yield routes that forward the hosts of terminated TLS, and unknown hosts, to the terminating frontend."""
@@ -72,12 +72,12 @@ class SharedPort:
             if EVERY_HOST not in hosts:
                 own[EVERY_HOST] = listeners[0].owner
                 hosts.add(EVERY_HOST)
-            target = self._frontend(mode).inner_target
+            target = self._build_frontend(mode).inner_target
             for host, owner in own.items():
                 yield Route(f"{host}{self.mark}", Match.PREFIX, "", target, owner.name, owner.kind.value)
 
-    def _frontend(self, mode: Mode) -> Frontend:
-        listeners, mark = self.ways.get(mode, []), self.mark_of(mode)
+    def _build_frontend(self, mode: Mode) -> Frontend:
+        listeners, mark = self.ways.get(mode, []), self.get_mark(mode)
         clients = listeners[0].clients if listeners else None  # all listeners of a frontend have the same validation
         return Frontend(
             f"gateway{mark}",

@@ -11,15 +11,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.frame import KINDS, Frame, frame_of
-from vipwire_l7.gateway.plan.hosts import HostKey, Hosts, order_of
+from vipwire_l7.gateway.plan.frame import KINDS, Frame, plan_frame
+from vipwire_l7.gateway.plan.hosts import HostKey, Hosts, rank_route
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.routes import RouteResult, Way, plan_route
 from vipwire_l7.gateway.plan.rules import Shares
-from vipwire_l7.gateway.plan.statuses import gateway_status, policy_status, set_status, tls_conditions
-from vipwire_l7.gateway.plan.tls import Checked, targets_of
+from vipwire_l7.gateway.plan.statuses import (
+    write_gateway_status,
+    write_set_status,
+    write_tls_conditions,
+    write_tls_policy_status,
+)
+from vipwire_l7.gateway.plan.tls import Checked, list_targets
 from vipwire_l7.plan.dependencies import Dependencies
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import HostPlan, Plan
@@ -38,12 +43,12 @@ class GatewayPlanner:
         """`reached` finds the addresses of Gateways that name none, unless the setting has them."""
         self._setting, self._reached = setting, reached or (lambda: setting.addresses)
         self._frame = Frame()
-        self._begin(None)
+        self._forget_results(None)
 
-    def _begin(self, snapshot: Snapshot | None) -> None:
+    def _forget_results(self, snapshot: Snapshot | None) -> None:
         """Forget all results; Gateways keep their addresses."""
         self._snapshot = snapshot
-        self._changes = snapshot.follow() if snapshot is not None else Changes()
+        self._changes = snapshot.follow_changes() if snapshot is not None else Changes()
         self.kept = Plan()
         self._frame = Frame(given=self._frame.given)
         self._frontends: dict[Way, Frontend] = {}
@@ -65,16 +70,16 @@ class GatewayPlanner:
     def zone(self) -> str:
         return self._setting.zone
 
-    def take_told(self) -> set[ObjectRef]:
+    def take_changed_statuses(self) -> set[ObjectRef]:
         """Return the objects whose statuses may have changed since the last call."""
         taken, self._told = self._told, set()
         return taken
 
-    def waits(self, ref: ObjectRef) -> bool:
+    def has_changed(self, ref: ObjectRef) -> bool:
         """Report whether an object has changed since it was planned."""
         return ref in self._changes
 
-    def moved(self) -> bool:
+    def have_addresses_changed(self) -> bool:
         """Report whether the addresses in statuses have changed since the last plan."""
         return self._reached() != self._setting.addresses
 
@@ -85,45 +90,47 @@ class GatewayPlanner:
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
         is_first = snapshot is not self._snapshot
         if is_first:
-            self._begin(snapshot)
+            self._forget_results(snapshot)
         changed = self._changes.take()
         world = GatewayWorld(snapshot, now)
         if is_first or self._is_stale(changed, world, frozenset(refused)):
             self._refused = frozenset(refused)
             changed |= self._plan_frame(world)
         if is_first:
-            routes = {(kind, name) for kind in ROUTE_KINDS for name in snapshot.declared(kind)}
+            routes = {(kind, name) for kind in ROUTE_KINDS for name in snapshot.list_declared(kind)}
         else:
-            routes = {each for each in changed if each[0] in ROUTE_KINDS} | self._looked_at.users(changed)
+            routes = {each for each in changed if each[0] in ROUTE_KINDS} | self._looked_at.find_users(changed)
         self._plan_routes(routes - {_FRAME}, world)
         self.revision = (self.revision or 0) + 1
 
     def _is_stale(self, changed: Collection[ObjectRef], world: GatewayWorld, refused: frozenset[str]) -> bool:
         return (
-            self.moved()
+            self.have_addresses_changed()
             or refused != self._refused
             or not self._planned <= world.now < self.due
             or any(kind in KINDS for kind, _ in changed)
-            or _FRAME in self._looked_at.users(changed)
-            or any(world.parts(*each) != self._frame.seen[each] for each in changed if each in self._frame.seen)
+            or _FRAME in self._looked_at.find_users(changed)
+            or any(
+                world.list_sections(*each) != self._frame.seen[each] for each in changed if each in self._frame.seen
+            )
         )
 
     def _plan_frame(self, world: GatewayWorld) -> set[ObjectRef]:
         """Plan the frame; return the objects whose facts for routes changed."""
         self._setting = replace(self._setting, addresses=self._reached())
         before, kept = self._frame, self.kept
-        self._frame = made = frame_of(world, self._setting, self._refused, before.given)
-        self._looked_at.record(_FRAME, world.take())
+        self._frame = made = plan_frame(world, self._setting, self._refused, before.given)
+        self._looked_at.record(_FRAME, world.take_lookups())
         self._planned, self.due, self.services = world.now, world.until, made.services
         kept.problems.put_all(before.problems, made.problems)
         kept.certificates.put_all(before.certificates, made.certificates)
-        kept.files.swap(before.files, made.files)
-        self._told |= {*_statuses_of(before), *_statuses_of(made)}
+        kept.files.replace_values(before.files, made.files)
+        self._told |= {*_list_objects_with_status(before), *_list_objects_with_status(made)}
         marks = {way: each.mark for way, each in self._frontends.items()}
         self._frontends = {
             (place, mode): each
             for place, port in sorted(made.ports.items(), key=lambda found: (found[1].bind, found[1].port))
-            for mode, each in port.frontends()
+            for mode, each in port.build_frontends()
         }
         kept.frontends.arrange({each.name: each for each in self._frontends.values()})
         led, self._led = (
@@ -141,7 +148,7 @@ class GatewayPlanner:
             kept.hosts.put(site, HostPlan(routes))
         for place in before.datagrams.keys() | made.datagrams.keys():
             self._put_datagrams(place, before)
-        return made.changed(before)
+        return made.find_changed_facts(before)
 
     def _plan_routes(self, refs: Iterable[ObjectRef], world: GatewayWorld) -> None:
         """Plan some routes again, and merge the entries of their hosts."""
@@ -150,10 +157,10 @@ class GatewayPlanner:
             self._plan_route(ref, world, hosts, places)
         for ref in self._limits.judge():
             self._plan_route(ref, world, hosts, places)
-        for ref, more in self._hosts.judge(hosts).items():
+        for ref, more in self._hosts.judge_hosts(hosts).items():
             hosts.update(more)
             self._told.add(ref)
-            self.kept.problems.put(ref, self._results[ref].problems() or None)
+            self.kept.problems.put(ref, self._results[ref].list_problems() or None)
         for key in hosts:
             self._put_host(key)
         for place in places:
@@ -161,25 +168,25 @@ class GatewayPlanner:
 
     def _plan_route(self, ref: ObjectRef, world: GatewayWorld, hosts: set[HostKey], places: set[str]) -> None:
         """Plan a route again; record the hosts and UDP places concerned."""
-        before, route = self._results.pop(ref, None), world.route(*ref)
+        before, route = self._results.pop(ref, None), world.find_route(*ref)
         now = plan_route(route, self._frame, world) if route is not None else None
         if route is None:
             self._looked_at.forget(ref)
         else:
-            self._looked_at.record(ref, world.take())
+            self._looked_at.record(ref, world.take_lookups())
         self._told.add(ref)
         if now is not None:
             self._results[ref] = now
-            self._limits.put(ref, order_of(now.route), now.demand())
-            if text := self._limits.excess(ref):
+            self._limits.record_demand(ref, rank_route(now.route), now.count_demand())
+            if text := self._limits.find_excess(ref):
                 now.leave_out(text)
         elif before is not None:
-            self._limits.put(ref, order_of(before.route), {})
+            self._limits.record_demand(ref, rank_route(before.route), {})
         else:
             return
-        hosts |= self._hosts.swap(ref, before, now)
-        places |= self._swap(ref, before, now)
-        self.kept.problems.put(ref, (now.problems() if now is not None else ()) or None)
+        hosts |= self._hosts.replace_route(ref, before, now)
+        places |= self._replace_result(ref, before, now)
+        self.kept.problems.put(ref, (now.list_problems() if now is not None else ()) or None)
 
     def _put_host(self, key: HostKey, before: str | None = None) -> None:
         """Merge the entries of a host. `before` is the mark that its frontend had."""
@@ -188,7 +195,7 @@ class GatewayPlanner:
             self.kept.hosts.put(f"{host}{before}", None)
         if way in self._frontends:
             site = f"{host}{self._frontends[way].mark}"
-            self.kept.hosts.put(site, self._hosts.plan(key, site))
+            self.kept.hosts.put(site, self._hosts.plan_host(key, site))
 
     def _put_datagrams(self, place: str, before: Frame) -> None:
         """Plan a UDP address and port: the oldest route with a rule gets all clients."""
@@ -198,15 +205,15 @@ class GatewayPlanner:
                 self.kept.datagrams.put(before.datagrams[place].name, None)
             return
         refs = [ref for ref, shares in self._datagrams.get(place, {}).items() if shares]
-        oldest = min(refs, key=lambda ref: order_of(self._results[ref].route), default=None)
+        oldest = min(refs, key=lambda ref: rank_route(self._results[ref].route), default=None)
         shares = self._datagrams[place][oldest] if oldest is not None else ()
         self.kept.datagrams.put(found.name, replace(found, shares=shares))
 
-    def _swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[str]:
+    def _replace_result(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[str]:
         """Replace the parts of a route's result that are not by host; return the UDP places concerned."""
         told = self._told
-        self.kept.pools.swap(before.pools if before else {}, now.pools if now else {})
-        self.kept.files.swap(before.files if before else {}, now.files if now else {})
+        self.kept.pools.replace_values(before.pools if before else {}, now.pools if now else {})
+        self.kept.files.replace_values(before.files if before else {}, now.files if now else {})
         for result, number in ((before, -1), (now, 1)):
             if result is None:
                 continue
@@ -226,43 +233,43 @@ class GatewayPlanner:
                     there[ref] = result.datagrams[place]
         return {place for each in (before, now) if each is not None for place in each.datagrams}
 
-    def status(self, ref: ObjectRef) -> Json | None:
+    def write_status(self, ref: ObjectRef) -> Json | None:
         """Return an object's status; None for one of another controller."""
         frame, controller = self._frame, self._setting.controller
         if ref in self._results:
-            return self._results[ref].status(controller)
+            return self._results[ref].write_status(controller)
         if ref in frame.gateways:
             found = frame.gateways[ref]
-            made = gateway_status(found.gateway, found.listeners, self._counts, found.address, found.reached)
+            made = write_gateway_status(found.gateway, found.listeners, self._counts, found.address, found.reached)
             verdict = found.certificate.verdict if found.certificate is not None else None
-            made["conditions"] += tls_conditions(found.gateway, found.listeners, verdict)
+            made["conditions"] += write_tls_conditions(found.gateway, found.listeners, verdict)
             return made
         if ref in frame.sets:
             item = frame.sets[ref]
             own = frame.listeners.get(ref, ())
-            return set_status(item.item, own, self._counts, item.address, let_in=item.let_in)
+            return write_set_status(item.item, own, self._counts, item.address, let_in=item.let_in)
         if ref in frame.tls.checked:
-            return self._status_of_tls(frame.tls.checked[ref])
+            return self._write_tls_policy_status(frame.tls.checked[ref])
         return frame.statuses.get(ref)
 
-    def _status_of_tls(self, checked: Checked) -> Json:
-        services = {name for name, _ in targets_of(checked.policy)}
-        refs = self._looked_at.users((IngressKind.SERVICE, name) for name in services)
+    def _write_tls_policy_status(self, checked: Checked) -> Json:
+        services = {name for name, _ in list_targets(checked.policy)}
+        refs = self._looked_at.find_users((IngressKind.SERVICE, name) for name in services)
         routes = [self._results[ref] for ref in refs if ref in self._results]
         led = {name for each in routes if not services.isdisjoint(each.services) for name in each.gateways}
         gateways = [each.gateway for each in self._frame.gateways.values() if each.gateway.name in led]
-        return policy_status(checked, gateways, self._setting.controller)
+        return write_tls_policy_status(checked, gateways, self._setting.controller)
 
     @property
     def statuses(self) -> dict[ObjectRef, Json]:
-        return {ref: made for ref in self.told() if (made := self.status(ref)) is not None}
+        return {ref: made for ref in self.list_objects_with_status() if (made := self.write_status(ref)) is not None}
 
-    def told(self) -> Iterator[ObjectRef]:
+    def list_objects_with_status(self) -> Iterator[ObjectRef]:
         """Yield the objects whose statuses vipwire writes."""
-        yield from _statuses_of(self._frame)
+        yield from _list_objects_with_status(self._frame)
         yield from self._results
 
 
-def _statuses_of(frame: Frame) -> Iterator[ObjectRef]:
+def _list_objects_with_status(frame: Frame) -> Iterator[ObjectRef]:
     """Yield the objects of a frame whose statuses vipwire writes. A Gateway comes before its ListenerSets."""
     yield from (*frame.statuses, *frame.sets, *frame.gateways, *frame.tls.checked)

@@ -16,8 +16,8 @@ from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.plan.annotations import AnnotationValues
 from vipwire_l7.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherit_policy
-from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
-from vipwire_l7.plan.pool_policy import general_policy, login_of
+from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC, Target, read_fields, read_targets
+from vipwire_l7.plan.pool_policy import read_login, read_policy
 from vipwire_l7.plan.sites import Asker
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
@@ -64,7 +64,7 @@ class Policies:
     by_place: dict[Place, Asked] = field(default_factory=dict)
     all: list[Judged] = field(default_factory=list)
 
-    def traffic(
+    def complete_rule_policy(
         self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
     ) -> Policy | None:
         """Complete the policy of a rule at a listener; None if a TrafficPolicy for it is invalid."""
@@ -78,7 +78,7 @@ class Policies:
             policy = inherit_policy(policy, asked.policy)
         return policy
 
-    def backend(self, service: ObjectName, port: BackendPort, policy: Policy) -> Policy:
+    def complete_pool_policy(self, service: ObjectName, port: BackendPort, policy: Policy) -> Policy:
         """Complete the policy of a pool of a Service's port."""
         for section in (port.name, "") if port.name else ("",):
             asked = self.by_place.get((IngressKind.SERVICE, service, section))
@@ -120,22 +120,22 @@ _OF_REQUESTS: Final = (Algorithm.URI, Algorithm.HEADER)
 """Algorithms that choose by a property of the request."""
 
 
-def policies_of(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
+def read_policies(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
     """Read all policies. `gateways` are those of this controller."""
     made = Policies()
     here = _Here(world, frozenset(each.name for each in gateways))
-    for policy in world.all(IngressKind.TRAFFIC_POLICY, object):
-        _attach(made, policy, _traffic(policy, world), here)
-    for policy in world.all(IngressKind.BACKEND_POLICY, object):
-        _attach(made, policy, _backend(policy), here)
+    for policy in world.list_objects(IngressKind.TRAFFIC_POLICY, object):
+        _attach_policy(made, policy, _read_traffic_policy(policy, world), here)
+    for policy in world.list_objects(IngressKind.BACKEND_POLICY, object):
+        _attach_policy(made, policy, _read_backend_policy(policy), here)
     return made
 
 
-def _attach(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
-    targets, strange = targets_of(policy.spec)
+def _attach_policy(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
+    targets, strange = read_targets(policy.spec)
     judged = Judged(policy, (*strange, *asked.problems))
     for target in targets:
-        kind, verdict = here.find(policy, target)
+        kind, verdict = here.resolve_target(policy, target)
         if kind is not None:
             place = (kind, ObjectName(policy.name.namespace, target.name), target.section)
             if made.by_place.setdefault(place, asked) is not asked:
@@ -146,22 +146,24 @@ def _attach(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
     made.all.append(judged)
 
 
-def _traffic(policy: Item, world: GatewayWorld) -> Asked:
+def _read_traffic_policy(policy: Item, world: GatewayWorld) -> Asked:
     if not isinstance(policy.spec, dict):
         return Asked(Policy(), ("spec is no object",), closed=True)
-    values, strange = values_of(policy.spec, TRAFFIC)
+    values, strange = read_fields(policy.spec, TRAFFIC)
     annotations = AnnotationValues(values)
     owner = Asker(policy.kind.value, policy.name, "spec.basicAuth")
-    login, problems, locked = login_of(owner, annotations, world.secrets.get, "the targets of the policy answer 503")
+    login, problems, locked = read_login(
+        owner, annotations, world.secrets.get, "the targets of the policy answer 503"
+    )
     texts = (*strange, *(each.message for each in problems))
-    return Asked(general_policy(annotations, login), texts, bool(strange) or locked)
+    return Asked(read_policy(annotations, login), texts, bool(strange) or locked)
 
 
-def _backend(policy: Item) -> Asked:
+def _read_backend_policy(policy: Item) -> Asked:
     if not isinstance(policy.spec, dict):
         return Asked(Policy(), ("spec is no object",))
-    values, strange = values_of(policy.spec, BACKEND)
-    return Asked(Policy() if strange else general_policy(AnnotationValues({**_COOKIE, **values}), None), strange)
+    values, strange = read_fields(policy.spec, BACKEND)
+    return Asked(Policy() if strange else read_policy(AnnotationValues({**_COOKIE, **values}), None), strange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class _Here:
     world: GatewayWorld
     gateways: frozenset[ObjectName]
 
-    def find(self, policy: Item, target: Target) -> tuple[IngressKind | None, Verdict]:
+    def resolve_target(self, policy: Item, target: Target) -> tuple[IngressKind | None, Verdict]:
         """Resolve a target; no kind if the target is invalid.
 
         A target that does not exist yet is valid: the policy waits.
@@ -180,12 +182,12 @@ class _Here:
         if policy.kind is IngressKind.BACKEND_POLICY:
             if (target.group, target.kind) != ("", "Service"):
                 return None, no("Invalid", f"{target.kind[:40]!r}: a BackendPolicy targets Services")
-            return IngressKind.SERVICE, self._service(self.world.services.get(name), name, target)
+            return IngressKind.SERVICE, self._check_service(self.world.services.get(name), name, target)
         kind = _TRAFFIC_KINDS.get(target.kind)
         if kind is None or target.group != wire.GROUP:
             text = f"{target.kind[:40]!r}: a TrafficPolicy targets {', '.join(_TRAFFIC_KINDS)}"
             return None, no("Invalid", text)
-        sections = self._sections(kind, name)
+        sections = self._find_sections(kind, name)
         if sections is None:
             return kind, no("TargetNotFound", f"there is no {kind.value} {name} of this controller")
         if target.section and target.section not in sections:
@@ -194,15 +196,15 @@ class _Here:
             )
         return kind, yes("Accepted")
 
-    def _service(self, service: BackendService | None, name: ObjectName, target: Target) -> Verdict:
+    def _check_service(self, service: BackendService | None, name: ObjectName, target: Target) -> Verdict:
         if service is None:
             return no("TargetNotFound", f"the Service {name} does not exist")
         if target.section and all(port.name != target.section for port in service.ports):
             return no("TargetNotFound", f"Service {name} has no port with the name {target.section[:80]}")
         return yes("Accepted")
 
-    def _sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
+    def _find_sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
         """Return the section names of an object; None if there is no such object of this controller."""
         if kind is IngressKind.GATEWAY and name not in self.gateways:
             return None
-        return self.world.sections(kind, name)
+        return self.world.look_up_sections(kind, name)

@@ -11,20 +11,20 @@ from typing import TypeVar
 from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolate_hostnames, parents_of
-from vipwire_l7.gateway.plan.frame import Frame, problems_of
+from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolate_hostnames, resolve_parents
+from vipwire_l7.gateway.plan.frame import Frame, list_problems
 from vipwire_l7.gateway.plan.kinds.hostnames import rank_breadth
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, no
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.matching.ladders import Entry, is_tried
 from vipwire_l7.gateway.plan.matching.matches import ALL
-from vipwire_l7.gateway.plan.places import place_ref
-from vipwire_l7.gateway.plan.rules import Read, Shares, entries_of, services_of, shares_of
-from vipwire_l7.gateway.plan.statuses import parent_status
+from vipwire_l7.gateway.plan.places import make_place_ref
+from vipwire_l7.gateway.plan.rules import Read, Shares, list_services, plan_entries, plan_shares
+from vipwire_l7.gateway.plan.statuses import write_parent_status
 from vipwire_l7.gateway.plan.targets import Targets
-from vipwire_l7.plan.budget import steps_for
-from vipwire_l7.plan.expressions import steps_of
-from vipwire_l7.plan.limits import Demand, Limited, each_one
+from vipwire_l7.plan.budget import estimate_condition_steps
+from vipwire_l7.plan.expressions import estimate_steps
+from vipwire_l7.plan.limits import Demand, Limited, count_each
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
 from vipwire_l7.watch.objects import IngressKind, Json
 
@@ -45,15 +45,17 @@ class Brought:
     def is_tried(self) -> bool:
         return any(map(is_tried, self.entries))
 
-    def steps(self) -> int:
+    def estimate_steps(self) -> int:
         """Estimate the steps of PCRE for a request that matches none of the entries."""
         paths = (each.match.path for each in self.entries)
         conditions = (condition for each in self.entries for condition in each.match.conditions)
-        return sum(steps_of(each.path) for each in paths if each.match is Match.EXPRESSION) + steps_for(conditions)
+        return sum(
+            estimate_steps(each.path) for each in paths if each.match is Match.EXPRESSION
+        ) + estimate_condition_steps(conditions)
 
-    def closed(self, guarded: Iterable[str]) -> "Brought":
+    def deny_guarded(self, guarded: Iterable[str]) -> "Brought":
         """Deny the guarded entries, and drop all others."""
-        return replace(self, entries=tuple(each.closed() for each in self.entries if each.target in guarded))
+        return replace(self, entries=tuple(each.deny_match() for each in self.entries if each.target in guarded))
 
     def deny_host(self) -> "Brought":
         """Deny all requests of the host that no other entry matches."""
@@ -84,35 +86,35 @@ class RouteResult:
     limit: str = ""
     """The limit of its namespace that the route exceeds."""
 
-    def failures(self) -> tuple[str, ...]:
+    def list_failures(self) -> tuple[str, ...]:
         """Return a message for each part that is left out."""
         rules = self.route.spec.rules
         if text := self.limit or self.excess:
             return tuple(f"rules[{index}]: {text}" for index in range(len(rules)))
-        return self.read.failures(len(rules))
+        return self.read.list_failures(len(rules))
 
-    def demand(self) -> Demand:
+    def count_demand(self) -> Demand:
         return {
-            **each_one(Limited.HOSTS, ((each.way, each.host) for each in self.brought)),
+            **count_each(Limited.HOSTS, ((each.way, each.host) for each in self.brought)),
             (Limited.PATHS, (self.route.kind, self.route.name)): sum(len(each.entries) for each in self.brought),
-            **each_one(Limited.BACKENDS, self.pools),
+            **count_each(Limited.BACKENDS, self.pools),
         }
 
     def leave_out(self, text: str) -> None:
         """Leave the route out, but deny its guarded paths: without the route, older paths could bypass the guard."""
-        closed = (each.closed(self.guarded) for each in self.brought)
+        closed = (each.deny_guarded(self.guarded) for each in self.brought)
         self.limit, self.brought = text, tuple(each for each in closed if each.entries)
         self.pools, self.shares, self.files, self.datagrams = {}, {}, {}, {}
 
-    def status(self, controller: str) -> Json:
-        told = controller, self.read.resolved, self.failures()
-        return {"parents": [parent_status(self.route, each, *told) for each in self.parents]}
+    def write_status(self, controller: str) -> Json:
+        told = controller, self.read.resolved, self.list_failures()
+        return {"parents": [write_parent_status(self.route, each, *told) for each in self.parents]}
 
-    def problems(self) -> tuple[Problem, ...]:
-        failed = (no("", text) for text in self.failures())
+    def list_problems(self) -> tuple[Problem, ...]:
+        failed = (no("", text) for text in self.list_failures())
         return (
-            *problems_of(self.route, "spec.rules", self.read.resolved, *failed),
-            *problems_of(self.route, "spec.parentRefs", *(each.accepted for each in self.parents)),
+            *list_problems(self.route, "spec.rules", self.read.resolved, *failed),
+            *list_problems(self.route, "spec.parentRefs", *(each.accepted for each in self.parents)),
         )
 
 
@@ -127,7 +129,7 @@ def _share_equal(found: SetT) -> SetT:
 
 def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteResult | None:
     """Attach a route to the listeners that allow it; None if no parent belongs to this controller."""
-    parents = parents_of(route, frame.listeners, world)
+    parents = resolve_parents(route, frame.listeners, world)
     if not parents:
         return None
     made = RouteResult(route, parents)
@@ -144,7 +146,7 @@ def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
     attachments: dict[ListenerKey, Attachment] = {}
     for each in (each for parent in made.parents for each in parent.attachments):
         attachments.setdefault(each.listener.key, each)
-    made.services, made.listeners = tuple(services_of(route)), _share_equal(frozenset(attachments))
+    made.services, made.listeners = tuple(list_services(route)), _share_equal(frozenset(attachments))
     world.looked_at |= {(IngressKind.SERVICE, each) for each in made.services}
     made.gateways = _share_equal(frozenset(each.listener.gateway.name for each in attachments.values()))
     targets = Targets(world, frame)
@@ -152,9 +154,9 @@ def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
     for attachment in attachments.values():
         listener = attachment.listener
         if listener.is_udp:
-            datagrams |= dict.fromkeys(listener.places, shares_of(route, targets, made.read))
+            datagrams |= dict.fromkeys(listener.places, plan_shares(route, targets, made.read))
             continue
-        entries = tuple(entries_of(route, attachment, targets, made.read))
+        entries = tuple(plan_entries(route, attachment, targets, made.read))
         for place in listener.places:
             brought += _bring_entries(attachment, entries, place, frame, world)
     made.brought, made.datagrams = tuple(brought), datagrams
@@ -166,7 +168,7 @@ def _bring_entries(
     attachment: Attachment, entries: tuple[Entry, ...], place: str, frame: Frame, world: GatewayWorld
 ) -> Iterator[Brought]:
     """Yield the route's entries for each hostname of a listener at one address and port."""
-    world.looked_at.add(place_ref(place))
+    world.looked_at.add(make_place_ref(place))
     port = frame.ports[place]
     for host in isolate_hostnames(attachment, port.hosts):
         own = attachment.hosts[host]

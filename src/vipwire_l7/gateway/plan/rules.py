@@ -14,21 +14,27 @@ from itertools import chain
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Attachment
-from vipwire_l7.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
+from vipwire_l7.gateway.plan.filters import Filters, add_session_persistence, add_timeouts, read_filters
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.plan.matching.ladders import Entry
-from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
-from vipwire_l7.gateway.plan.targets import Targets, weight_of
+from vipwire_l7.gateway.plan.matching.matches import (
+    ALL,
+    PathMatch,
+    RequestMatch,
+    read_grpc_matches,
+    read_http_matches,
+)
+from vipwire_l7.gateway.plan.targets import Targets, check_weight
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.plan.expressions import is_costly, literal_prefix
-from vipwire_l7.plan.policy import BackendProtocol, Policy, with_client_certificate
+from vipwire_l7.plan.expressions import find_literal_prefix, is_costly
+from vipwire_l7.plan.policy import BackendProtocol, Policy, replace_client_certificate
 from vipwire_l7.plan.sites import CLOSED, Match, Pool
 
 
 @dataclass(slots=True)
 class Read:
-    """The errors of a route's rules. `failed` is by rule; `failures` has the messages.
+    """The errors of a route's rules. `failed` is by rule; `list_failures` has the messages.
 
     `unasked` are the rules whose authorization server cannot be resolved: they answer with an error.
     """
@@ -37,12 +43,12 @@ class Read:
     failed: dict[int, str] = field(default_factory=dict)
     unasked: dict[int, str] = field(default_factory=dict)
 
-    def note(self, verdict: Verdict) -> None:
+    def add_verdict(self, verdict: Verdict) -> None:
         """Record a rule's reference condition. The first false one goes to the status."""
         if self.resolved.holds:
             self.resolved = verdict
 
-    def failures(self, number: int) -> tuple[str, ...]:
+    def list_failures(self, number: int) -> tuple[str, ...]:
         """Return the messages for rules left out, of `number` rules.
 
         `unasked` rules are told only if others are valid.
@@ -53,49 +59,49 @@ class Read:
         return tuple(f"rules[{index}]: {text}" for index, text in told.items())
 
 
-def services_of(route: RouteObject) -> Iterator[ObjectName]:
+def list_services(route: RouteObject) -> Iterator[ObjectName]:
     for rule in route.spec.rules:
         for ref in rule.backend_refs:
             if (ref.group, ref.kind) == ("", "Service"):
                 yield ObjectName(ref.namespace or route.name.namespace, ref.name)
 
 
-def entries_of(route: RouteObject, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
+def plan_entries(route: RouteObject, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
     """Yield the entries of the rules at one listener. An error costs its own rule only."""
     for index, rule in enumerate(route.spec.rules):
         try:
-            found = tuple(_entries(route, rule, index, attachment, targets, read))
+            found = tuple(_plan_rule(route, rule, index, attachment, targets, read))
         except Unsupported as error:
             read.failed.setdefault(index, str(error))
-            if _asks(rule):
+            if _list_auth_filters(rule):
                 yield from _deny_rule(route, rule, index)
         else:
             yield from found
 
 
-def _entries(
+def _plan_rule(
     route: RouteObject, rule: rule_wire.RouteRule, index: int, attachment: Attachment, targets: Targets, read: Read
 ) -> Iterator[Entry]:
     if isinstance(rule, rule_wire.HttpRule):
-        matches: Sequence[RequestMatch] = tuple(http_matches(rule.matches))
+        matches: Sequence[RequestMatch] = tuple(read_http_matches(rule.matches))
     elif isinstance(rule, rule_wire.GrpcRule):
-        matches = tuple(grpc_matches(rule.matches))
+        matches = tuple(read_grpc_matches(rule.matches))
     else:
         matches = (ALL,)
-    for each in _asks(rule):
-        server, verdict = targets.resolve(route, each.backend_ref)
+    for each in _list_auth_filters(rule):
+        server, verdict = targets.resolve_service(route, each.backend_ref)
         if server is None:
             read.unasked.setdefault(index, verdict.message)
     known: dict[PathMatch | None, str] = {}
     for number, match in enumerate(matches):
         key = match.path if isinstance(rule, rule_wire.HttpRule) and _needs_path(rule) else None
         if key not in known:
-            known[key], verdict = _target(route, rule, match.path, attachment, targets)
-            read.note(verdict)
+            known[key], verdict = _find_rule_target(route, rule, match.path, attachment, targets)
+            read.add_verdict(verdict)
         if _may_miss(route, rule, match, attachment, targets):
             text = f"{match.path.path[:80]!r} is too expensive to enforce access control; all its paths are denied"
             read.failed.setdefault(index, text)
-            wide = re.escape(literal_prefix(match.path.path))
+            wide = re.escape(find_literal_prefix(match.path.path))
             yield Entry(
                 route, replace(match, path=PathMatch(Match.EXPRESSION, f"{wide}(?:/.*)?")), (index, number), CLOSED
             )
@@ -103,7 +109,7 @@ def _entries(
             yield Entry(route, match, (index, number), known[key])
 
 
-def _asks(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]:
+def _list_auth_filters(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]:
     """Return the ExternalAuth filters of a rule, also invalid ones."""
     filters = rule.filters if isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule) else ()
     unread = rule_wire.ExternalAuthFilter(rule_wire.BackendRef(""))
@@ -113,11 +119,11 @@ def _asks(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]
 def _deny_rule(route: RouteObject, rule: rule_wire.RouteRule, index: int) -> Iterator[Entry]:
     """Deny everything a rule matches. Where a match is invalid, deny its path or the path's literal prefix."""
     for number, match in enumerate(rule.matches if isinstance(rule, rule_wire.HttpRule) else ()):
-        begin = literal_prefix(match.path.value)
+        begin = find_literal_prefix(match.path.value)
         whole = (rule_wire.HttpMatch(rule_wire.HttpPathMatch(value=begin)),) if begin else ()
         for each in (match, rule_wire.HttpMatch(match.path), *whole):
             with contextlib.suppress(Unsupported):
-                yield from (Entry(route, found, (index, number), CLOSED) for found in http_matches((each,)))
+                yield from (Entry(route, found, (index, number), CLOSED) for found in read_http_matches((each,)))
                 break
 
 
@@ -127,8 +133,8 @@ def _may_miss(
     """Report whether a regular expression guards requests, and PCRE may give up before it matches them."""
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
         return False
-    policy = targets.traffic(route, rule, attachment.listener, Policy())
-    return policy is None or bool(policy.guard) or bool(_asks(rule))
+    policy = targets.complete_rule_policy(route, rule, attachment.listener, Policy())
+    return policy is None or bool(policy.guard) or bool(_list_auth_filters(rule))
 
 
 def _needs_path(rule: rule_wire.HttpRule) -> bool:
@@ -139,29 +145,31 @@ def _needs_path(rule: rule_wire.HttpRule) -> bool:
     return any(each is not None and each.type == "ReplacePrefixMatch" for each in modifiers)
 
 
-def _target(
+def _find_rule_target(
     route: RouteObject, rule: rule_wire.RouteRule, path: PathMatch, attachment: Attachment, targets: Targets
 ) -> tuple[str, Verdict]:
-    certificate = targets.frame.shown(attachment.listener.gateway.name)
+    certificate = targets.frame.find_client_certificate(attachment.listener.gateway.name)
     if not isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule):
         plain = BackendProtocol.PASSED if attachment.listener.is_passthrough else BackendProtocol.TCP
-        return targets.rule(route, rule.backend_refs, Filters(Policy(client_certificate=certificate)), plain)
+        return targets.find_rule_target(
+            route, rule.backend_refs, Filters(Policy(client_certificate=certificate)), plain
+        )
     filters = read_filters(rule.filters, path, attachment.listener)
     if isinstance(rule, rule_wire.HttpRule):
-        filters.policy = with_timeouts(filters.policy, rule.timeouts, rule.retry)
-    filters.policy = with_persistence(filters.policy, rule.session_persistence)
-    completed = targets.traffic(route, rule, attachment.listener, filters.policy)
+        filters.policy = add_timeouts(filters.policy, rule.timeouts, rule.retry)
+    filters.policy = add_session_persistence(filters.policy, rule.session_persistence)
+    completed = targets.complete_rule_policy(route, rule, attachment.listener, filters.policy)
     if completed is None:
         return CLOSED, yes("ResolvedRefs")
-    filters.policy = with_client_certificate(completed, certificate)
+    filters.policy = replace_client_certificate(completed, certificate)
     protocol = None if isinstance(rule, rule_wire.HttpRule) else BackendProtocol.H2
-    return targets.rule(route, rule.backend_refs, filters, protocol)
+    return targets.find_rule_target(route, rule.backend_refs, filters, protocol)
 
 
 Shares = tuple[tuple[Pool | None, int], ...]
 
 
-def shares_of(route: RouteObject, targets: Targets, read: Read) -> Shares:
+def plan_shares(route: RouteObject, targets: Targets, read: Read) -> Shares:
     """Read a route's rules.
 
     The first rule that can be served gets all clients, since a UDPRoute's rules have no matches.
@@ -169,7 +177,7 @@ def shares_of(route: RouteObject, targets: Targets, read: Read) -> Shares:
     found: Shares = ()
     for index, rule in enumerate(route.spec.rules):
         try:
-            shares = tuple(_shares(route, rule, targets, read))
+            shares = tuple(_plan_rule_shares(route, rule, targets, read))
         except Unsupported as error:
             read.failed[index] = str(error)
         else:
@@ -177,12 +185,12 @@ def shares_of(route: RouteObject, targets: Targets, read: Read) -> Shares:
     return found
 
 
-def _shares(
+def _plan_rule_shares(
     route: RouteObject, rule: rule_wire.RouteRule, targets: Targets, read: Read
 ) -> Iterator[tuple[Pool | None, int]]:
     for ref in rule.backend_refs:
-        weight = weight_of(ref)
-        found, verdict = targets.resolve(route, ref)
+        weight = check_weight(ref)
+        found, verdict = targets.resolve_service(route, ref)
         pool = None
         if found is not None and found[0].external:
             verdict = no(
@@ -192,6 +200,6 @@ def _shares(
         elif found is not None:
             service, port = found
             pool = Pool(f"udp:{service.name}:{port.number}", service.name, port, Policy())
-        read.note(verdict)
+        read.add_verdict(verdict)
         if weight:
             yield pool, weight

@@ -25,7 +25,7 @@ _LONGEST: Final = 4096
 """The maximum length of a message: an API server accepts at most 32,768 characters."""
 
 
-def condition(kind: str, verdict: Verdict, generation: int) -> Json:
+def write_condition(kind: str, verdict: Verdict, generation: int) -> Json:
     return {
         "type": kind,
         "status": "True" if verdict.holds else "False",
@@ -35,21 +35,21 @@ def condition(kind: str, verdict: Verdict, generation: int) -> Json:
     }
 
 
-def _conditions(generation: int, **verdicts: Verdict) -> list[Json]:
-    return [condition(kind, verdict, generation) for kind, verdict in verdicts.items()]
+def _write_conditions(generation: int, **verdicts: Verdict) -> list[Json]:
+    return [write_condition(kind, verdict, generation) for kind, verdict in verdicts.items()]
 
 
-def class_status(item: Declared[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
+def write_class_status(item: Declared[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
     accepted = yes("Accepted")
     if item.spec.parameters_ref is not None:
         accepted = no("InvalidParameters", "this controller does not support parameters")
     return {
-        "conditions": _conditions(item.generation, Accepted=accepted, SupportedVersion=yes("SupportedVersion")),
+        "conditions": _write_conditions(item.generation, Accepted=accepted, SupportedVersion=yes("SupportedVersion")),
         "supportedFeatures": [{"name": name} for name in sorted(features)],
     }
 
 
-def gateway_status(
+def write_gateway_status(
     gateway: Gateway,
     listeners: Sequence[Listener],
     counts: Mapping[ListenerKey, int],
@@ -59,36 +59,36 @@ def gateway_status(
     """Write the status of a Gateway. `counts` has attached routes by listener, `reached` its addresses."""
     own = [each for each in listeners if each.owner is gateway]
     sets = {each.owner.name for each in listeners if each.owner is not gateway and each.serves}
-    accepted, programmed = _overall(listeners)
+    accepted, programmed = _judge_listeners(listeners)
     is_refused = address.reason in _NOT_ACCEPTED
     if not address.holds:
         accepted = address if is_refused else accepted
         programmed = no("Invalid", address.message) if is_refused else address
     return {
-        "addresses": [_address(text) for text in reached],
+        "addresses": [_write_address(text) for text in reached],
         "attachedListenerSets": 0 if is_refused else len(sets),
-        "conditions": _conditions(gateway.generation, Accepted=accepted, Programmed=programmed),
-        "listeners": [listener_status(each, counts, address) for each in own],
+        "conditions": _write_conditions(gateway.generation, Accepted=accepted, Programmed=programmed),
+        "listeners": [write_listener_status(each, counts, address) for each in own],
     }
 
 
-def tls_conditions(gateway: Gateway, listeners: Iterable[Listener], certificate: Verdict | None) -> list[Json]:
+def write_tls_conditions(gateway: Gateway, listeners: Iterable[Listener], certificate: Verdict | None) -> list[Json]:
     """Write a Gateway's conditions about client certificates, and about its own certificate if it names one."""
     made = []
     if certificate is not None:
-        made.append(condition("ResolvedRefs", certificate, gateway.generation))
+        made.append(write_condition("ResolvedRefs", certificate, gateway.generation))
     if any(each.clients is not None and each.clients.optional for each in listeners):
         text = "clients without a valid certificate may connect"
         insecure = yes("ConfigurationChanged", text)
-        made.append(condition("InsecureFrontendValidationMode", insecure, gateway.generation))
+        made.append(write_condition("InsecureFrontendValidationMode", insecure, gateway.generation))
     return made
 
 
-def set_status(
+def write_set_status(
     item: ListenerSet, own: Sequence[Listener], counts: Mapping[ListenerKey, int], address: Verdict, *, let_in: bool
 ) -> Json:
     """Write the status of a ListenerSet. `own` are its listeners, `address` is its Gateway's address condition."""
-    accepted, programmed = _overall(own)
+    accepted, programmed = _judge_listeners(own)
     if not let_in:
         accepted = programmed = no("NotAllowed", "the Gateway does not allow ListenerSets from this namespace")
     elif address.reason in _NOT_ACCEPTED:
@@ -98,12 +98,12 @@ def set_status(
     elif not programmed.holds:
         programmed = no("ListenersNotValid", programmed.message)
     return {
-        "conditions": _conditions(item.generation, Accepted=accepted, Programmed=programmed),
-        "listeners": [listener_status(each, counts, address) for each in own],
+        "conditions": _write_conditions(item.generation, Accepted=accepted, Programmed=programmed),
+        "listeners": [write_listener_status(each, counts, address) for each in own],
     }
 
 
-def _overall(listeners: Sequence[Listener]) -> tuple[Verdict, Verdict]:
+def _judge_listeners(listeners: Sequence[Listener]) -> tuple[Verdict, Verdict]:
     served = [each for each in listeners if each.serves]
     names = ", ".join(each.spec.name for each in listeners if not each.serves or not each.resolved.holds)
     text = f"invalid listeners: {names}" if names else ""
@@ -114,12 +114,12 @@ def _overall(listeners: Sequence[Listener]) -> tuple[Verdict, Verdict]:
     return yes("Accepted"), yes("Programmed")
 
 
-def _address(text: str) -> Json:
+def _write_address(text: str) -> Json:
     is_address = ":" in text or text.replace(".", "").isdigit()
     return {"type": "IPAddress" if is_address else "Hostname", "value": text}
 
 
-def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], address: Verdict) -> Json:
+def write_listener_status(listener: Listener, counts: Mapping[ListenerKey, int], address: Verdict) -> Json:
     """Write the status of a listener. `address` is the address condition of its Gateway."""
     accepted, programmed = listener.accepted, listener.programmed
     if listener.conflict.holds:
@@ -136,7 +136,7 @@ def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], addre
         "name": listener.spec.name,
         "supportedKinds": [{"group": wire.GROUP, "kind": kind.value} for kind in listener.kinds],
         "attachedRoutes": counts.get(listener.key, 0),
-        "conditions": _conditions(
+        "conditions": _write_conditions(
             listener.owner.generation,
             Accepted=accepted,
             Programmed=programmed,
@@ -147,7 +147,7 @@ def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], addre
     }
 
 
-def parent_status(
+def write_parent_status(
     route: RouteObject, parent: Parent, controller: str, resolved: Verdict, failed: Sequence[str]
 ) -> Json:
     """Write one of vipwire's entries of a route's `status.parents`. `failed` has a message for each rule left out."""
@@ -158,38 +158,40 @@ def parent_status(
             accepted = no("UnsupportedValue", said)
         else:
             partly = {"PartiallyInvalid": yes("UnsupportedValue", f"Dropped Rule: {said}")}
-    conditions = _conditions(route.generation, Accepted=accepted, ResolvedRefs=resolved, **partly)
-    return {"parentRef": _ref(parent.ref), "controllerName": controller, "conditions": conditions}
+    conditions = _write_conditions(route.generation, Accepted=accepted, ResolvedRefs=resolved, **partly)
+    return {"parentRef": _write_parent_ref(parent.ref), "controllerName": controller, "conditions": conditions}
 
 
-def _ref(ref: wire.ParentRef) -> Json:
+def _write_parent_ref(ref: wire.ParentRef) -> Json:
     optional = {"namespace": ref.namespace, "sectionName": ref.section_name, "port": ref.port}
     found = {key: value for key, value in optional.items() if value is not None}
     return {"group": ref.group, "kind": ref.kind, "name": ref.name} | found
 
 
-def policy_status(checked: Checked, gateways: Iterable[Gateway], controller: str) -> Json:
+def write_tls_policy_status(checked: Checked, gateways: Iterable[Gateway], controller: str) -> Json:
     """Write the status of a BackendTLSPolicy: an entry for each Gateway whose routes use it."""
-    conditions = _conditions(checked.policy.generation, Accepted=checked.accepted, ResolvedRefs=checked.resolved)
+    conditions = _write_conditions(
+        checked.policy.generation, Accepted=checked.accepted, ResolvedRefs=checked.resolved
+    )
     refs = (
         {"group": wire.GROUP, "kind": "Gateway", "namespace": each.name.namespace, "name": each.name.name}
         for each in gateways
     )
-    return _ancestors(controller, ((ref, conditions) for ref in refs))
+    return _write_ancestors(controller, ((ref, conditions) for ref in refs))
 
 
-def own_policy_status(judged: Judged, controller: str) -> Json:
+def write_own_policy_status(judged: Judged, controller: str) -> Json:
     """Write the status of a TrafficPolicy or BackendPolicy: an entry for each of its targets."""
     found = []
     for target, verdict in judged.targets.items():
         place = {"group": target.group, "kind": target.kind, "namespace": judged.policy.name.namespace}
         section = {"sectionName": target.section} if target.section else {}
         ref = {**place, "name": target.name, **section}
-        found.append((ref, _conditions(judged.policy.generation, Accepted=verdict)))
-    return _ancestors(controller, found)
+        found.append((ref, _write_conditions(judged.policy.generation, Accepted=verdict)))
+    return _write_ancestors(controller, found)
 
 
-def _ancestors(controller: str, found: Iterable[tuple[Json, list[Json]]]) -> Json:
+def _write_ancestors(controller: str, found: Iterable[tuple[Json, list[Json]]]) -> Json:
     return {
         "ancestors": [
             {"ancestorRef": ref, "controllerName": controller, "conditions": conditions}

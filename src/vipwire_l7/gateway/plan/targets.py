@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.filters import Filters, checked_auth, read_filters, share_of
+from vipwire_l7.gateway.plan.filters import Filters, read_external_auth, read_filters, read_mirrored_share
 from vipwire_l7.gateway.plan.frame import Frame
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
@@ -24,12 +24,12 @@ from vipwire_l7.plan.policy import (
     Policy,
     Reply,
     intern_policy,
-    with_client_certificate,
-    with_protocol,
+    replace_client_certificate,
+    replace_protocol,
 )
 from vipwire_l7.plan.pool_policy import APPLICATIONS
-from vipwire_l7.plan.sessions import bound_steps, share_requests, with_mark
-from vipwire_l7.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
+from vipwire_l7.plan.sessions import add_mark, make_session_steps, share_requests
+from vipwire_l7.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, make_choice, name_pool
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
 _MOST_WEIGHT = 1_000_000
@@ -54,7 +54,7 @@ class Targets:
     bodies: dict[str, str] = field(default_factory=dict)
     """The content of the files named by replies."""
 
-    def rule(
+    def find_rule_target(
         self,
         route: RouteObject,
         refs: Sequence[rule_wire.BackendRef],
@@ -62,52 +62,52 @@ class Targets:
         protocol: BackendProtocol | None = None,
     ) -> tuple[str, Verdict]:
         """Return the target of a rule, and the condition ResolvedRefs. Raise Unsupported."""
-        mirrors, verdict = self._mirrors(route, filters, protocol)
+        mirrors, verdict = self._resolve_mirrors(route, filters, protocol)
         verdicts = [verdict]
         policy = replace(filters.policy, mirrors=mirrors) if mirrors else filters.policy
         if filters.auth is not None:
             spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
-            server, verdict = self.backend(route, filters.auth.backend_ref, Policy(), spoken)
+            server, verdict = self.find_backend_target(route, filters.auth.backend_ref, Policy(), spoken)
             verdicts.append(verdict)
             if server == BROKEN:
-                return self._broken_target(route, policy), verdict
-            policy = replace(policy, external_auth=checked_auth(filters.auth, server))
+                return self._choose_broken_target(route, policy), verdict
+            policy = replace(policy, external_auth=read_external_auth(filters.auth, server))
         if policy.reply is not None and refs:
             raise Unsupported("DirectResponse excludes backendRefs")
         if policy.reply is not None and policy.reply.body:
             self.bodies[policy.reply.body] = filters.body
         if policy.answers:
-            return self._answer(policy), next((each for each in verdicts if not each.holds), verdicts[0])
+            return self._add_answer_pool(policy), next((each for each in verdicts if not each.holds), verdicts[0])
         parts: list[tuple[str, int]] = []
         for ref in refs:
-            weight = weight_of(ref)
-            target, verdict = self.backend(route, ref, policy, protocol, filters)
+            weight = check_weight(ref)
+            target, verdict = self.find_backend_target(route, ref, policy, protocol, filters)
             verdicts.append(verdict)
             if target == BROKEN:
-                target = self._broken_target(route, _policy_within(ref, policy, filters))
+                target = self._choose_broken_target(route, _apply_backend_filters(ref, policy, filters))
             parts.append((target, weight))
         failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
         if not any(weight for _, weight in parts):
-            return self._broken_target(route, policy), failed
-        return self.share(parts), failed
+            return self._choose_broken_target(route, policy), failed
+        return self.split_requests(parts), failed
 
-    def traffic(
+    def complete_rule_policy(
         self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy
     ) -> Policy | None:
         """Complete the policy of a rule at a listener by TrafficPolicies; None if one of them is invalid."""
-        return self.frame.policies.traffic(route, rule, listener, policy, self.world)
+        return self.frame.policies.complete_rule_policy(route, rule, listener, policy, self.world)
 
-    def share(self, parts: Iterable[tuple[str, int]]) -> str:
+    def split_requests(self, parts: Iterable[tuple[str, int]]) -> str:
         """Split requests by weight, and return the name of the split. At least one weight is above 0."""
         given = tuple(parts)
         weighed = [(target, weight) for target, weight in given if weight > 0]
         divisor = gcd(*(weight for _, weight in weighed))
         least = tuple((to, weight // divisor) for to, weight in weighed)
         drawn = tuple(share_requests(least, sum(weight for _, weight in least)))
-        steps = (*bound_steps(given, self.pools), *drawn)
+        steps = (*make_session_steps(given, self.pools), *drawn)
         if len({step.target for step in steps}) == 1:
             return weighed[0][0]
-        choice = choice_of(steps)
+        choice = make_choice(steps)
         self.choices[choice.name] = choice
         return choice.name
 
@@ -117,7 +117,7 @@ class Targets:
             return any(map(self.is_guarded, self.choices[target].targets))
         return target == CLOSED or (target in self.pools and bool(self.pools[target].policy.guard))
 
-    def backend(
+    def find_backend_target(
         self,
         route: RouteObject,
         ref: rule_wire.BackendRef,
@@ -126,7 +126,7 @@ class Targets:
         within: Filters | None = None,
     ) -> tuple[str, Verdict]:
         """Return the target of one reference. Its filters come on top of the rule's, `within`."""
-        found, verdict = self.resolve(route, ref)
+        found, verdict = self.resolve_service(route, ref)
         if found is None:
             return BROKEN, verdict
         service, port = found
@@ -134,15 +134,15 @@ class Targets:
             own = read_filters(ref.filters, within.path, within.listener, policy)
             if own.auth is not None or own.policy.reply is not None:
                 raise Unsupported("ExternalAuth and DirectResponse apply to rules, not to single backends")
-            mirrors, mirrored = self._mirrors(route, own, protocol)
+            mirrors, mirrored = self._resolve_mirrors(route, own, protocol)
             verdict = verdict if mirrored.holds else mirrored
             policy = replace(own.policy, mirrors=(*policy.mirrors, *mirrors))
             if policy.answers:
-                return self._answer(policy), verdict
-        policy = with_protocol(policy, protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
-        return self.pool(service, port, policy), verdict
+                return self._add_answer_pool(policy), verdict
+        policy = replace_protocol(policy, protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
+        return self.add_pool(service, port, policy), verdict
 
-    def resolve(
+    def resolve_service(
         self, route: RouteObject, ref: rule_wire.BackendRef
     ) -> tuple[tuple[BackendService, BackendPort] | None, Verdict]:
         """Return the Service's port that a reference names."""
@@ -164,33 +164,33 @@ class Targets:
             return (None if refusal.whole else (service, port)), no(REASON, refusal.message)
         return (service, port), yes("ResolvedRefs")
 
-    def pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
+    def add_pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
         """Return the name of the pool of a Service's port.
 
         A BackendTLSPolicy makes HAProxy speak TLS to the endpoints.
         """
         passed = policy.protocol is BackendProtocol.PASSED
-        checked = None if passed else self.frame.tls.policy_for(service.name, port)
+        checked = None if passed else self.frame.tls.find_policy(service.name, port)
         if checked is not None and not checked.verdict.holds:
             return BROKEN
         if checked is not None:
             policy = replace(policy, verify=checked.verification)
         if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
-            policy = with_client_certificate(policy, "")
-        policy = self.frame.policies.backend(service.name, port, policy)
-        policy = intern_policy(with_mark(policy, service.name, port.number))
-        name = pool_name(service.name, port.number, policy)
+            policy = replace_client_certificate(policy, "")
+        policy = self.frame.policies.complete_pool_policy(service.name, port, policy)
+        policy = intern_policy(add_mark(policy, service.name, port.number))
+        name = name_pool(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name
 
-    def _broken_target(self, route: RouteObject, policy: Policy) -> str:
+    def _choose_broken_target(self, route: RouteObject, policy: Policy) -> str:
         """Return the target for a backend that cannot be resolved. CORS lets browsers read the answer."""
         if route.kind in _BROKEN_FOR or policy.cors is None:
             return _BROKEN_FOR.get(route.kind, BROKEN)
         self.bodies[_NOWHERE.body] = "this route has no backend: see its status\n"
-        return self._answer(replace(policy, location=None, reply=_NOWHERE))
+        return self._add_answer_pool(replace(policy, location=None, reply=_NOWHERE))
 
-    def _answer(self, policy: Policy) -> str:
+    def _add_answer_pool(self, policy: Policy) -> str:
         """Return the pool of a generated response, without the parts of the policy that concern endpoints."""
         bare = Policy(
             rewrite=policy.rewrite,
@@ -208,33 +208,33 @@ class Targets:
             login=policy.login if policy.reply is not None else None,
             external_auth=policy.external_auth,
         )
-        name = "answer" + pool_name(NO_SERVICE, 0, bare)
+        name = "answer" + name_pool(NO_SERVICE, 0, bare)
         self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))
         return name
 
-    def _mirrors(
+    def _resolve_mirrors(
         self, route: RouteObject, filters: Filters, protocol: BackendProtocol | None
     ) -> tuple[tuple[Mirrored, ...], Verdict]:
         """Resolve the mirrors of a rule. One that cannot be resolved is ignored and reported in the status."""
         mirrors, verdict = list[Mirrored](), yes("ResolvedRefs")
         for mirror in filters.mirrors:
-            target, found = self.backend(route, mirror.backend_ref, Policy(), protocol)
+            target, found = self.find_backend_target(route, mirror.backend_ref, Policy(), protocol)
             if not found.holds:
                 verdict = found
-            part, whole = share_of(mirror) if target != BROKEN else (0, 0)
+            part, whole = read_mirrored_share(mirror) if target != BROKEN else (0, 0)
             if part:
                 mirrors.append(Mirrored(target, part, whole))
         return tuple(mirrors), verdict
 
 
-def weight_of(ref: rule_wire.BackendRef) -> int:
+def check_weight(ref: rule_wire.BackendRef) -> int:
     """Return the weight of a reference. Raise Unsupported."""
     if not 0 <= ref.weight <= _MOST_WEIGHT:
         raise Unsupported(f"the weight {ref.weight} is out of range (allowed: 0 to {_MOST_WEIGHT})")
     return ref.weight
 
 
-def _policy_within(ref: rule_wire.BackendRef, policy: Policy, within: Filters) -> Policy:
+def _apply_backend_filters(ref: rule_wire.BackendRef, policy: Policy, within: Filters) -> Policy:
     """Return the policy of one reference: the rule's, with the reference's filters. Raise Unsupported."""
     if not ref.filters or within.path is None or within.listener is None:
         return policy

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, Item, V
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.plan.certificates import Pair
 from vipwire_l7.plan.policy import Verification
-from vipwire_l7.plan.sites import Asker, Certificate, certificate_name
+from vipwire_l7.plan.sites import Asker, Certificate, name_certificate
 from vipwire_l7.watch.convert import is_host
 from vipwire_l7.watch.objects import BackendPort, Declared, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
@@ -28,7 +28,7 @@ from vipwire_l7.watch.snapshot import ObjectRef
 _BUNDLE: Final = (wire.CERTIFICATES_GROUP, "ClusterTrustBundle")
 
 
-def authorities_of(
+def read_authorities(
     validation: wire.TlsValidation | wire.ClientValidation, owner: Item, world: GatewayWorld, wrong_kind: str
 ) -> tuple[str, Verdict]:
     """Return the CA certificates in PEM, and the condition ResolvedRefs.
@@ -38,44 +38,46 @@ def authorities_of(
     """
     resolved, pems, bundle = yes("ResolvedRefs"), [], validation.cluster_trust_bundle_ref
     for ref in validation.ca_certificate_refs:
-        pem, verdict = _authority(ref, owner, world, wrong_kind)
+        pem, verdict = _read_authority_ref(ref, owner, world, wrong_kind)
         pems.append(pem)
         resolved = resolved if verdict.holds else verdict
     if bundle is not None:
         is_bundle = (bundle.group, bundle.kind) == _BUNDLE
         strange = no(wrong_kind, f"{bundle.kind[:80]}: clusterTrustBundleRef must name a ClusterTrustBundle")
-        pem, verdict = _bundle(bundle.name, world) if is_bundle else ("", strange)
+        pem, verdict = _read_bundle(bundle.name, world) if is_bundle else ("", strange)
         pems.append(pem)
         resolved = resolved if verdict.holds else verdict
     text = "".join(dict.fromkeys(pems))
-    return text, resolved if text or not resolved.holds else _bad("no reference names a CA certificate")
+    return text, resolved if text or not resolved.holds else _refuse_authority("no reference names a CA certificate")
 
 
-def file_of(text: str) -> str:
+def name_authority_file(text: str) -> str:
     """Return the name of a CA file, which follows from its content."""
     return f"authorities-{hashlib.sha256(text.encode()).hexdigest()[:32]}.ca"
 
 
-def _authority(ref: rule_wire.ObjectRef, owner: Item, world: GatewayWorld, wrong_kind: str) -> tuple[str, Verdict]:
+def _read_authority_ref(
+    ref: rule_wire.ObjectRef, owner: Item, world: GatewayWorld, wrong_kind: str
+) -> tuple[str, Verdict]:
     name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
     if (ref.group, ref.kind) == _BUNDLE:
-        return _bundle(ref.name, world)
+        return _read_bundle(ref.name, world)
     if (ref.group, ref.kind) != ("", "ConfigMap"):
         return "", no(
             wrong_kind, f"{ref.kind[:80]} {name}: CA certificates must be in a ConfigMap or a ClusterTrustBundle"
         )
     if not may_refer(world, owner, "", "ConfigMap", name):
         return "", no("RefNotPermitted", f"ConfigMap {name}: no ReferenceGrant of {name.namespace} allows it")
-    text = world.authorities(name).get("ca.crt")
+    text = world.read_config_map(name).get("ca.crt")
     if not text:
-        return "", _bad(f"ConfigMap {name} does not exist or has no ca.crt")
+        return "", _refuse_authority(f"ConfigMap {name} does not exist or has no ca.crt")
     return _read_authority(text, f"ConfigMap {name}: ca.crt")
 
 
-def _bundle(name: str, world: GatewayWorld) -> tuple[str, Verdict]:
-    text = world.bundle(name)
+def _read_bundle(name: str, world: GatewayWorld) -> tuple[str, Verdict]:
+    text = world.read_trust_bundle(name)
     if text is None:
-        return "", _bad(f"ClusterTrustBundle {name[:253]} does not exist")
+        return "", _refuse_authority(f"ClusterTrustBundle {name[:253]} does not exist")
     return _read_authority(text, f"ClusterTrustBundle {name[:253]}: trustBundle")
 
 
@@ -83,27 +85,27 @@ def _read_authority(text: str, what: str) -> tuple[str, Verdict]:
     try:
         chain = x509.load_pem_x509_certificates(text.encode())
     except ValueError:
-        return "", _bad(f"{what} has no valid certificate in PEM")
+        return "", _refuse_authority(f"{what} has no valid certificate in PEM")
     return b"".join(each.public_bytes(Encoding.PEM) for each in chain).decode("ascii"), yes("ResolvedRefs")
 
 
-def _bad(message: str) -> Verdict:
+def _refuse_authority(message: str) -> Verdict:
     return no("InvalidCACertificateRef", message)
 
 
 _BAD: Final = "InvalidCertificateRef"
 
 
-def certify(
+def read_listener_certificates(
     owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld
 ) -> tuple[Verdict, tuple[Certificate, ...]]:
     verdict, found = yes("ResolvedRefs"), []
     for ref in tls.certificate_refs if tls else ():
-        pair = pair_of(owner, ref, world, _BAD)
+        pair = read_certificate_ref(owner, ref, world, _BAD)
         if isinstance(pair, Verdict):
             verdict = pair
             continue
-        name = certificate_name(ObjectName(ref.namespace or owner.name.namespace, ref.name))
+        name = name_certificate(ObjectName(ref.namespace or owner.name.namespace, ref.name))
         asker = Asker(owner.kind.value, owner.name, "spec.listeners")
         found.append(Certificate(name, pair.pem, pair.names, (asker,), listed=False))
     if tls is None or not tls.certificate_refs:
@@ -111,18 +113,18 @@ def certify(
     return verdict, tuple(found)
 
 
-def pair_of(owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str) -> Pair | Verdict:
+def read_certificate_ref(owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str) -> Pair | Verdict:
     """Read the certificate of a Secret. `bad` is the reason if the reference has none."""
     name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
     if (ref.group, ref.kind) != ("", "Secret"):
         return no(bad, f"{ref.kind[:80]} {name}: a certificate must be in a Secret")
     if not may_refer(world, owner, "", "Secret", name):
         return no("RefNotPermitted", f"Secret {name}: no ReferenceGrant of {name.namespace} allows it")
-    pair, reason = world.pair(name)
+    pair, reason = world.read_certificate(name)
     return pair if pair is not None else no(bad, f"Secret {name}: {reason}")
 
 
-def distinct(found: Iterable[Certificate]) -> tuple[Certificate, ...]:
+def drop_duplicates(found: Iterable[Certificate]) -> tuple[Certificate, ...]:
     made: dict[str, Certificate] = {}
     for each in found:
         made.setdefault(each.name, replace(each, hosts=()))
@@ -160,28 +162,30 @@ class OwnCertificate:
     pem: str = field(default="", repr=False)
 
 
-def client_check(gateway: Gateway, port: int, world: GatewayWorld) -> JudgedValidation:
+def read_client_validation(gateway: Gateway, port: int, world: GatewayWorld) -> JudgedValidation:
     frontend = gateway.spec.tls.frontend
     here = next((each.tls for each in frontend.per_port if each.port == port), frontend.default)
     validation = here.validation
     if validation is None:
         return JudgedValidation()
-    text, resolved = authorities_of(validation, gateway, world, "InvalidCACertificateKind")
+    text, resolved = read_authorities(validation, gateway, world, "InvalidCACertificateKind")
     if not text:
         return JudgedValidation(None, no("NoValidCACertificate", resolved.message), resolved)
     if validation.mode not in _MODES:
         return JudgedValidation(
             None, no("UnsupportedValue", f"{validation.mode[:40]!r}: {' or '.join(_MODES)}"), resolved
         )
-    return JudgedValidation(ClientCheck(file_of(text), text, validation.mode == _OPTIONAL), resolved=resolved)
+    return JudgedValidation(
+        ClientCheck(name_authority_file(text), text, validation.mode == _OPTIONAL), resolved=resolved
+    )
 
 
-def own_certificate(gateway: Gateway, world: GatewayWorld) -> OwnCertificate | None:
+def read_client_certificate(gateway: Gateway, world: GatewayWorld) -> OwnCertificate | None:
     """Read the client certificate that a Gateway presents to Pods; None if it names none."""
     ref = gateway.spec.tls.backend.client_certificate_ref
     if ref is None:
         return None
-    pair = pair_of(gateway, ref, world, "InvalidClientCertificateRef")
+    pair = read_certificate_ref(gateway, ref, world, "InvalidClientCertificateRef")
     if isinstance(pair, Verdict):
         return OwnCertificate(pair)
     file = f"client-{hashlib.sha256(pair.pem.encode()).hexdigest()[:32]}.pem"
@@ -214,17 +218,17 @@ class BackendTls:
     checked: dict[ObjectRef, Checked] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
-    def policy_for(self, service: ObjectName, port: BackendPort) -> Checked | None:
+    def find_policy(self, service: ObjectName, port: BackendPort) -> Checked | None:
         return self.by_port.get((service, port.name)) or self.by_port.get((service, ""))
 
 
-def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> BackendTls:
+def read_backend_tls_policies(world: GatewayWorld, *, has_system: Callable[[], bool]) -> BackendTls:
     """Read all policies. `has_system` reports whether HAProxy finds the system's CA certificates."""
     made = BackendTls()
-    for policy in world.all(IngressKind.BACKEND_TLS_POLICY, wire.BackendTlsSpec):
+    for policy in world.list_objects(IngressKind.BACKEND_TLS_POLICY, wire.BackendTlsSpec):
         checked = _check_policy(policy, world, made.files, has_system=has_system)
         conflicts = False
-        for key in targets_of(policy):
+        for key in list_targets(policy):
             conflicts |= made.by_port.setdefault(key, checked) is not checked
         if conflicts:
             text = "an older policy has the same Service and port"
@@ -233,7 +237,7 @@ def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> Ba
     return made
 
 
-def targets_of(policy: Declared[wire.BackendTlsSpec]) -> Iterator[tuple[ObjectName, str]]:
+def list_targets(policy: Declared[wire.BackendTlsSpec]) -> Iterator[tuple[ObjectName, str]]:
     """Yield the Services that a policy targets, each with the name of a port, "" for all."""
     for ref in policy.spec.target_refs:
         if (ref.group, ref.kind) == ("", "Service"):
@@ -258,10 +262,10 @@ def _check_policy(
     if validation.well_known is not None:
         accepted = _check_well_known(validation, has_system=has_system)
         return Checked(policy, accepted, resolved, Verification(host) if accepted.holds else None)
-    text, resolved = authorities_of(validation, policy, world, "InvalidKind")
+    text, resolved = read_authorities(validation, policy, world, "InvalidKind")
     if not text:
         return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
-    file = file_of(text)
+    file = name_authority_file(text)
     files[file] = text
     return Checked(policy, accepted, resolved, Verification(host, file))
 

@@ -16,7 +16,7 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.datagrams import DatagramRelay
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
-from vipwire_l7.gateway.watch.kinds import RESOURCES, VERSIONS, WITH_INGRESS, at_versions, manifests
+from vipwire_l7.gateway.watch.kinds import RESOURCES, VERSIONS, WITH_INGRESS, choose_versions, make_manifest_reader
 from vipwire_l7.plan.limits import Limited
 from vipwire_l7.run.app import Part, Served
 from vipwire_l7.run.controller import Controller
@@ -36,7 +36,7 @@ class _List(msgspec.Struct):
     resources: tuple[_Entry, ...] = ()
 
 
-async def served_versions(access: Access) -> dict[str, frozenset[str]]:
+async def read_served_versions(access: Access) -> dict[str, frozenset[str]]:
     """Return the plurals that the server serves, by API version; none if the server does not answer."""
     found: dict[str, frozenset[str]] = {}
     async with ObjectClient(access, "vipwire-gateway") as client:
@@ -74,16 +74,23 @@ class GatewayParts:
 
     @property
     def served(self) -> Served:
-        return Served(self._all, self._kinds, manifests(self._kinds), self._choose, self._parts, self._relay)
+        return Served(
+            self._all,
+            self._kinds,
+            make_manifest_reader(self._kinds),
+            self._choose_versions,
+            self._list_writers,
+            self._make_relay,
+        )
 
-    def _relay(self, folder: Path, controller: Controller, registry: CollectorRegistry) -> DatagramRelay:
+    def _make_relay(self, folder: Path, controller: Controller, registry: CollectorRegistry) -> DatagramRelay:
         return DatagramRelay(folder, controller, registry, self._udp_timeout)
 
-    async def _choose(self, access: Access) -> Mapping[IngressKind, IngressResource]:
-        self._resources = at_versions(self._kinds, await served_versions(access))
+    async def _choose_versions(self, access: Access) -> Mapping[IngressKind, IngressResource]:
+        self._resources = choose_versions(self._kinds, await read_served_versions(access))
         return self._resources
 
-    def _parts(
+    def _list_writers(
         self, access: Access, snapshot: Snapshot, desired: Desired, leading: Callable[[], bool]
     ) -> Iterator[tuple[str, Part]]:
         statuses = GatewayStatuses(self._planner, snapshot, self._setting.controller)
@@ -98,7 +105,7 @@ class GatewayParts:
             services = ServiceWriter(access, pods, self._setting.controller, snapshot, leading)
 
             async def keep() -> None:
-                with desired.telling(services.wake):
+                with desired.call_after_changes(services.wake):
                     await services.run(lambda: self._planner.services)
 
             yield "Gateways' Services", keep

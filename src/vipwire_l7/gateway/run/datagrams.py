@@ -31,7 +31,7 @@ _LABELS: Final = ("listener", "namespace", "service", "port", "pod", "endpoint")
 _IPV6: Final = Path("/proc/net/if_inet6")
 
 
-def datagram_relay_name(folder: Path) -> str:
+def name_datagram_relay(folder: Path) -> str:
     return f"vipwire-gateway-{os.geteuid()}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
@@ -77,7 +77,7 @@ class DatagramRelay:
     def __init__(self, folder: Path, controller: Controller, registry: CollectorRegistry, timeout: float) -> None:
         """`timeout`: seconds without a datagram after which the relay forgets a client."""
         self._controller = controller
-        self._remote = Remote(datagram_relay_name(folder), RelaySettings((0, 0), timeout), starts=True)
+        self._remote = Remote(name_datagram_relay(folder), RelaySettings((0, 0), timeout), starts=True)
         self._counters = DatagramCounters()
         registry.register(self._counters)
         self._ended = False
@@ -90,8 +90,8 @@ class DatagramRelay:
         while True:
             updated.clear()
             desired = self._controller.desired
-            wanted = build_relay_listeners(desired.datagrams, desired.servers, ipv6=_IPV6.exists())
-            for name, why in (await asyncio.to_thread(self._follow, wanted)).items():
+            wanted = build_relay_listeners(desired.datagrams, desired.choose_servers, ipv6=_IPV6.exists())
+            for name, why in (await asyncio.to_thread(self._update_relay, wanted)).items():
                 log.warning("cannot listen on a UDP port", listener=name, error=why)
                 self._controller.desired.exclude_frontend(name)
             with suppress(TimeoutError):
@@ -102,7 +102,7 @@ class DatagramRelay:
         with suppress(OSError):
             await asyncio.to_thread(self._remote.close if goes_on else self._remote.retire)
 
-    def _follow(self, wanted: Mapping[str, Relayed]) -> Mapping[str, str]:
+    def _update_relay(self, wanted: Mapping[str, Relayed]) -> Mapping[str, str]:
         """Send the relay the changes; return the listeners that failed, with the reason.
 
         Raise OSError if the relay is lost.

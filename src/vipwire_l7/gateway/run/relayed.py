@@ -47,14 +47,14 @@ def _build_relay_listener(
         whole = sum(each.weight for each in taking)
         for each in found:
             serving[_encode_server_address(each)] = None
-            labels[_encode_server_address(each)] = _labels(pool, each)
+            labels[_encode_server_address(each)] = _make_labels(pool, each)
         for place, part in ((_encode_server_address(each), each.weight) for each in taking):
             weights[place] = weights.get(place, Fraction()) + Fraction(weight * part, whole)
         if not taking:
             weights[NOWHERE] = weights.get(NOWHERE, Fraction()) + weight
     shares = tuple(Share(place, weight) for place, weight in _scale_to_integers(weights or {NOWHERE: Fraction(1)}))
     old = tuple(place for place in serving if place not in weights)
-    binds = tuple(SocketAddress(address, frontend.port) for address in _addresses(frontend.bind, ipv6=ipv6))
+    binds = tuple(SocketAddress(address, frontend.port) for address in _list_bind_addresses(frontend.bind, ipv6=ipv6))
     return Relayed(Listener(frontend.name, Protocol.UDP, binds, shares, serving=old), labels)
 
 
@@ -62,7 +62,7 @@ def _encode_server_address(server: Server) -> SocketAddress:
     return SocketAddress(bytes(server.endpoint.address), server.port)
 
 
-def _labels(pool: Pool | None, server: Server) -> Labels:
+def _make_labels(pool: Pool | None, server: Server) -> Labels:
     where = format_endpoint(server.endpoint.address, server.port)
     if pool is None:
         return "", "", "", server.endpoint.pod, where
@@ -76,7 +76,7 @@ def _scale_to_integers(weights: Mapping[SocketAddress, Fraction]) -> Iterable[tu
     return [(place, max(1, round(weight * scale))) for place, weight in weights.items()]
 
 
-def _addresses(bind: str, *, ipv6: bool) -> tuple[bytes, ...]:
+def _list_bind_addresses(bind: str, *, ipv6: bool) -> tuple[bytes, ...]:
     if bind == "*":
         return _EVERYWHERE if ipv6 else _EVERYWHERE[:1]
     return (bytes(parse_address(bind.strip("[]"))),)

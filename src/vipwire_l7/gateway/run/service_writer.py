@@ -17,12 +17,12 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.own_services import (
     MANAGED_BY,
     OwnService,
+    copy_slices,
     is_as_wanted,
     list_copied_fields,
-    service_of,
-    slice_object,
-    slice_prefix,
-    slices_of,
+    name_slices,
+    write_service,
+    write_slice,
 )
 from vipwire_l7.watch.objects import Declared, IngressKind, Json
 from vipwire_l7.watch.snapshot import Snapshot
@@ -40,7 +40,7 @@ class ServiceWriter:
         self, access: Access, pods: ObjectName, controller: str, snapshot: Snapshot, leading: Callable[[], bool]
     ) -> None:
         self._pods, self._controller, self._snapshot = pods, controller, snapshot
-        self._loop = WriteLoop[str](access, MANAGED_BY, leading, lambda: snapshot.events(_KINDS), _PAUSES)
+        self._loop = WriteLoop[str](access, MANAGED_BY, leading, lambda: snapshot.count_events(_KINDS), _PAUSES)
         """The key of an object is its path."""
         self._written: dict[str, Json] = {}
 
@@ -49,50 +49,52 @@ class ServiceWriter:
 
     async def run(self, wanted: Callable[[], Mapping[ObjectName, OwnService] | None]) -> None:
         """Write until cancelled. `wanted` returns the Services by name, None before the first plan."""
-        await self._loop.run(wanted, self._keep_all)
+        await self._loop.run(wanted, self._write_all)
 
-    async def _keep_all(self, objects: FencedObjects, wanted: Mapping[ObjectName, OwnService]) -> None:
-        gateways = self._snapshot.declared(IngressKind.GATEWAY)
+    async def _write_all(self, objects: FencedObjects, wanted: Mapping[ObjectName, OwnService]) -> None:
+        gateways = self._snapshot.list_declared(IngressKind.GATEWAY)
         for service in list(wanted.values()):
             gateway = gateways.get(service.gateway)
             if gateway is not None and gateway.identity[0]:
-                await self._keep(objects, service, gateway)
+                await self._write_gateway_service(objects, service, gateway)
         for name in list(self._find_left_over(wanted)):
-            await self._delete(objects, path_of(*_SERVICES, *name))
+            await self._delete_object(objects, path_of(*_SERVICES, *name))
 
-    async def _keep(self, objects: FencedObjects, service: OwnService, gateway: Declared[object]) -> None:
+    async def _write_gateway_service(
+        self, objects: FencedObjects, service: OwnService, gateway: Declared[object]
+    ) -> None:
         snapshot = self._snapshot
         uid, version = gateway.identity
-        body = service_of(service, uid, version.rpartition("/")[2], self._controller)
+        body = write_service(service, uid, version.rpartition("/")[2], self._controller)
         path = path_of(*_SERVICES, *service.name)
         there = snapshot.services.get(service.name)
         if self._written.get(path) != body or not is_as_wanted(there, service):
-            await self._apply(objects, path, body)
+            await self._apply_object(objects, path, body)
         if there is None:
             return
-        found = {each.name: list_copied_fields((each,)) for each in snapshot.slices(service.name)}
-        for each in slices_of(service, snapshot.slices(self._pods)):
+        found = {each.name: list_copied_fields((each,)) for each in snapshot.list_slices(service.name)}
+        for each in copy_slices(service, snapshot.list_slices(self._pods)):
             if found.pop(each.name, None) != list_copied_fields((each,)):
-                body = slice_object(each, service, uid, version.rpartition("/")[2])
-                await self._apply(objects, path_of(*_SLICES, *each.name), body)
-        for name in (each for each in found if each.name.startswith(slice_prefix(service))):
-            await self._delete(objects, path_of(*_SLICES, *name))
+                body = write_slice(each, service, uid, version.rpartition("/")[2])
+                await self._apply_object(objects, path_of(*_SLICES, *each.name), body)
+        for name in (each for each in found if each.name.startswith(name_slices(service))):
+            await self._delete_object(objects, path_of(*_SLICES, *name))
 
     def _find_left_over(self, wanted: Mapping[ObjectName, OwnService]) -> Iterator[ObjectName]:
         """Yield Services that no Gateway needs. Garbage collection deletes those of deleted Gateways."""
-        for gateway in self._snapshot.declared(IngressKind.GATEWAY):
-            for each in self._snapshot.services_of(gateway):
+        for gateway in self._snapshot.list_declared(IngressKind.GATEWAY):
+            for each in self._snapshot.list_services_of(gateway):
                 if each.annotations.get(OF_CONTROLLER) == self._controller and each.name not in wanted:
                     yield each.name
 
-    async def _apply(self, objects: FencedObjects, path: str, body: Json) -> None:
-        if await self._write(path, partial(objects.apply, path, body)):
+    async def _apply_object(self, objects: FencedObjects, path: str, body: Json) -> None:
+        if await self._send_request(path, partial(objects.apply, path, body)):
             self._written[path] = body
 
-    async def _delete(self, objects: FencedObjects, path: str) -> None:
-        await self._write(path, partial(objects.delete, path))
+    async def _delete_object(self, objects: FencedObjects, path: str) -> None:
+        await self._send_request(path, partial(objects.delete, path))
 
-    async def _write(self, path: str, send: Callable[[], Awaitable[object]]) -> bool:
+    async def _send_request(self, path: str, send: Callable[[], Awaitable[object]]) -> bool:
         if not self._loop.waits(path):
             self._written.pop(path, None)
         return await self._loop.write(path, send, "cannot write a Gateway's Service", path=path)

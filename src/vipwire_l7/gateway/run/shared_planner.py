@@ -36,19 +36,19 @@ class SharedPlanner:
         for each in (self._ingress, self._gateway):
             each.update(snapshot, now, refused)
         kept, one, other = self.kept, self._ingress.kept, self._gateway.kept
-        _merge(kept.hosts, one.hosts, other.hosts)
-        _merge(kept.pools, one.pools, other.pools)
-        _merge(kept.files, one.files, other.files)
-        _merge(kept.frontends, one.frontends, other.frontends)
-        _merge(kept.datagrams, one.datagrams, other.datagrams)
-        _merge(kept.problems, one.problems, other.problems)
-        _merge(kept.admitted, one.admitted, other.admitted)
-        _merge(kept.default, one.default, other.default)
+        _merge_tables(kept.hosts, one.hosts, other.hosts)
+        _merge_tables(kept.pools, one.pools, other.pools)
+        _merge_tables(kept.files, one.files, other.files)
+        _merge_tables(kept.frontends, one.frontends, other.frontends)
+        _merge_tables(kept.datagrams, one.datagrams, other.datagrams)
+        _merge_tables(kept.problems, one.problems, other.problems)
+        _merge_tables(kept.admitted, one.admitted, other.admitted)
+        _merge_tables(kept.default, one.default, other.default)
         _merge_certificates(kept.certificates, one.certificates, other.certificates)
         kept.frontends.arrange(other.frontends)
 
 
-def _merge(kept: Table[K, V], one: Table[K, V], other: Table[K, V]) -> None:
+def _merge_tables(kept: Table[K, V], one: Table[K, V], other: Table[K, V]) -> None:
     for key in one.take_changed() | other.take_changed():
         kept.put(key, one.get(key, other.get(key)))
 

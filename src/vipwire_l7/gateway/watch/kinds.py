@@ -1,6 +1,6 @@
 """The kinds that `vipwire gateway` reads from an API server or from manifests. Pure.
 
-The standard and the experimental channel serve some kinds at different versions: `at_versions` chooses the version
+The standard and the experimental channel serve some kinds at different versions: `choose_versions` chooses the version
 that the server has. Manifests may have any of them.
 """
 
@@ -38,7 +38,7 @@ VERSIONS: Final[Mapping[str, Sequence[str]]] = {
 Reader: TypeAlias = Callable[[wire.Object], tuple[Declared[object] | None, tuple[Problem, ...]]]
 
 
-def _reader(kind: IngressKind, version: str) -> Reader:
+def _make_reader(kind: IngressKind, version: str) -> Reader:
     has_signer = kind is IngressKind.CLUSTER_TRUST_BUNDLE
 
     def convert(source: wire.Object) -> tuple[Declared[object] | None, tuple[Problem, ...]]:
@@ -65,27 +65,29 @@ def _reader(kind: IngressKind, version: str) -> Reader:
     return convert
 
 
-def _resource(kind: IngressKind, plural: str, of: type[wire.Object], path: str = f"{_BASE}/v1") -> IngressResource:
-    reader = _reader(kind, path.removeprefix("/apis/").removeprefix("/api/"))
+def _make_resource(
+    kind: IngressKind, plural: str, of: type[wire.Object], path: str = f"{_BASE}/v1"
+) -> IngressResource:
+    reader = _make_reader(kind, path.removeprefix("/apis/").removeprefix("/api/"))
     return Resource(kind, path, plural, of, reader, optional=path.startswith("/apis/"))
 
 
 _OWN: Final = (
-    _resource(IngressKind.GATEWAY_CLASS, "gatewayclasses", wire.GatewayClass),
-    _resource(IngressKind.GATEWAY, "gateways", wire.Gateway),
-    _resource(IngressKind.LISTENER_SET, "listenersets", wire.ListenerSet),
-    _resource(IngressKind.HTTP_ROUTE, "httproutes", wire.HttpRoute),
-    _resource(IngressKind.GRPC_ROUTE, "grpcroutes", wire.GrpcRoute),
-    _resource(IngressKind.TLS_ROUTE, "tlsroutes", wire.TlsRoute),
-    _resource(IngressKind.TCP_ROUTE, "tcproutes", wire.PlainRoute),
-    _resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute),
-    _resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant),
-    _resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
-    _resource(IngressKind.TRAFFIC_POLICY, "trafficpolicies", wire.PolicyObject, _POLICIES),
-    _resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.PolicyObject, _POLICIES),
-    _resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
-    _resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
-    _resource(IngressKind.CLUSTER_TRUST_BUNDLE, "clustertrustbundles", wire.ClusterTrustBundle, _BUNDLES),
+    _make_resource(IngressKind.GATEWAY_CLASS, "gatewayclasses", wire.GatewayClass),
+    _make_resource(IngressKind.GATEWAY, "gateways", wire.Gateway),
+    _make_resource(IngressKind.LISTENER_SET, "listenersets", wire.ListenerSet),
+    _make_resource(IngressKind.HTTP_ROUTE, "httproutes", wire.HttpRoute),
+    _make_resource(IngressKind.GRPC_ROUTE, "grpcroutes", wire.GrpcRoute),
+    _make_resource(IngressKind.TLS_ROUTE, "tlsroutes", wire.TlsRoute),
+    _make_resource(IngressKind.TCP_ROUTE, "tcproutes", wire.PlainRoute),
+    _make_resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute),
+    _make_resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant),
+    _make_resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
+    _make_resource(IngressKind.TRAFFIC_POLICY, "trafficpolicies", wire.PolicyObject, _POLICIES),
+    _make_resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.PolicyObject, _POLICIES),
+    _make_resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
+    _make_resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
+    _make_resource(IngressKind.CLUSTER_TRUST_BUNDLE, "clustertrustbundles", wire.ClusterTrustBundle, _BUNDLES),
 )
 _SHARED: Final = (IngressKind.SERVICE, IngressKind.SLICE, IngressKind.SECRET)
 RESOURCES: Final[Mapping[IngressKind, IngressResource]] = {each.kind: each for each in _OWN} | {
@@ -96,32 +98,34 @@ WITH_INGRESS: Final[Mapping[IngressKind, IngressResource]] = {**RESOURCES, **ing
 """The same with Ingresses and IngressClasses, for a process that serves both."""
 
 
-def manifests(resources: Mapping[IngressKind, IngressResource]) -> ManifestReader[IngressKind, IngressObject]:
+def make_manifest_reader(
+    resources: Mapping[IngressKind, IngressResource],
+) -> ManifestReader[IngressKind, IngressObject]:
     return ManifestReader(
         *(
-            kind_in_manifests(each, *_older(each), namespaced=each.kind not in _CLUSTER_WIDE)
+            kind_in_manifests(each, *_list_other_versions(each), namespaced=each.kind not in _CLUSTER_WIDE)
             for each in resources.values()
         )
     )
 
 
-def _older(resource: IngressResource) -> tuple[str, ...]:
-    group = _group(resource)
+def _list_other_versions(resource: IngressResource) -> tuple[str, ...]:
+    group = _get_group(resource)
     found = (f"{group}/{each}" for each in VERSIONS.get(group, ()))
     return tuple(each for each in found if each != resource.api_version)
 
 
-def _group(resource: IngressResource) -> str:
+def _get_group(resource: IngressResource) -> str:
     return resource.path.removeprefix("/apis/").partition("/")[0]
 
 
-def at_versions(
+def choose_versions(
     resources: Mapping[IngressKind, IngressResource], served: Mapping[str, Collection[str]]
 ) -> dict[IngressKind, IngressResource]:
     """Choose each kind's best version that a server has; `served` has the plurals by API version."""
 
     def best(resource: IngressResource) -> IngressResource:
-        group = _group(resource)
+        group = _get_group(resource)
         asked = (f"{group}/{each}" for each in VERSIONS.get(group, ()))
         version = next((each for each in asked if resource.plural in served.get(each, ())), "")
         return replace(resource, path=f"/apis/{version}") if version else resource

@@ -15,21 +15,21 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, failure
-from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of
-from vipwire_l7.ingress.plan.wishes import Wanted, demand_of, leave_out, wanted_of, wildcard_of
+from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, make_failure
+from vipwire_l7.ingress.plan.tenancy import Tenancy, find_tenancy
+from vipwire_l7.ingress.plan.wishes import Wanted, count_ingress_demand, get_wildcard, leave_out, read_ingress
 from vipwire_l7.plan.budget import Budget
-from vipwire_l7.plan.certificates import judge_secret, judged_until
+from vipwire_l7.plan.certificates import find_next_change, judge_secret
 from vipwire_l7.plan.dependencies import Dependencies, World
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import Plan, Setting
-from vipwire_l7.plan.sites import Asker, Certificate, Pool, certificate_name
+from vipwire_l7.plan.sites import Asker, Certificate, Pool, name_certificate
 from vipwire_l7.watch.objects import Ingress, IngressClass, IngressKind
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
 _CONTENT, _SITE, _DEFAULT, _CERTIFICATES = "content", "site", "default", "certificates"
 Result: TypeAlias = tuple[str, ObjectName]
-"""An Ingress's part, or a site (`_site_ref`)."""
+"""An Ingress's part, or a site (`_make_site_ref`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DefaultResult:
     problems: tuple[Problem, ...] = ()
 
 
-def _site_ref(site: str) -> ObjectRef:
+def _make_site_ref(site: str) -> ObjectRef:
     """Return a reference that stands for a site in dependencies. No Ingress can have this name."""
     return IngressKind.INGRESS, ObjectName("", site)
 
@@ -60,11 +60,11 @@ class IngressPlanner:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._begin(None)
+        self._forget_results(None)
 
-    def _begin(self, snapshot: Snapshot | None) -> None:
+    def _forget_results(self, snapshot: Snapshot | None) -> None:
         self._snapshot = snapshot
-        self._changes = snapshot.follow() if snapshot is not None else Changes()
+        self._changes = snapshot.follow_changes() if snapshot is not None else Changes()
         self.kept = Plan()
         self._looked_at = Dependencies[Result]()
         self._limits = Limits(self._setting.limits)
@@ -98,10 +98,10 @@ class IngressPlanner:
         """Report whether an Ingress belongs to this controller now."""
         return ref not in self._changes and (ref[1] in self._wanted or ref[1] in self._failed)
 
-    def ours(self) -> Iterator[ObjectRef]:
+    def list_ours(self) -> Iterator[ObjectRef]:
         return ((IngressKind.INGRESS, name) for name in (*self._wanted, *self._failed))
 
-    def take_told(self) -> set[ObjectRef]:
+    def take_changed_ingresses(self) -> set[ObjectRef]:
         """Return the Ingresses that were read since the last call."""
         taken, self._told = self._told, set()
         return taken
@@ -111,25 +111,25 @@ class IngressPlanner:
         del refused
         is_first = snapshot is not self._snapshot
         if is_first:
-            self._begin(snapshot)
+            self._forget_results(snapshot)
         changed = self._changes.take()
-        self._follow(World(snapshot, now), None if is_first else changed)
+        self._plan_changes(World(snapshot, now), None if is_first else changed)
 
-    def _follow(self, world: World, changed: Collection[ObjectRef] | None) -> None:
+    def _plan_changes(self, world: World, changed: Collection[ObjectRef] | None) -> None:
         """Plan the effect of changed objects, None for all."""
-        stale = self._looked_at.users(changed or ())
+        stale = self._looked_at.find_users(changed or ())
         if changed is None or any(kind is IngressKind.INGRESS_CLASS for kind, _ in changed):
             names = {*world.snapshot.ingresses, *self._wanted, *self._failed}
         else:
             names = {name for kind, name in changed if kind is IngressKind.INGRESS}
             names |= {name for what, name in stale if what == _CONTENT}
-        sites = {site for name in names for site in self._read(name, world)}
+        sites = {site for name in names for site in self._read_ingress(name, world)}
         judged = {name for _, name in self._limits.judge()}
-        sites |= {site for name in judged for site in self._read(name, world)}
+        sites |= {site for name in judged for site in self._read_ingress(name, world)}
         names |= judged
         self._told |= {(IngressKind.INGRESS, name) for name in names}
         self.revision = (self.revision or 0) + bool(names)
-        stale |= self._looked_at.users(map(_site_ref, sites))
+        stale |= self._looked_at.find_users(map(_make_site_ref, sites))
         defaults = names | {name for what, name in stale if what == _DEFAULT}
         told = set(names)
         if self._plan_defaults(defaults, world):
@@ -148,26 +148,26 @@ class IngressPlanner:
         certified = names | {name for what, name in stale if what == _CERTIFICATES}
         self._plan_certificates(certified, world)
         for name in told | certified:
-            self.kept.problems.put((IngressKind.INGRESS, name), self._problems(name) or None)
+            self.kept.problems.put((IngressKind.INGRESS, name), self._list_problems(name) or None)
 
-    def _read(self, name: ObjectName, world: World) -> Collection[str]:
+    def _read_ingress(self, name: ObjectName, world: World) -> Collection[str]:
         """Read one Ingress; return the sites that it has or had."""
         before, ingress = self._wanted.pop(name, None), world.snapshot.ingresses.get(name)
         self._failed.pop(name, None)
         now, ref = None, (IngressKind.INGRESS, name)
         if ingress is not None and is_ours(ingress, world.snapshot.classes, self._setting):
             try:
-                now = wanted_of(ingress, world.secrets)
-                self._limits.put(ref, (*ingress.age, 0), demand_of(now))
-                if text := self._limits.excess(ref):
+                now = read_ingress(ingress, world.secrets)
+                self._limits.record_demand(ref, (*ingress.age, 0), count_ingress_demand(now))
+                if text := self._limits.find_excess(ref):
                     now = leave_out(now, text)
                 self._wanted[name] = now
             except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
-                self._limits.put(ref, (*ingress.age, 0), {})
-                self._failed[name] = ingress, failure(name, error)
-            self._looked_at.record((_CONTENT, name), world.take())
+                self._limits.record_demand(ref, (*ingress.age, 0), {})
+                self._failed[name] = ingress, make_failure(name, error)
+            self._looked_at.record((_CONTENT, name), world.take_lookups())
         else:
-            self._limits.put(ref, ("", name, 0), {})
+            self._limits.record_demand(ref, ("", name, 0), {})
             for what in (_CONTENT, _DEFAULT, _CERTIFICATES):
                 self._looked_at.forget((what, name))
         self.kept.admitted.put(name, (name in self._wanted or name in self._failed) or None)
@@ -183,10 +183,10 @@ class IngressPlanner:
         names = {name for site in sites for name in self._by_site.get(site, ())}
         return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
 
-    def _tenancy(self, sites: Iterable[str], world: World) -> Tenancy:
-        looked = {each for site in sites for each in (site, wildcard_of(site))}
-        world.looked_at.update(map(_site_ref, looked))
-        return tenancy_of(looked, self._find_at_sites(looked), hosts_apart=self._setting.hosts_apart)
+    def _find_tenancy(self, sites: Iterable[str], world: World) -> Tenancy:
+        looked = {each for site in sites for each in (site, get_wildcard(site))}
+        world.looked_at.update(map(_make_site_ref, looked))
+        return find_tenancy(looked, self._find_at_sites(looked), hosts_apart=self._setting.hosts_apart)
 
     def _plan_defaults(self, names: Iterable[ObjectName], world: World) -> bool:
         before = dict(self._defaults)
@@ -195,18 +195,18 @@ class IngressPlanner:
             backend = wanted.ingress.default_backend if wanted is not None and not wanted.canary else None
             if wanted is not None and backend is not None:
                 draft = SiteDraft(world, "", Tenancy(), Budget(), {})
-                target = draft.default(wanted, backend)
+                target = draft.resolve_default(wanted, backend)
                 self._defaults[name] = DefaultResult(target, draft.pools, tuple(draft.problems.get(name, ())))
-                self._looked_at.record((_DEFAULT, name), world.take())
+                self._looked_at.record((_DEFAULT, name), world.take_lookups())
             else:
                 self._looked_at.forget((_DEFAULT, name))
             now = self._defaults.get(name)
-            self.kept.pools.swap(old.pools if old else {}, now.pools if now else {})
-        first = next(iter(self._ordered_defaults().values()), None)
+            self.kept.pools.replace_values(old.pools if old else {}, now.pools if now else {})
+        first = next(iter(self._order_defaults().values()), None)
         self.kept.default.put("", first)
         return before != self._defaults
 
-    def _ordered_defaults(self) -> Defaults:
+    def _order_defaults(self) -> Defaults:
         names = sorted(self._defaults, key=lambda name: self._wanted[name].ingress.age)
         return {name: self._defaults[name].target for name in names}
 
@@ -237,24 +237,24 @@ class IngressPlanner:
                 self._by_site.pop(site, None)
                 self._looked_at.forget((_SITE, ObjectName("", site)))
             self.kept.hosts.put(site, now.host)
-            self.kept.pools.swap(before.pools, now.pools)
+            self.kept.pools.replace_values(before.pools, now.pools)
             told.update(before.problems, now.problems)
         return told
 
     def _draft_sites(self, sites: Collection[str], budget: Budget, world: World) -> dict[str, SiteResult]:
         """Plan some sites with one budget: first the paths of their Ingresses, then the canaries."""
-        drafts, defaults = dict[str, SiteDraft](), self._ordered_defaults() if self._defaults else {}
+        drafts, defaults = dict[str, SiteDraft](), self._order_defaults() if self._defaults else {}
         seen: dict[str, set[ObjectRef]] = {}
         for site in sites:
-            drafts[site] = SiteDraft(world, site, self._tenancy((site,), world), budget, defaults)
-            seen[site] = set(world.take())
+            drafts[site] = SiteDraft(world, site, self._find_tenancy((site,), world), budget, defaults)
+            seen[site] = set(world.take_lookups())
         for is_canary in (False, True):
             for wanted in self._find_at_sites(sites):
                 for site in wanted.sites & drafts.keys():
                     if bool(wanted.canary) is is_canary:
-                        drafts[site].add(wanted)
-                        seen[site] |= world.take()
-        made = {site: draft.finished() for site, draft in drafts.items()}
+                        drafts[site].add_ingress(wanted)
+                        seen[site] |= world.take_lookups()
+        made = {site: draft.finish() for site, draft in drafts.items()}
         for site, found in seen.items():
             self._looked_at.record((_SITE, ObjectName("", site)), found)
         return made
@@ -263,10 +263,10 @@ class IngressPlanner:
         changed = set[str]()
         for name in names:
             wanted, before = self._wanted.get(name), self._certificates.pop(name, CertificatesResult())
-            now = self._certify(wanted, world) if wanted is not None else CertificatesResult()
+            now = self._read_certificates(wanted, world) if wanted is not None else CertificatesResult()
             if wanted is not None and wanted.ingress.tls:
                 self._certificates[name] = now
-                self._looked_at.record((_CERTIFICATES, name), world.take())
+                self._looked_at.record((_CERTIFICATES, name), world.take_lookups())
                 if now.until < math.inf:
                     heapq.heappush(self._ends, (now.until, name))
             else:
@@ -277,9 +277,9 @@ class IngressPlanner:
                 self._certified.setdefault(file, set()).add(name)
             changed |= {part[0] for part in (*before.parts, *now.parts)}
         for file in changed:
-            self.kept.certificates.put(file, self._certificate(file))
+            self.kept.certificates.put(file, self._merge_certificate(file))
 
-    def _certificate(self, file: str) -> Certificate | None:
+    def _merge_certificate(self, file: str) -> Certificate | None:
         """Merge the uses of a certificate by Ingresses, the oldest first."""
         names = sorted(self._certified[file], key=lambda name: self._wanted[name].ingress.age)
         parts = [part for name in names for part in self._certificates[name].parts if part[0] == file]
@@ -289,7 +289,7 @@ class IngressPlanner:
         hosts = dict.fromkeys(host for part in parts for host in part[2])
         return Certificate(file, parts[0][1], tuple(hosts), tuple(part[3] for part in parts))
 
-    def _certify(self, wanted: Wanted, world: World) -> CertificatesResult:
+    def _read_certificates(self, wanted: Wanted, world: World) -> CertificatesResult:
         """Read the certificates of an Ingress, for the hosts where its namespace may have them served."""
         ingress, until = wanted.ingress, math.inf
         parts, problems = [], []
@@ -297,23 +297,23 @@ class IngressPlanner:
             if tls.secret is None:
                 continue
             secret = world.secrets.get(tls.secret)
-            until = min(until, judged_until(secret, world.now))
+            until = min(until, find_next_change(secret, world.now))
             pair, reason = judge_secret(secret, world.now)
             if pair is None:
                 text = f"{tls.secret}: {reason}; its hosts get the default certificate"
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))
                 continue
             hosts = tls.hosts or pair.names
-            good, strange = self._tenancy(hosts, world).split_by_certificate(hosts, ingress.name.namespace)
+            good, strange = self._find_tenancy(hosts, world).split_by_certificate(hosts, ingress.name.namespace)
             for host in strange:
                 text = f"{host} belongs to a namespace that does not share it; it does not get this certificate"
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))
             if good or not strange:
                 asker = Asker("Ingress", ingress.name, tls.field)
-                parts.append((certificate_name(tls.secret), pair.pem, good if tls.hosts or strange else (), asker))
+                parts.append((name_certificate(tls.secret), pair.pem, good if tls.hosts or strange else (), asker))
         return CertificatesResult(tuple(parts), tuple(problems), until)
 
-    def _problems(self, name: ObjectName) -> tuple[Problem, ...]:
+    def _list_problems(self, name: ObjectName) -> tuple[Problem, ...]:
         if name in self._failed:
             return (self._failed[name][1],)
         wanted = self._wanted.get(name)

@@ -7,17 +7,17 @@ from typing import TypeAlias
 from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.tenancy import Tenancy, with_guards_of
+from vipwire_l7.ingress.plan.tenancy import Tenancy, add_guards
 from vipwire_l7.ingress.plan.wishes import Key, Wanted
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.dependencies import World
 from vipwire_l7.plan.destinations import REASON
-from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
-from vipwire_l7.plan.misread import may_be_misread, other_reading
+from vipwire_l7.plan.expressions import estimate_steps, find_literal_prefix, is_costly
+from vipwire_l7.plan.misread import find_other_reading, may_be_misread
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.policy import inherit_policy
-from vipwire_l7.plan.sessions import Split, with_mark
-from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, pool_name
+from vipwire_l7.plan.sessions import Split, add_mark
+from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, name_pool
 from vipwire_l7.watch.objects import Ingress, PathRule, ServiceRef
 
 _RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 7, 1_000
@@ -37,7 +37,7 @@ class SiteResult:
     looks_at_default: bool = False
 
 
-def failure(name: ObjectName, error: Exception) -> Problem:
+def make_failure(name: ObjectName, error: Exception) -> Problem:
     """Report an unexpected exception in the planning of an Ingress."""
     return Problem("Ingress", name, "", f"internal error, please report it: {describe_unexpected(error)}")
 
@@ -59,21 +59,21 @@ class SiteDraft:
         self._misread: list[tuple[Wanted, PathRule, Key]] = []
         """The rules whose paths some servers may read differently."""
 
-    def add(self, wanted: Wanted) -> None:
+    def add_ingress(self, wanted: Wanted) -> None:
         """Add an Ingress. Add canaries after all other Ingresses."""
         try:
             for rule, key in wanted.at[self._site]:
-                (self._divide if wanted.canary else self._claim)(wanted, rule, key)
+                (self._add_canary if wanted.canary else self._add_path)(wanted, rule, key)
         except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
             name = wanted.ingress.name
-            self.problems.setdefault(name, []).append(failure(name, error))
+            self.problems.setdefault(name, []).append(make_failure(name, error))
         if wanted.ingress.name in self._defaults and not self._is_apart(wanted.ingress.name):
             self._fallbacks.append(wanted.ingress.name)
 
-    def default(self, wanted: Wanted, backend: ServiceRef) -> str:
-        return self._target(wanted, backend, None, "spec.defaultBackend")
+    def resolve_default(self, wanted: Wanted, backend: ServiceRef) -> str:
+        return self._resolve_target(wanted, backend, None, "spec.defaultBackend")
 
-    def _divide(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
+    def _add_canary(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         """Give a canary its part of a path."""
         main = self._routes.get(key)
         if main is None or wanted.canary is None:
@@ -92,15 +92,15 @@ class SiteDraft:
         if wanted.canary.weight > left:
             text = f"the weights of all canaries exceed 100 percent; this one is reduced to {left} percent"
             self._add_problem(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
-        if text := self._excess(wanted, _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
-            self._add_problem(wanted.ingress, _path_of(rule), f"{text}; it is left out")
+        if text := self._spend_budget(wanted, _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
+            self._add_problem(wanted.ingress, _name_path_field(rule), f"{text}; it is left out")
             return
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
-        part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
-        split.add(part, canary)
+        part = self._resolve_target(wanted, rule.backend, rule, rule.field, (shared, foreign))
+        split.add_canary(part, canary)
         self._splits[key] = split
 
-    def finished(self) -> SiteResult:
+    def finish(self) -> SiteResult:
         root = self._site, Match.PREFIX, ""
         for name in self._fallbacks:
             self._routes.setdefault(root, Route(*root, self._defaults[name], name))
@@ -109,11 +109,11 @@ class SiteDraft:
             near = (each for each in self._defaults.items() if not self._is_apart(each[0]))
             name, target = next(near, (ObjectName("", ""), NOWHERE))
             self._routes.setdefault(root, Route(*root, target, name))
-        choices = {key: split.choice(self.pools) for key, split in self._splits.items()}
+        choices = {key: split.make_choice(self.pools) for key, split in self._splits.items()}
         for key, choice in choices.items():
             self._routes[key] = replace(self._routes[key], target=choice.name)
-        self._close()
-        self._note_misread()
+        self._deny_shut_paths()
+        self._report_misread_rules()
         used = {route.target for route in self._routes.values()}
         made = {choice.name: choice for choice in choices.values() if choice.name in used}
         host = HostPlan(tuple(self._routes.values()), tuple(made.values())) if self._routes else None
@@ -121,20 +121,22 @@ class SiteDraft:
 
     def _is_at_foreign_host(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
         """Report whether a path is at a host of another namespace that does not share it, and record the problem."""
-        owner = self._tenancy.stranger_to(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
+        owner = self._tenancy.find_foreign_owner(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
         if owner is not None:
             text = (
                 f"{what} at {rule.host or 'all hosts'}, which is {owner}'s, needs the annotation "
                 f"vipwire.io/share-with: {wanted.ingress.name.namespace} there; it is left out"
             )
-            self._add_problem(wanted.ingress, _path_of(rule), text)
+            self._add_problem(wanted.ingress, _name_path_field(rule), text)
         return owner is not None
 
     def _is_apart(self, ingress: ObjectName) -> bool:
         """Report whether the site is another namespace's, where each host belongs to one namespace."""
-        return self._tenancy.hosts_apart and self._tenancy.stranger_to(self._site, ingress.namespace) is not None
+        return (
+            self._tenancy.hosts_apart and self._tenancy.find_foreign_owner(self._site, ingress.namespace) is not None
+        )
 
-    def _close(self) -> None:
+    def _deny_shut_paths(self) -> None:
         """Deny all paths at or below those to deny, unless they have the same access controls."""
         for key, route in tuple(self._routes.items()) if self._shut else ():
             above = self._shut if key[1] is Match.EXPRESSION else _list_parents(key[2])
@@ -146,16 +148,16 @@ class SiteDraft:
             key = self._site, Match.PREFIX, below
             self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
 
-    def _note_misread(self) -> None:
+    def _report_misread_rules(self) -> None:
         """Report rules whose own paths HAProxy denies, since some servers read them as others."""
         targets = {self._find_target(""), *(route.target for route in self._routes.values())}
         for wanted, rule, key in self._misread:
-            other = other_reading(key[2])
+            other = find_other_reading(key[2])
             if len(targets) < 2 or (other and self._find_target(other) == self._routes[key].target):
                 continue
             why = f"read it as {other[:80]}, which leads elsewhere" if other else "read it in several ways"
             text = f"HAProxy answers 400 to requests for {rule.path[:80]}: some servers {why}"
-            self._add_problem(wanted.ingress, _path_of(rule), text)
+            self._add_problem(wanted.ingress, _name_path_field(rule), text)
 
     def _find_target(self, path: str) -> str:
         """Return the target of a path, without regular expressions."""
@@ -164,7 +166,7 @@ class SiteDraft:
         found = exact or next(filter(None, above), None)
         return found.target if found else next(iter(self._defaults.values()), "")
 
-    def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
+    def _add_path(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         if key[1] is Match.EXPRESSION and self._is_at_foreign_host(wanted, rule, "a regular expression"):
             return
         guards = key[1] is Match.EXPRESSION and (wanted.closed or bool(wanted.policy.guard))
@@ -178,31 +180,31 @@ class SiteDraft:
             is_own = holder.owner == wanted.ingress.name
             owner = "occurs twice" if is_own else f"belongs to {holder.owner}, which is older"
             text = f"{rule.host or EVERY_HOST}{rule.path} {owner}; it is left out"
-            self._add_problem(wanted.ingress, _path_of(rule), text)
+            self._add_problem(wanted.ingress, _name_path_field(rule), text)
             return
-        if key[1] is Match.EXPRESSION and (text := self._excess(wanted, steps_of(rule.path))):
+        if key[1] is Match.EXPRESSION and (text := self._spend_budget(wanted, estimate_steps(rule.path))):
             if guards:
                 self._shut_below(wanted, rule, text)
             else:
-                self._add_problem(wanted.ingress, _path_of(rule), f"{text}; it is left out")
+                self._add_problem(wanted.ingress, _name_path_field(rule), f"{text}; it is left out")
             return
-        target = self._target(wanted, rule.backend, rule, rule.field)
+        target = self._resolve_target(wanted, rule.backend, rule, rule.field)
         self._routes[key] = Route(*key, target, wanted.ingress.name)
         if key[1] is not Match.EXPRESSION and may_be_misread(key[2]):
             self._misread.append((wanted, rule, key))
 
-    def _excess(self, wanted: Wanted, steps: int, tried: int = 1) -> str:
-        return self._budget.take(wanted.ingress.name.namespace, tried, {self._site: steps})
+    def _spend_budget(self, wanted: Wanted, steps: int, tried: int = 1) -> str:
+        return self._budget.spend(wanted.ingress.name.namespace, tried, {self._site: steps})
 
     def _shut_below(self, wanted: Wanted, rule: PathRule, why: str) -> None:
         """Deny everything that a regular expression that guards could match, since HAProxy cannot try it."""
-        below = literal_prefix(rule.path)
+        below = find_literal_prefix(rule.path)
         guard = () if wanted.closed else wanted.policy.guard
         self._shut.setdefault(below, set()).add(guard)
         text = f"{rule.path[:80]} has access controls, but {why}: all of {below or '/'} is denied"
-        self._add_problem(wanted.ingress, _path_of(rule), text)
+        self._add_problem(wanted.ingress, _name_path_field(rule), text)
 
-    def _target(
+    def _resolve_target(
         self,
         wanted: Wanted,
         ref: ServiceRef,
@@ -214,7 +216,7 @@ class SiteDraft:
 
         For a canary, `shared` is the pool of its path, and whether it is foreign.
         """
-        resolved = wanted.resolve(ref, rule, field, self._world.services)
+        resolved = wanted.resolve_backend(ref, rule, field, self._world.services)
         told = self.problems.setdefault(wanted.ingress.name, [])
         told += resolved.problems
         if (refusal := self._world.refusals.get(ref.service)) is not None:
@@ -225,16 +227,16 @@ class SiteDraft:
         if shared is not None:
             main, foreign = shared
             policy = inherit_policy(pool.policy, main.policy)
-            policy = with_guards_of(policy, main.policy) if foreign else policy
-            policy = with_mark(policy, pool.service, pool.port.number)
-            pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)
+            policy = add_guards(policy, main.policy) if foreign else policy
+            policy = add_mark(policy, pool.service, pool.port.number)
+            pool = replace(pool, name=name_pool(pool.service, pool.port.number, policy), policy=policy)
         return self.pools.setdefault(pool.name, pool).name
 
     def _add_problem(self, ingress: Ingress, field: str, message: str) -> None:
         self.problems.setdefault(ingress.name, []).append(Problem("Ingress", ingress.name, field, message))
 
 
-def _path_of(rule: PathRule) -> str:
+def _name_path_field(rule: PathRule) -> str:
     return rule.field.removesuffix(".backend") + ".path"
 
 

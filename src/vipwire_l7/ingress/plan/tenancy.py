@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.wishes import Wanted, wildcard_of
+from vipwire_l7.ingress.plan.wishes import Wanted, get_wildcard
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import EVERY_HOST
 
@@ -30,29 +30,29 @@ class Tenancy:
     shared: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     hosts_apart: bool = False
 
-    def stranger_to(self, site: str, namespace: str) -> ObjectName | None:
+    def find_foreign_owner(self, site: str, namespace: str) -> ObjectName | None:
         """Return the Ingress that owns a host, if it is in another namespace that does not share the host."""
-        owner = self.owner(site)
+        owner = self.find_owner(site)
         if owner is None or owner.namespace == namespace:
             return None
-        shared = self.shared.get(site, frozenset()) | self.shared.get(wildcard_of(site), frozenset())
+        shared = self.shared.get(site, frozenset()) | self.shared.get(get_wildcard(site), frozenset())
         return None if shared & {namespace, EVERYBODY} else owner
 
     def split_by_certificate(self, hosts: Iterable[str], namespace: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Split hosts into those for which a namespace may have a certificate served, and the others."""
         given = tuple(hosts)
-        good = tuple(host for host in given if self.stranger_to(host, namespace) is None)
+        good = tuple(host for host in given if self.find_foreign_owner(host, namespace) is None)
         return good, tuple(host for host in given if host not in good)
 
-    def owner(self, site: str) -> ObjectName | None:
+    def find_owner(self, site: str) -> ObjectName | None:
         """Return the oldest Ingress with the host."""
         found = self.owners.get(site)
         if found is None and self.hosts_apart and site != EVERY_HOST:
-            return self.owners.get(wildcard_of(site))
+            return self.owners.get(get_wildcard(site))
         return found
 
 
-def tenancy_of(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
+def find_tenancy(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
     """Find the owners of these hosts. `ingresses` are all that have rules for one, the oldest first."""
     owners: dict[str, ObjectName] = {}
     shared: dict[str, set[str]] = {}
@@ -62,7 +62,7 @@ def tenancy_of(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_ap
             continue
         name = wanted.ingress.name
         for site in wanted.sites & sites:
-            owner = made.owner(site) if hosts_apart else owners.get(site)
+            owner = made.find_owner(site) if hosts_apart else owners.get(site)
             if owner is None:
                 owner = owners[site] = name
             if wanted.shares and owner.namespace == name.namespace:
@@ -70,7 +70,7 @@ def tenancy_of(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_ap
     return made
 
 
-def with_guards_of(policy: Policy, main: Policy) -> Policy:
+def add_guards(policy: Policy, main: Policy) -> Policy:
     """Give a canary from another namespace the access controls of the path it splits."""
     return replace(
         policy,

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, backend_policies, traffic_policies
-from vipwire_l7.ingress.plan.wishes import wildcard_of
+from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, write_backend_policies, write_traffic_policies
+from vipwire_l7.ingress.plan.wishes import get_wildcard
 from vipwire_l7.plan.annotations import READERS, AnnotationValues, read_annotations
-from vipwire_l7.plan.pool_policy import hsts_of, is_expression
+from vipwire_l7.plan.pool_policy import is_expression, read_hsts
 from vipwire_l7.plan.sites import EVERY_HOST
 from vipwire_l7.watch.objects import BackendService, Ingress, Json, PathRule, PathType, ServiceRef, Tls
 
@@ -41,7 +41,7 @@ class Converted:
     problems: list[Problem] = field(default_factory=list)
 
 
-def to_gateway(
+def convert_to_gateway(
     ingresses: Iterable[Ingress], services: Mapping[ObjectName, BackendService], class_name: str
 ) -> Converted:
     """Convert Ingresses. `services` has the numbers of named ports."""
@@ -50,21 +50,25 @@ def to_gateway(
     canaries = [(each, values) for each, values in read if values.is_true("canary")]
     for namespace in sorted({each.name.namespace for each, _ in read}):
         tls = [tls for each, _ in read if each.name.namespace == namespace for tls in each.tls]
-        made.objects.append(_gateway(namespace, tls, class_name))
+        made.objects.append(_write_gateway(namespace, tls, class_name))
     for each, values in read:
-        _note_lost(each, values, made)
+        _report_lost_annotations(each, values, made)
         if not values.is_true("canary"):
             one = _One(each, values, services, made, canaries)
-            routes = [route for host, rules in _group_by_host(each).items() for route in _routes(one, host, rules)]
+            routes = [
+                route for host, rules in _group_by_host(each).items() for route in _write_routes(one, host, rules)
+            ]
             made.objects += routes
-            made.objects += traffic_policies(each, values, [route["metadata"]["name"] for route in routes])
-    policies, problems = backend_policies([(each, values) for each, values in read if not values.is_true("canary")])
+            made.objects += write_traffic_policies(each, values, [route["metadata"]["name"] for route in routes])
+    policies, problems = write_backend_policies(
+        [(each, values) for each, values in read if not values.is_true("canary")]
+    )
     made.objects += policies
     made.problems += problems
     return made
 
 
-def _note_lost(ingress: Ingress, values: AnnotationValues, made: Converted) -> None:
+def _report_lost_annotations(ingress: Ingress, values: AnnotationValues, made: Converted) -> None:
     made.problems += values.problems
     kept = _CONVERTED if values.is_true("canary") else _CONVERTED | IN_POLICIES
     for name in READERS:
@@ -85,7 +89,7 @@ def _group_by_host(ingress: Ingress) -> dict[str, list[PathRule]]:
     return found
 
 
-def _gateway(namespace: str, certificates: Iterable[Tls], class_name: str) -> Json:
+def _write_gateway(namespace: str, certificates: Iterable[Tls], class_name: str) -> Json:
     http: Json = {"name": "http", "port": 80, "protocol": "HTTP"}
     secrets: dict[str, list[str]] = {}
     for tls in certificates:
@@ -93,7 +97,7 @@ def _gateway(namespace: str, certificates: Iterable[Tls], class_name: str) -> Js
             if tls.secret is not None and tls.secret.name not in secrets.setdefault(host, []):
                 secrets[host].append(tls.secret.name)
     https = [
-        {"name": _section(host), "port": 443, "protocol": "HTTPS"}
+        {"name": _name_listener(host), "port": 443, "protocol": "HTTPS"}
         | ({} if host == EVERY_HOST else {"hostname": host})
         | {"tls": {"mode": "Terminate", "certificateRefs": [{"name": name} for name in names]}}
         for host, names in secrets.items()
@@ -104,7 +108,7 @@ def _gateway(namespace: str, certificates: Iterable[Tls], class_name: str) -> Js
     return {"apiVersion": _API, "kind": "Gateway", "metadata": meta, "spec": spec}
 
 
-def _section(host: str) -> str:
+def _name_listener(host: str) -> str:
     return f"https-{host.replace('*.', 'any-').replace(EVERY_HOST, 'any')}"[:253]
 
 
@@ -116,27 +120,27 @@ class _One:
     made: Converted
     canaries: list[tuple[Ingress, AnnotationValues]]
 
-    def note(self, where: str, text: str) -> None:
+    def add_problem(self, where: str, text: str) -> None:
         self.made.problems.append(Problem("Ingress", self.ingress.name, where, text))
 
-    def sections(self, host: str) -> list[str]:
+    def list_https_listeners(self, host: str) -> list[str]:
         """Return the HTTPS listeners for a host."""
         hosts = {each for tls in self.ingress.tls if tls.secret for each in tls.hosts or (EVERY_HOST,)}
-        return [_section(each) for each in (host, wildcard_of(host), EVERY_HOST) if each in hosts][:1]
+        return [_name_listener(each) for each in (host, get_wildcard(host), EVERY_HOST) if each in hosts][:1]
 
 
-def _routes(one: _One, host: str, rules: list[PathRule]) -> Iterator[Json]:
-    secure = one.sections(host)
+def _write_routes(one: _One, host: str, rules: list[PathRule]) -> Iterator[Json]:
+    secure = one.list_https_listeners(host)
     redirects = (bool(secure) and one.values.is_not_false("ssl-redirect")) or one.values.is_true("force-ssl-redirect")
     name = one.ingress.name.name + ("" if host == EVERY_HOST else f"-{host.replace('*', 'any')}")
     sections = [*secure] if redirects and secure else ["http", *secure]
-    yield _route(one, name, host, sections, list(_rules(one, rules)))
+    yield _write_route(one, name, host, sections, list(_write_rules(one, rules)))
     if redirects and secure:
         redirect = {"type": "RequestRedirect", "requestRedirect": {"scheme": "https", "statusCode": 308}}
-        yield _route(one, f"{name}-to-https", host, ["http"], [{"filters": [redirect]}])
+        yield _write_route(one, f"{name}-to-https", host, ["http"], [{"filters": [redirect]}])
 
 
-def _route(one: _One, name: str, host: str, sections: list[str], rules: list[Json]) -> Json:
+def _write_route(one: _One, name: str, host: str, sections: list[str], rules: list[Json]) -> Json:
     parents = [{"name": _GATEWAY, "sectionName": section} for section in sections]
     hosts: Json = {} if host == EVERY_HOST else {"hostnames": [host]}
     meta = {"name": name[:253], "namespace": one.ingress.name.namespace}
@@ -144,47 +148,47 @@ def _route(one: _One, name: str, host: str, sections: list[str], rules: list[Jso
     return {"apiVersion": _API, "kind": "HTTPRoute", "metadata": meta, "spec": spec}
 
 
-def _rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
+def _write_rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
     for rule in rules:
-        match = _match(one, rule)
-        if (root := one.values.text("app-root")) is not None and rule.path == "/":
-            yield from _root(one, root)
-        filters = list(_filters(one, rule))
+        match = _write_match(one, rule)
+        if (root := one.values.get_text("app-root")) is not None and rule.path == "/":
+            yield from _write_root_redirect(one, root)
+        filters = list(_write_filters(one, rule))
         if any(each["type"] == "RequestRedirect" for each in filters):
             yield {"matches": [match], "filters": filters}
             continue
-        main = _backend(one, rule.backend, rule.field)
+        main = _write_backend(one, rule.backend, rule.field)
         if main is None:
             continue
         more = _write_rule_fields(one, filters)
         shares, weight = [], 100
-        for ingress, values, canary in _canaries(one, rule):
-            part = _backend(one, canary.backend, canary.field)
+        for ingress, values, canary in _find_canaries(one, rule):
+            part = _write_backend(one, canary.backend, canary.field)
             if part is None:
                 continue
-            if header := values.text("canary-by-header"):
+            if header := values.get_text("canary-by-header"):
                 value = values("canary-by-header-value", "always")
                 asked = {**match, "headers": [{"name": header, "value": value}]}
                 yield {"matches": [asked], "backendRefs": [part], **more}
             if share := values("canary-weight", 0):
                 shares.append({**part, "weight": share})
                 weight -= share
-            if values.text("canary-by-cookie"):
-                one.note("metadata.annotations[canary-by-cookie]", f"of {ingress.name} has no equivalent")
+            if values.get_text("canary-by-cookie"):
+                one.add_problem("metadata.annotations[canary-by-cookie]", f"of {ingress.name} has no equivalent")
         refs = [{**main, "weight": max(weight, 0)}, *shares] if shares else [main]
         yield {"matches": [match], "backendRefs": refs, **more}
 
 
-def _root(one: _One, root: str) -> Iterator[Json]:
+def _write_root_redirect(one: _One, root: str) -> Iterator[Json]:
     if "?" in root:
-        one.note("metadata.annotations[app-root]", "with a query has no equivalent; it is left out")
+        one.add_problem("metadata.annotations[app-root]", "with a query has no equivalent; it is left out")
         return
     redirect = {"path": {"type": "ReplaceFullPath", "replaceFullPath": root}, "statusCode": 302}
     exact = {"path": {"type": "Exact", "value": "/"}}
     yield {"matches": [exact], "filters": [{"type": "RequestRedirect", "requestRedirect": redirect}]}
 
 
-def _canaries(one: _One, rule: PathRule) -> Iterator[tuple[Ingress, AnnotationValues, PathRule]]:
+def _find_canaries(one: _One, rule: PathRule) -> Iterator[tuple[Ingress, AnnotationValues, PathRule]]:
     for ingress, values in one.canaries:
         for each in ingress.rules:
             same = (each.host, each.path, each.type) == (rule.host, rule.path, rule.type)
@@ -192,54 +196,54 @@ def _canaries(one: _One, rule: PathRule) -> Iterator[tuple[Ingress, AnnotationVa
                 yield ingress, values, each
 
 
-def _match(one: _One, rule: PathRule) -> Json:
+def _write_match(one: _One, rule: PathRule) -> Json:
     if is_expression(rule, one.values):
         return {"path": {"type": "RegularExpression", "value": f"{rule.path.removeprefix('^').removesuffix('$')}.*"}}
     kind = "Exact" if rule.type is PathType.EXACT else "PathPrefix"
     return {"path": {"type": kind, "value": rule.path}}
 
 
-def _backend(one: _One, ref: ServiceRef, where: str) -> Json | None:
+def _write_backend(one: _One, ref: ServiceRef, where: str) -> Json | None:
     port = ref.port
     if isinstance(port, str):
         service = one.services.get(ref.service)
         named = next((each.number for each in service.ports if each.name == port), None) if service else None
         if named is None:
-            one.note(where, f"the port {port} of {ref.service} is not known; the Gateway API wants its number")
+            one.add_problem(where, f"the port {port} of {ref.service} is not known; the Gateway API wants its number")
             return None
         port = named
     return {"name": ref.service.name, "port": port}
 
 
-def _filters(one: _One, rule: PathRule) -> Iterator[Json]:
+def _write_filters(one: _One, rule: PathRule) -> Iterator[Json]:
     values = one.values
     for kind, code in (("permanent", 301), ("temporal", 302)):
-        where = values.text(f"{kind}-redirect")
+        where = values.get_text(f"{kind}-redirect")
         if where is not None:
-            yield _redirect(where, values(f"{kind}-redirect-code", code))
+            yield _write_redirect(where, values(f"{kind}-redirect-code", code))
             return
     for side in ("request", "response"):
         set_: tuple[tuple[str, str], ...] = values(f"set-{side}-headers", ())
         remove = values(f"remove-{side}-headers", ())
-        if side == "response" and (hsts := hsts_of(values)) is not None:
+        if side == "response" and (hsts := read_hsts(values)) is not None:
             set_ = (*set_, ("Strict-Transport-Security", hsts.header))
         if set_ or remove:
             change: Json = {"set": [{"name": name, "value": value} for name, value in set_], "remove": list(remove)}
             field_ = f"{side}HeaderModifier"
             yield {"type": field_[0].upper() + field_[1:], field_: {key: to for key, to in change.items() if to}}
-    rewrite: Json = {"hostname": host} if (host := values.text("upstream-vhost")) else {}
-    if (target := values.text("rewrite-target")) is not None:
+    rewrite: Json = {"hostname": host} if (host := values.get_text("upstream-vhost")) else {}
+    if (target := values.get_text("rewrite-target")) is not None:
         if rule.type is PathType.EXACT or is_expression(rule, values) or "$" in target:
-            one.note("metadata.annotations[rewrite-target]", "of an exact path or an expression is left out")
+            one.add_problem("metadata.annotations[rewrite-target]", "of an exact path or an expression is left out")
         else:
             rewrite["path"] = {"type": "ReplacePrefixMatch", "replacePrefixMatch": target}
     if rewrite:
         yield {"type": "URLRewrite", "urlRewrite": rewrite}
     if values.is_true("cors"):
-        yield {"type": "CORS", "cors": _cors(values)}
+        yield {"type": "CORS", "cors": _write_cors(values)}
 
 
-def _redirect(where: str, code: int) -> Json:
+def _write_redirect(where: str, code: int) -> Json:
     parts = urlsplit(where.removesuffix("$request_uri"))
     found: Json = {"scheme": parts.scheme, "hostname": parts.hostname, "port": parts.port, "statusCode": code}
     if (parts.path and parts.path != "/") or not where.endswith("$request_uri"):
@@ -247,14 +251,14 @@ def _redirect(where: str, code: int) -> Json:
     return {"type": "RequestRedirect", "requestRedirect": {key: to for key, to in found.items() if to}}
 
 
-def _cors(values: AnnotationValues) -> Json:
+def _write_cors(values: AnnotationValues) -> Json:
     found = {
         "allowOrigins": list(values("cors-allow-origin", ("*",))),
         "allowMethods": list(values("cors-allow-methods", ("GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"))),
         "allowHeaders": list(values("cors-allow-headers", ("Authorization", "Content-Type", "X-Requested-With"))),
         "exposeHeaders": list(values("cors-expose-headers", ())),
         "allowCredentials": values.is_true("cors-allow-credentials"),
-        "maxAge": values.number("cors-max-age"),
+        "maxAge": values.get_number("cors-max-age"),
     }
     return {key: to for key, to in found.items() if to}
 
@@ -264,15 +268,15 @@ def _write_rule_fields(one: _One, filters: list[Json]) -> Json:
     found: Json = {}
     if filters:
         found["filters"] = filters
-    if (server := values.number("timeout-server")) is not None:
+    if (server := values.get_number("timeout-server")) is not None:
         found["timeouts"] = {"request": f"{server}ms"}
-    if (retries := values.number("retries")) is not None:
+    if (retries := values.get_number("retries")) is not None:
         found["retry"] = {"attempts": retries}
-    if values.text("affinity") == "cookie":
+    if values.get_text("affinity") == "cookie":
         session: Json = {"type": "Cookie"}
-        if name := values.text("session-cookie-name"):
+        if name := values.get_text("session-cookie-name"):
             session["sessionName"] = name
-        if age := values.number("session-cookie-max-age"):
+        if age := values.get_number("session-cookie-max-age"):
             session |= {"absoluteTimeout": f"{age}s", "cookieConfig": {"lifetimeType": "Permanent"}}
         found["sessionPersistence"] = session
     return found

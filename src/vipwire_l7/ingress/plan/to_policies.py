@@ -18,19 +18,19 @@ IN_POLICIES: Final = frozenset((*TRAFFIC.values(), *BACKEND.values()))
 """The annotations that become fields of policies."""
 
 
-def traffic_policies(ingress: Ingress, values: AnnotationValues, routes: Iterable[str]) -> Iterator[Json]:
+def write_traffic_policies(ingress: Ingress, values: AnnotationValues, routes: Iterable[str]) -> Iterator[Json]:
     refs = [{"group": _ROUTES, "kind": "HTTPRoute", "name": name} for name in routes]
-    yield from _policies("TrafficPolicy", ingress, refs, _spec(ingress, values, TRAFFIC))
+    yield from _write_policies("TrafficPolicy", ingress, refs, _write_spec(ingress, values, TRAFFIC))
 
 
-def backend_policies(
+def write_backend_policies(
     ingresses: Iterable[tuple[Ingress, AnnotationValues]],
 ) -> tuple[list[Json], list[Problem]]:
     """Write a BackendPolicy for each Service of the Ingresses. If they differ, the oldest Ingress's settings win."""
     made: list[Json] = []
     problems, known = [], dict[ObjectName, Json]()
     for ingress, values in ingresses:
-        spec = _spec(ingress, values, BACKEND)
+        spec = _write_spec(ingress, values, BACKEND)
         refs = [rule.backend for rule in ingress.rules] + [each for each in (ingress.default_backend,) if each]
         fresh: list[Json] = []
         for service in dict.fromkeys(ref.service for ref in refs):
@@ -39,11 +39,11 @@ def backend_policies(
             elif known[service] != spec:
                 text = f"an older Ingress sets other values for the Service {service}, which apply to both"
                 problems.append(Problem("Ingress", ingress.name, "metadata.annotations", text))
-        made += _policies("BackendPolicy", ingress, fresh, spec)
+        made += _write_policies("BackendPolicy", ingress, fresh, spec)
     return made, problems
 
 
-def _policies(kind: str, ingress: Ingress, refs: Sequence[Json], spec: Json) -> Iterator[Json]:
+def _write_policies(kind: str, ingress: Ingress, refs: Sequence[Json], spec: Json) -> Iterator[Json]:
     """Write as many policies as the targets need: a policy has a limited number of targetRefs."""
     for start in range(0, len(refs) if spec else 0, _MOST_TARGETS):
         name = ingress.name.name if not start else f"{ingress.name.name}-{start // _MOST_TARGETS + 1}"
@@ -52,7 +52,7 @@ def _policies(kind: str, ingress: Ingress, refs: Sequence[Json], spec: Json) -> 
         yield {"apiVersion": _API, "kind": kind, "metadata": meta, "spec": content}
 
 
-def _spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str]) -> Json:
+def _write_spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str]) -> Json:
     spec: Json = {}
     for path, name in fields.items():
         value = None if name in _OF_ROUTES else values.values.get(name)

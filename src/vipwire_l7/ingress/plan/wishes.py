@@ -13,19 +13,19 @@ from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
 from vipwire_l7.plan.dependencies import Looked
-from vipwire_l7.plan.limits import Demand, Limited, each_one
+from vipwire_l7.plan.limits import Demand, Limited, count_each
 from vipwire_l7.plan.policy import Canary, Policy, intern_policy
 from vipwire_l7.plan.pool_policy import (
-    canary_of,
-    general_policy,
+    choose_protocol,
+    find_user_secret,
     is_expression,
-    login_of,
-    protocol_of,
-    rewrite_of,
-    users_of,
+    read_canary,
+    read_login,
+    read_policy,
+    read_rewrite,
 )
-from vipwire_l7.plan.sessions import with_mark
-from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, pool_name
+from vipwire_l7.plan.sessions import add_mark
+from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, name_pool
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, Secret, ServiceRef
 
 Key: TypeAlias = tuple[str, Match, str]
@@ -72,43 +72,43 @@ class Wanted:
     def sites(self) -> AbstractSet[str]:
         return self.at.keys()
 
-    def resolve(
+    def resolve_backend(
         self, ref: ServiceRef, rule: PathRule | None, where: str, services: Looked[BackendService]
     ) -> ResolvedBackend:
         """Find the pool of a backend of this Ingress. `rule` has the path, None for the default backend."""
         service, found = services.get(ref.service), self.resolved.get(where)
         if found is None or found.service is not service:
-            found = self.resolved[where] = _resolve(self, ref, rule, where, service)
+            found = self.resolved[where] = _resolve_backend(self, ref, rule, where, service)
         return found
 
 
-def wanted_of(ingress: Ingress, secrets: Looked[Secret]) -> Wanted:
+def read_ingress(ingress: Ingress, secrets: Looked[Secret]) -> Wanted:
     annotations = read_annotations(ingress)
-    users = users_of(ingress.name.namespace, annotations)
+    users = find_user_secret(ingress.name.namespace, annotations)
     asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
-    login, problems, locked = login_of(asker, annotations, secrets.get, "the Ingress answers 503")
+    login, problems, locked = read_login(asker, annotations, secrets.get, "the Ingress answers 503")
     return Wanted(
         ingress,
         annotations,
         users,
-        general_policy(annotations, login),
+        read_policy(annotations, login),
         annotations.closed or locked,
-        canary_of(annotations),
-        frozenset(host for tls in ingress.tls for host in tls.hosts or map(_site, ingress.rules)),
-        tuple(_key(rule, annotations) for rule in ingress.rules),
+        read_canary(annotations),
+        frozenset(host for tls in ingress.tls for host in tls.hosts or map(_get_site, ingress.rules)),
+        tuple(_make_key(rule, annotations) for rule in ingress.rules),
         annotations("share-with", ()),
         (*annotations.problems, *problems),
     )
 
 
-def demand_of(wanted: Wanted) -> Demand:
+def count_ingress_demand(wanted: Wanted) -> Demand:
     ingress = wanted.ingress
     refs = {ingress.default_backend, *(rule.backend for rule in ingress.rules)} - {None}
     return {
-        **each_one(Limited.HOSTS, wanted.sites),
+        **count_each(Limited.HOSTS, wanted.sites),
         (Limited.PATHS, (IngressKind.INGRESS, ingress.name)): len(wanted.keys),
-        **each_one(Limited.BACKENDS, ((ref, wanted.policy) for ref in refs)),
-        **each_one(Limited.CERTIFICATES, (tls.secret for tls in ingress.tls if tls.secret is not None)),
+        **count_each(Limited.BACKENDS, ((ref, wanted.policy) for ref in refs)),
+        **count_each(Limited.CERTIFICATES, (tls.secret for tls in ingress.tls if tls.secret is not None)),
     }
 
 
@@ -121,20 +121,20 @@ def leave_out(wanted: Wanted, text: str) -> Wanted:
     return replace(wanted, ingress=ingress, closed=True, keys=keys, problems=problems, resolved={}, at={})
 
 
-def _site(rule: PathRule) -> str:
+def _get_site(rule: PathRule) -> str:
     return rule.host or EVERY_HOST
 
 
-def _key(rule: PathRule, annotations: AnnotationValues) -> Key:
+def _make_key(rule: PathRule, annotations: AnnotationValues) -> Key:
     if rule.type is PathType.EXACT:
-        return _site(rule), Match.EXACT, rule.path
+        return _get_site(rule), Match.EXACT, rule.path
     if is_expression(rule, annotations):
-        return _site(rule), Match.EXPRESSION, rule.path
+        return _get_site(rule), Match.EXPRESSION, rule.path
     elements = rule.path.strip("/")
-    return _site(rule), Match.PREFIX, f"/{elements}" if elements else ""
+    return _get_site(rule), Match.PREFIX, f"/{elements}" if elements else ""
 
 
-def _resolve(
+def _resolve_backend(
     wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None
 ) -> ResolvedBackend:
     """Find the pool of a backend; one that answers 503 if the Service has no such port."""
@@ -148,8 +148,8 @@ def _resolve(
         return ResolvedBackend(service, nowhere, problems=(missing,))
     if wanted.closed:
         return ResolvedBackend(service, nowhere)
-    policy = intern_policy(with_mark(_policy_for(wanted, rule, port.application), ref.service, port.number))
-    target = pool_name(ref.service, port.number, policy)
+    policy = intern_policy(add_mark(_complete_policy(wanted, rule, port.application), ref.service, port.number))
+    target = name_pool(ref.service, port.number, policy)
     ill = tuple(
         Problem("Ingress", name, f"{where}.service.name", text) for text in _list_invalid_weights(ref, service)
     )
@@ -161,21 +161,23 @@ def _list_invalid_weights(ref: ServiceRef, service: BackendService) -> Iterator[
         yield f"{ref.service}: the annotation vipwire.io/weights is invalid in part: {complaint}"
 
 
-def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:
+def _complete_policy(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:
     policy = wanted.policy
     https = policy.https or (rule is not None and _is_redirected(wanted, rule))
-    rewrite = rewrite_of(rule, wanted.annotations) if rule else None
-    protocol = protocol_of(application, policy)
+    rewrite = read_rewrite(rule, wanted.annotations) if rule else None
+    protocol = choose_protocol(application, policy)
     if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
         return policy
     return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
 
 
 def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
-    host = _site(rule)
-    return wanted.annotations.is_not_false("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard_of(host)))
+    host = _get_site(rule)
+    return wanted.annotations.is_not_false("ssl-redirect") and not wanted.secure.isdisjoint(
+        (host, get_wildcard(host))
+    )
 
 
-def wildcard_of(site: str) -> str:
+def get_wildcard(site: str) -> str:
     """Return the wildcard site that covers a host."""
     return f"*.{site.partition('.')[2]}"

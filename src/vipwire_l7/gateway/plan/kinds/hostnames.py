@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from vipwire_l7.plan.sites import EVERY_HOST
 
 
-def covers(wide: str, host: str) -> bool:
+def covers_host(wide: str, host: str) -> bool:
     """Report whether `wide` equals `host` or matches every name that `host` matches."""
     if wide in (EVERY_HOST, host):
         return True
     return wide.startswith("*.") and host != EVERY_HOST and host.endswith(wide[1:])
 
 
-def wider(host: str) -> Iterator[str]:
+def list_covering_hosts(host: str) -> Iterator[str]:
     """Yield a hostname and all that cover it, the most specific first."""
     yield host
     rest = host.removeprefix("*.")
@@ -23,14 +23,14 @@ def wider(host: str) -> Iterator[str]:
         yield EVERY_HOST
 
 
-def intersection(listener: str, hosts: Iterable[str]) -> dict[str, str]:
+def intersect_hosts(listener: str, hosts: Iterable[str]) -> dict[str, str]:
     """Return the hostnames that a listener serves for a route, each with the route's hostname that matches best.
 
     A route without hostnames matches all of the listener's.
     """
     found: dict[str, str] = {}
     for host in tuple(hosts) or (EVERY_HOST,):
-        if served := host if covers(listener, host) else listener if covers(host, listener) else "":
+        if served := host if covers_host(listener, host) else listener if covers_host(host, listener) else "":
             found[served] = min(found.get(served, host), host, key=rank_breadth)
     return found
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar
 from vipwire.kube.gateway_addresses import CONTROLLER, POOL
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.plan.certificates import Pair, judge_secret, judged_until
+from vipwire_l7.plan.certificates import Pair, find_next_change, judge_secret
 from vipwire_l7.plan.dependencies import Looked, World
 from vipwire_l7.plan.limits import MOST, Most
 from vipwire_l7.watch.objects import Declared, IngressKind
@@ -86,7 +86,7 @@ class GatewaySetting:
     """
     limits: Most = field(default_factory=lambda: MOST)
 
-    def reserves(self, bind: str, port: int) -> bool:
+    def is_reserved(self, bind: str, port: int) -> bool:
         """Report whether Ingresses use an address and port. `[::]` covers all IPv4 addresses as well."""
         return f"{'*' if bind in _EVERYWHERE else bind}:{port}" in self.reserved
 
@@ -100,7 +100,7 @@ class GatewayWorld(World):
         """When a lookup comes out differently although no object changes, in seconds since the epoch."""
         self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
         self._namespaces, self._maps, self._bundles = (
-            Looked(kind, snapshot.declared(kind), self.looked_at)
+            Looked(kind, snapshot.list_declared(kind), self.looked_at)
             for kind in (IngressKind.NAMESPACE, IngressKind.CONFIG_MAP, IngressKind.CLUSTER_TRUST_BUNDLE)
         )
 
@@ -109,47 +109,47 @@ class GatewayWorld(World):
         """Whether `vipwire up` has a range from which Gateways get addresses by Services."""
         return self._maps.get(POOL) is not None
 
-    def labels(self, namespace: str) -> Mapping[str, str]:
+    def find_labels(self, namespace: str) -> Mapping[str, str]:
         found = self._namespaces.get(ObjectName("", namespace))
         return found.labels if found is not None else {}
 
-    def pair(self, name: ObjectName) -> tuple[Pair | None, str]:
+    def read_certificate(self, name: ObjectName) -> tuple[Pair | None, str]:
         """Read the certificate of a Secret. Its validity limits how long the result holds."""
         secret = self.secrets.get(name)
-        self.until = min(self.until, judged_until(secret, self.now))
+        self.until = min(self.until, find_next_change(secret, self.now))
         return judge_secret(secret, self.now)
 
-    def authorities(self, name: ObjectName) -> Mapping[str, str]:
+    def read_config_map(self, name: ObjectName) -> Mapping[str, str]:
         """Return the data of a ConfigMap."""
         found = self._maps.get(name)
         return found.spec if found is not None and isinstance(found.spec, dict) else {}
 
-    def bundle(self, name: str) -> str | None:
+    def read_trust_bundle(self, name: str) -> str | None:
         """Return the certificates of a ClusterTrustBundle, in PEM."""
         found = self._bundles.get(ObjectName("", name))
         return found.spec.trust_bundle if found is not None and has_spec(found, wire.TrustBundle) else None
 
-    def grants(self, namespace: str) -> Iterable[wire.GrantSpec]:
+    def list_grants(self, namespace: str) -> Iterable[wire.GrantSpec]:
         """Return the specs of the ReferenceGrants of a namespace."""
         self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
-        return (each.spec for each in self.snapshot.grants(namespace) if has_spec(each, wire.GrantSpec))
+        return (each.spec for each in self.snapshot.list_grants(namespace) if has_spec(each, wire.GrantSpec))
 
-    def all(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
+    def list_objects(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
         """Return all objects of a kind whose `spec` has a type, the oldest first."""
-        found = (each for each in self.snapshot.declared(kind).values() if has_spec(each, of))
+        found = (each for each in self.snapshot.list_declared(kind).values() if has_spec(each, of))
         return tuple(sorted(found, key=lambda each: each.age))
 
-    def route(self, kind: IngressKind, name: ObjectName) -> RouteObject | None:
+    def find_route(self, kind: IngressKind, name: ObjectName) -> RouteObject | None:
         """Return a route. This lookup is not recorded."""
-        found = self.snapshot.declared(kind).get(name)
+        found = self.snapshot.list_declared(kind).get(name)
         return found if found is not None and has_spec(found, wire.RouteSpec) else None
 
-    def parts(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
+    def list_sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
         """Return the names of a route's rules, or of the listeners of a Gateway or ListenerSet.
 
         Return None if the object does not exist. This lookup is not recorded.
         """
-        found = self.snapshot.declared(kind).get(name)
+        found = self.snapshot.list_declared(kind).get(name)
         if found is None:
             return None
         if has_spec(found, wire.RouteSpec):
@@ -158,11 +158,11 @@ class GatewayWorld(World):
             return frozenset(each.name for each in found.spec.listeners if each.name)
         return frozenset()
 
-    def sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
+    def look_up_sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
         """Return the names of an object's sections, None without the object.
 
         Only this answer is recorded as looked up.
         """
         if (kind, name) not in self.sections_seen:
-            self.sections_seen[kind, name] = self.parts(kind, name)
+            self.sections_seen[kind, name] = self.list_sections(kind, name)
         return self.sections_seen[kind, name]

@@ -28,11 +28,11 @@ class Unsupported(VipwireError):  # noqa: N818  # the route is at fault, not vip
     """A value that vipwire cannot serve: the rule answers 500 or is left out. The text is the condition's message."""
 
 
-def checked_expression(text: str) -> str:
+def check_expression(text: str) -> str:
     """Return the expression if PCRE reads it as RE2 does; raise Unsupported otherwise."""
     if not text or len(text) > _LONGEST or not _ALLOWED.fullmatch(text):
         raise Unsupported(f"the regular expression {text[:80]!r} is empty, too long or not printable ASCII")
-    if _FOREIGN.search(text) or any(_misnames(part[0]) for part in _PARTS.finditer(text)):
+    if _FOREIGN.search(text) or any(_has_unknown_class(part[0]) for part in _PARTS.finditer(text)):
         raise Unsupported(f"the regular expression {text[:80]!r} uses syntax that RE2 does not have")
     try:
         with warnings.catch_warnings():
@@ -41,18 +41,18 @@ def checked_expression(text: str) -> str:
             re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise Unsupported(f"the regular expression {text[:80]!r} cannot be read: {error}") from error
-    if _size(text) > _LARGEST:
+    if _estimate_size(text) > _LARGEST:
         raise Unsupported(f"the regular expression {text[:80]!r} has too many repeats")
     return text
 
 
-def _misnames(part: str) -> bool:
+def _has_unknown_class(part: str) -> bool:
     """Report whether a character class uses a POSIX class that PCRE does not know, or one outside of brackets."""
     rest = _NAMED.sub("", part)
     return part.startswith("[") and ("[:" in rest or not rest.endswith("]"))
 
 
-def _size(text: str) -> int:
+def _estimate_size(text: str) -> int:
     """Estimate the bytes of a compiled expression: PCRE copies a group that is repeated N times N times."""
     open_groups, last = [0], 0
     for found in _PARTS.finditer(text):

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject
 from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch
-from vipwire_l7.plan.expressions import literal_prefix
-from vipwire_l7.plan.sites import CLOSED, NOWHERE, Aspect, Choice, Compared, Match, Route, Step, choice_of
+from vipwire_l7.plan.expressions import find_literal_prefix
+from vipwire_l7.plan.sites import CLOSED, NOWHERE, Aspect, Choice, Compared, Match, Route, Step, make_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Entry:
         """Return the sort key among the matches of one path."""
         return (*self.match.rank, *self.route.age, self.route.kind.value, *self.order)
 
-    def closed(self) -> "Entry":
+    def deny_match(self) -> "Entry":
         """Return an entry that denies all requests of this match, without its conditions and regular expression."""
         path = self.match.path
         if path.match is Match.EXPRESSION:
-            path = PathMatch(Match.PREFIX, literal_prefix(path.path))
+            path = PathMatch(Match.PREFIX, find_literal_prefix(path.path))
         return replace(self, match=replace(ALL, path=path), target=CLOSED)
 
 
-def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
+def order_matches(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
     """Order the matches of one host."""
     by_breadth: dict[tuple[bool, int] | tuple[()], list[Entry]] = {}
     for each in entries:
@@ -53,12 +53,12 @@ def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], t
     ladders = [Ladder(found) for _, found in sorted(by_breadth.items())]
     routes, choices = [], dict[str, Choice]()
     for match, path in dict.fromkeys(key for ladder in ladders for key in ladder.keys):
-        sequence = tuple(each for ladder in ladders for each in ladder.at(match, path))
-        steps = tuple(_steps(sequence))
+        sequence = tuple(each for ladder in ladders for each in ladder.list_candidates(match, path))
+        steps = tuple(_make_steps(sequence))
         if len(steps) == 1 and not steps[0].when:
             target = steps[0].target
         else:
-            choice = choice_of(steps)
+            choice = make_choice(steps)
             choices[choice.name] = choice
             target = choice.name
         head = sequence[0]
@@ -90,7 +90,7 @@ class Ladder:
         if self._expressions:
             yield Match.PREFIX, ""
 
-    def at(self, match: Match, path: str) -> Iterator[Entry]:
+    def list_candidates(self, match: Match, path: str) -> Iterator[Entry]:
         """Yield the candidates for a request whose path the map found at this entry, the best first."""
         if match is Match.EXACT:
             yield from self._by_path.get((match, path), ())
@@ -106,7 +106,7 @@ class Ladder:
             path = path.rpartition("/")[0]
 
 
-def _steps(sequence: Iterable[Entry]) -> Iterator[Step]:
+def _make_steps(sequence: Iterable[Entry]) -> Iterator[Step]:
     for each in sequence:
         path = each.match.path
         conditions = each.match.conditions
@@ -134,7 +134,7 @@ class HostSteps:
     """The number of keys whose rules go on to a prefix, by prefix."""
     expressions: int = 0
 
-    def cost(self, more: "HostSteps") -> int:
+    def estimate_more_rules(self, more: "HostSteps") -> int:
         """Estimate the rules that `more` would add, never too few."""
         found = more.expressions * len(self.keys) + sum(
             number * self.reaching[path] for path, number in more.conditional.items()
@@ -146,7 +146,7 @@ class HostSteps:
             )
         return found
 
-    def add(self, more: "HostSteps") -> None:
+    def add_matches(self, more: "HostSteps") -> None:
         self.ended |= more.ended
         self.conditional.update(more.conditional)
         self.expressions += more.expressions
@@ -159,7 +159,7 @@ def is_tried(entry: Entry) -> bool:
     return bool(entry.match.conditions) or entry.match.path.match is Match.EXPRESSION
 
 
-def rules_of(entries: Collection[Entry]) -> HostSteps:
+def count_matches(entries: Collection[Entry]) -> HostSteps:
     """Count the matches of a route. An Exact path whose first match has no condition needs no rule."""
     made = HostSteps()
     settled = set[str]()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_l7.gateway.plan.matching.expressions import Unsupported, checked_expression
+from vipwire_l7.gateway.plan.matching.expressions import Unsupported, check_expression
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.sites import Aspect, Compared, Match
 
@@ -42,29 +42,29 @@ ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
 """Matches any request."""
 
 
-def http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatch]:
+def read_http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatch]:
     for each in tuple(matches) or (rule_wire.HttpMatch(),):
         if each.method is not None and each.method not in _METHODS:
             raise Unsupported(f"{each.method[:20]!r} is no method")
         method = (Compared(Aspect.METHOD, each.method),) if each.method else ()
-        headers = tuple(_compare_named(Aspect.HEADER, each.headers))
-        queries = tuple(_compare_named(Aspect.QUERY, each.query_params))
+        headers = tuple(_read_named_matches(Aspect.HEADER, each.headers))
+        queries = tuple(_read_named_matches(Aspect.QUERY, each.query_params))
         rank = (not method, -len(headers), -len(queries))
-        yield RequestMatch(_path(each.path), (*method, *headers, *queries), rank)
+        yield RequestMatch(_read_path(each.path), (*method, *headers, *queries), rank)
 
 
-def grpc_matches(matches: Iterable[rule_wire.GrpcMatch]) -> Iterator[RequestMatch]:
+def read_grpc_matches(matches: Iterable[rule_wire.GrpcMatch]) -> Iterator[RequestMatch]:
     """Read the matches of a GRPCRoute's rule: a method is a path, /service/method (gRPC over HTTP2)."""
     for each in tuple(matches) or (rule_wire.GrpcMatch(),):
-        headers = tuple(_compare_named(Aspect.HEADER, each.headers))
-        yield RequestMatch(_grpc_path(each.method), headers, (True, -len(headers), 0))
+        headers = tuple(_read_named_matches(Aspect.HEADER, each.headers))
+        yield RequestMatch(_read_grpc_path(each.method), headers, (True, -len(headers), 0))
 
 
-def _grpc_path(method: rule_wire.GrpcMethodMatch | None) -> PathMatch:
+def _read_grpc_path(method: rule_wire.GrpcMethodMatch | None) -> PathMatch:
     if method is None or not (method.service or method.method):
         return PathMatch(Match.PREFIX, "")
     if method.type == "RegularExpression":
-        service, name = (checked_expression(text) if text else "[^/]+" for text in (method.service, method.method))
+        service, name = (check_expression(text) if text else "[^/]+" for text in (method.service, method.method))
         return PathMatch(Match.EXPRESSION, f"/(?:{service})/(?:{name})")
     for text in filter(None, (method.service, method.method)):
         if not _GRPC_NAME.fullmatch(text):
@@ -76,9 +76,9 @@ def _grpc_path(method: rule_wire.GrpcMethodMatch | None) -> PathMatch:
     return PathMatch(Match.EXPRESSION, f"/[^/]+/{re.escape(method.method or '')}")
 
 
-def _path(path: rule_wire.HttpPathMatch) -> PathMatch:
+def _read_path(path: rule_wire.HttpPathMatch) -> PathMatch:
     if path.type == "RegularExpression":
-        return PathMatch(Match.EXPRESSION, checked_expression(path.value))
+        return PathMatch(Match.EXPRESSION, check_expression(path.value))
     if len(path.value) > _LONGEST_PATH or not _PATH.fullmatch(path.value):
         raise Unsupported(f"{path.value[:80]!r} is no path (allowed: / and the characters of RFC 3986)")
     if path.type == "Exact":
@@ -89,17 +89,17 @@ def _path(path: rule_wire.HttpPathMatch) -> PathMatch:
     return PathMatch(Match.PREFIX, f"/{elements}" if elements else "")
 
 
-def _compare_named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[Compared]:
+def _read_named_matches(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[Compared]:
     seen = set[str]()
     for each in matches:
         name = each.name.lower() if aspect is Aspect.HEADER else each.name
-        if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _can_stand_unquoted(name):
+        if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _is_plain_word(name):
             raise Unsupported(f"{each.name[:80]!r} is no name that HAProxy can compare")
         if name in seen:  # the first of several counts (HTTPRouteMatch)
             continue
         seen.add(name)
         if each.type == "RegularExpression":
-            yield Compared(aspect, f"^(?:{checked_expression(each.value)})$", name, expression=True)
+            yield Compared(aspect, f"^(?:{check_expression(each.value)})$", name, expression=True)
         elif each.type != "Exact":
             raise Unsupported(f"a match of type {each.type[:40]!r} is not known")
         elif not _PRINTABLE.fullmatch(each.value):
@@ -108,6 +108,6 @@ def _compare_named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> I
             yield Compared(aspect, each.value, name)
 
 
-def _can_stand_unquoted(name: str) -> bool:
+def _is_plain_word(name: str) -> bool:
     """Report whether a configuration can have a name unquoted."""
     return re.fullmatch(r"[A-Za-z0-9_.-]+", name) is not None
