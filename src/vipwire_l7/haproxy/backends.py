@@ -282,7 +282,6 @@ def _write_limits(limit: Limit) -> Iterator[str]:
 
 
 def name_userlist(policy: Policy) -> str:
-    """Return the name of a policy's userlist, which follows from its content."""
     text = repr(policy.login and policy.login.users)
     return f"users-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 

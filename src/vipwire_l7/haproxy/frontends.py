@@ -131,7 +131,6 @@ def make_site_key(site: str) -> str:
 
 
 def split_site(site: str) -> tuple[str, str]:
-    """Split a site into its host and its frontend's mark."""
     host, colon, rest = site.partition(":")
     return host, colon + rest
 
@@ -249,7 +248,6 @@ def hash_frontend_name(frontend: Frontend) -> str:
 
 
 def name_crt_list(frontend: Frontend) -> str:
-    """Return the file name of a frontend's crt-list."""
     return f"certificates-{hash_frontend_name(frontend)}.list"
 
 
@@ -268,7 +266,6 @@ def _write_inner_backend(frontend: Frontend, layout: Layout) -> Iterator[str]:
 
 
 def _write_client_verification(frontend: Frontend, layout: Layout) -> str:
-    """Write the `bind` options for client certificates."""
     if not frontend.clients:
         return ""
     words = f" ca-file {write_quoted(layout.get_path(frontend.clients))} verify "
@@ -399,7 +396,6 @@ def _write_tcp(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[li
 
 
 def _write_sni_search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
-    """Choose the target by SNI."""
     if frontend.mode is Mode.TLS:
         yield write_line("tcp-request inspect-delay 5s")
         yield write_line("tcp-request content reject unless {{ req.ssl_hello_type 1 }}")

@@ -49,7 +49,7 @@ def decode_path(path: str) -> str:
 
 
 def write_skip_rules(index: int) -> Iterator[str]:
-    """Let a request without a choice skip the rules of choices, at each twentieth, unless `write_path_rules` needs them."""
+    """Before each twentieth choice, skip all choices for a request whose target is none and whose path is plain."""
     if index % 20 == 0:
         form = "http-request allow unless {{ var(txn.target) -m beg choice: }} or {{ path -m reg -- {} }}"
         yield write_line(form, write_quoted(_HAS_READINGS))

@@ -88,7 +88,6 @@ def compare_configurations(
 
 
 def record_change(live: Configuration, change: Change) -> None:
-    """Record the effect of a change's commands."""
     now = change.now
     if now is None:
         return
@@ -208,7 +207,6 @@ class _Comparison:
                 yield mark, replace(each, certificates=before) if served_before else each
 
     def _find_reload_reasons(self) -> Iterator[str]:
-        """Yield the reasons why the running frontend needs a reload."""
         old, new = self._live.shape.lookups[""], self._wanted.shape.lookups[""]
         yield from (_REASONS[each] for each in (new.searches - old.searches) & _REASONS.keys())
         if not self._before.get("expressions", {}).keys() >= self._wanted.maps["expressions"].keys():
@@ -332,7 +330,6 @@ class _Comparison:
 
 
 def _get_split_name(key: str) -> str:
-    """Return the name of a map entry's split."""
     return key.rpartition(":")[0]
 
 

@@ -37,13 +37,11 @@ class IngressStatuses:
         return self._planner.list_ours()
 
     def take_changed(self) -> Collection[ObjectRef]:
-        """Return the Ingresses that were planned since the last call; all of them if the addresses changed."""
         before, self._published = self._published, self._addresses()
         told = self._planner.take_changed_ingresses()
         return told if before == self._published else {*self.list_all()}
 
     def make_patch(self, ref: ObjectRef, _now: str) -> Json | None:
-        """Return the merge patch for a status with other addresses."""
         ingress, addresses = self._snapshot.ingresses.get(ref[1]), self._published
         if ingress is None or addresses is None or ingress.addresses == addresses or not self._planner.serves(ref):
             return None

@@ -202,7 +202,6 @@ class AnnotationValues:
 
 
 def read_annotations(ingress: Ingress) -> AnnotationValues:
-    """Read the annotations of all names that vipwire knows."""
     values: dict[str, object] = {}
     problems = []
     closed = nginx_rewrite = False

@@ -77,10 +77,8 @@ class Dependencies(Generic[R]):
             del self._users[ref]
 
     def find_users(self, changed: Iterable[ObjectRef]) -> set[R]:
-        """Return the results that looked up any of these objects."""
         return {result for each in changed for result in self._users.get(each, ())}
 
     @property
     def looked_at(self) -> Collection[ObjectRef]:
-        """Return all objects that any result looked up."""
         return self._users.keys()

@@ -147,11 +147,9 @@ class Destinations:
 
     @property
     def services(self) -> AbstractSet[ObjectName]:
-        """Return all Services with a result."""
         return self._reviewed.keys()
 
     def list_dns_names(self) -> frozenset[str]:
-        """Return the names to ask DNS for."""
         return frozenset(each.name for each in self._reviewed.values() if each.name)
 
     def list_pods(self) -> frozenset[ObjectName]:
@@ -162,7 +160,6 @@ class Destinations:
         return frozenset(pod for pods in found.values() for pod in dict.fromkeys(pods[:MOST_PODS]))
 
     def find_dependent_services(self, *, name: str = "", pod: ObjectName | None = None) -> frozenset[ObjectName]:
-        """Return the Services that depend on a DNS name or a Pod."""
         return frozenset(
             service
             for service, each in self._reviewed.items()
@@ -193,11 +190,9 @@ class Destinations:
         return before != found
 
     def get_allowed_slices(self, service: ObjectName, snapshot: Snapshot) -> tuple[BackendSlice, ...]:
-        """Return a Service's slices without the refused endpoints."""
         return self._get_review(service, snapshot).slices
 
     def find_external_server(self, pool: Pool, snapshot: Snapshot) -> tuple[Server, ...]:
-        """Return the server of an ExternalName Service."""
         address = self._get_review(pool.service, snapshot).external
         if address is None:
             return ()

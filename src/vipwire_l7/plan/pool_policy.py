@@ -111,7 +111,6 @@ def read_canary(annotations: AnnotationValues) -> Canary | None:
 
 
 def find_user_secret(namespace: str, annotations: AnnotationValues) -> ObjectName | None:
-    """Return the Secret with the users of an object, if the object asks for a password."""
     wanted = annotations.get_text("auth-secret")
     if wanted is None:
         return None

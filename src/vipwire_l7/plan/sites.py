@@ -231,7 +231,6 @@ class SitePlan:
 
     @property
     def sites(self) -> frozenset[str]:
-        """The hosts with rules."""
         return frozenset(route.site for route in self.routes)
 
     @property
@@ -261,7 +260,6 @@ class PathSensitive:
 
 
 def find_path_sensitive(plan: SitePlan) -> PathSensitive:
-    """Find the places where a Pod's reading of a request matters."""
     # A generated response in place of an endpoint counts as an access control too.
     guards: dict[str, tuple[object, ...]] = {
         pool.name: pool.policy.guard or (pool.policy.reply and (pool.policy.reply,)) or () for pool in plan.pools

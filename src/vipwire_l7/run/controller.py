@@ -115,7 +115,6 @@ class Controller:
             self._tell(Done(0.0, held=held))
 
     def _touch_services(self, services: Collection[ObjectName]) -> None:
-        """Record Services whose destinations may have changed."""
         self._snapshot.touch_services(services)
         self._wake.set()
 
@@ -278,7 +277,6 @@ class Controller:
 
 
 def _find_pool_at(made: Configuration, wanted: int) -> str:
-    """Return the pool whose part of the text has this line."""
     number = 0
     for pool, text in made.write_parts("mark"):
         number += text.count("\n") + 1

@@ -34,7 +34,7 @@ class Judged:
 
 
 class Desired:
-    """The desired configuration. `update` follows the snapshot, `find_change` compares, and `build_configuration` writes the whole."""
+    """The desired configuration. `update` follows the snapshot, `find_change` compares with HAProxy."""
 
     def __init__(
         self,

@@ -219,7 +219,6 @@ def _find_alerts(said: str) -> str:
 
 
 async def _wait_for_exit(pid: int) -> None:
-    """Wait until a process has exited."""
     loop, exited = asyncio.get_running_loop(), asyncio.Event()
     try:
         descriptor = os.pidfd_open(pid)

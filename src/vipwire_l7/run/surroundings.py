@@ -129,7 +129,6 @@ class Follower:
             task.cancel()
 
     def _list_wanted(self) -> Iterator[tuple[str | ObjectName, float]]:
-        """Yield the names and Pods that Services depend on, each with the seconds between queries."""
         yield from ((name, _NAMES_EVERY) for name in self._destinations.list_dns_names())
         yield from ((pod, _PODS_EVERY) for pod in self._destinations.list_pods())
 

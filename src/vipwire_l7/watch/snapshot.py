@@ -79,7 +79,7 @@ class Changes:
 
 
 class Snapshot:
-    """The objects by kind. `apply` takes an event, `take_touched` returns the extent of the changes since its last call."""
+    """The objects by kind. `apply` takes an event, `take_touched` returns the extent of the changes since then."""
 
     def __init__(self, kinds: Iterable[IngressKind] = INGRESS_KINDS) -> None:
         """`kinds` are those to read."""

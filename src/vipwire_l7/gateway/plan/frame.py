@@ -103,12 +103,10 @@ class Frame:
     """The rules of routes that policies target."""
 
     def find_changed_facts(self, before: "Frame") -> set[ObjectRef]:
-        """Return the objects whose facts differ from those in `before`."""
         both = self.facts.keys() | before.facts.keys()
         return {each for each in both if self.facts.get(each) != before.facts.get(each)}
 
     def find_client_certificate(self, gateway: ObjectName) -> str:
-        """Return the file of the client certificate that a Gateway presents to Pods."""
         found = self.gateways[IngressKind.GATEWAY, gateway].certificate
         return found.file if found is not None else ""
 

@@ -139,7 +139,6 @@ def group_sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[Listener
 
 
 def count_listener_demand(owner: ListenerOwner) -> Demand:
-    """Count a Gateway or ListenerSet for the limits of its namespace."""
     refs = (ref for each in owner.spec.listeners if each.tls for ref in each.tls.certificate_refs)
     names = {ObjectName(ref.namespace or owner.name.namespace, ref.name) for ref in refs}
     return {

@@ -72,7 +72,6 @@ class GatewayStatuses:
         return self._planner.take_changed_statuses()
 
     def make_patch(self, ref: ObjectRef, now: str) -> Json | None:
-        """Return the merge patch for a changed status; None if nothing changed or the object is not planned yet."""
         kind, name = ref
         found = self._snapshot.list_declared(kind).get(name)
         if found is None or self._planner.has_changed(ref):

@@ -81,7 +81,6 @@ class OwnServices:
         return ObjectName(gateway.name.namespace, service_name(gateway.name.name, gateway.spec.gateway_class_name))
 
     def plan_service(self, gateway: Gateway, listeners: Iterable[Listener]) -> Standing:
-        """Add a Gateway's Service for its listeners, and return its state."""
         places = dict.fromkeys(each.place for each in listeners if _is_valid(each))
         name, found = self.name_service(gateway), self.find_service(gateway)
         if found is None and self._world.services.get(name) is not None:

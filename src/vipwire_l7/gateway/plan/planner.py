@@ -80,7 +80,6 @@ class GatewayPlanner:
         return ref in self._changes
 
     def have_addresses_changed(self) -> bool:
-        """Report whether the addresses in statuses have changed since the last plan."""
         return self._reached() != self._setting.addresses
 
     @property
@@ -265,7 +264,6 @@ class GatewayPlanner:
         return {ref: made for ref in self.list_objects_with_status() if (made := self.write_status(ref)) is not None}
 
     def list_objects_with_status(self) -> Iterator[ObjectRef]:
-        """Yield the objects whose statuses vipwire writes."""
         yield from _list_objects_with_status(self._frame)
         yield from self._results
 

@@ -52,7 +52,6 @@ class Judged:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The distinct conditions."""
         alone = () if self.targets or not self.problems else (no("Invalid", "; ".join(self.problems)),)
         return (*dict.fromkeys(self.targets.values()), *alone)
 
@@ -79,7 +78,6 @@ class Policies:
         return policy
 
     def complete_pool_policy(self, service: ObjectName, port: BackendPort, policy: Policy) -> Policy:
-        """Complete the policy of a pool of a Service's port."""
         for section in (port.name, "") if port.name else ("",):
             asked = self.by_place.get((IngressKind.SERVICE, service, section))
             if asked is not None:

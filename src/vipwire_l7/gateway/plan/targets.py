@@ -145,7 +145,6 @@ class Targets:
     def resolve_service(
         self, route: RouteObject, ref: rule_wire.BackendRef
     ) -> tuple[tuple[BackendService, BackendPort] | None, Verdict]:
-        """Return the Service's port that a reference names."""
         if (ref.group, ref.kind) != ("", "Service"):
             return None, no("InvalidKind", f"{ref.group}/{ref.kind} {ref.name}: only Services can be backends")
         name = ObjectName(ref.namespace or route.name.namespace, ref.name)

@@ -52,7 +52,6 @@ def read_authorities(
 
 
 def name_authority_file(text: str) -> str:
-    """Return the name of a CA file, which follows from its content."""
     return f"authorities-{hashlib.sha256(text.encode()).hexdigest()[:32]}.ca"
 
 

@@ -1,6 +1,6 @@
 """The kinds that `vipwire gateway` reads from an API server or from manifests. Pure.
 
-The standard and the experimental channel serve some kinds at different versions: `choose_versions` chooses the version
+The standard and the experimental channel serve some kinds at different versions. `choose_versions` takes the version
 that the server has. Manifests may have any of them.
 """
 

@@ -113,7 +113,6 @@ class Filter(Wire, frozen=True):
     cors: CorsFilter | None = None
     external_auth: ExternalAuthFilter | None = None
     direct_response: DirectResponse | None = None
-    extension_ref: ObjectRef | None = None
 
 
 class BackendRef(Wire, frozen=True):
@@ -165,7 +164,6 @@ class Timeouts(Wire, frozen=True):
 class Retry(Wire, frozen=True):
     codes: tuple[int, ...] = ()
     attempts: int | None = None
-    backoff: str | None = None
 
 
 class CookieConfig(Wire, frozen=True):

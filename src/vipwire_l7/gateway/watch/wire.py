@@ -189,7 +189,6 @@ class PolicyTargetRef(Wire, frozen=True):
 class AltName(Wire, frozen=True):
     type: str
     hostname: str | None = None
-    uri: str | None = None
 
 
 class TlsValidation(Wire, frozen=True):

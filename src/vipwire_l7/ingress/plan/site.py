@@ -38,7 +38,6 @@ class SiteResult:
 
 
 def make_failure(name: ObjectName, error: Exception) -> Problem:
-    """Report an unexpected exception in the planning of an Ingress."""
     return Problem("Ingress", name, "", f"internal error, please report it: {describe_unexpected(error)}")
 
 
@@ -74,7 +73,6 @@ class SiteDraft:
         return self._resolve_target(wanted, backend, None, "spec.defaultBackend")
 
     def _add_canary(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
-        """Give a canary its part of a path."""
         main = self._routes.get(key)
         if main is None or wanted.canary is None:
             self._add_problem(wanted.ingress, rule.field, "no other Ingress serves this path; the canary is ignored")
@@ -241,7 +239,6 @@ def _name_path_field(rule: PathRule) -> str:
 
 
 def _list_parents(path: str) -> Iterator[str]:
-    """Yield a path and all its parents."""
     yield path
     while path:
         path = path.rpartition("/")[0]

@@ -45,7 +45,6 @@ class Tenancy:
         return good, tuple(host for host in given if host not in good)
 
     def find_owner(self, site: str) -> ObjectName | None:
-        """Return the oldest Ingress with the host."""
         found = self.owners.get(site)
         if found is None and self.hosts_apart and site != EVERY_HOST:
             return self.owners.get(get_wildcard(site))

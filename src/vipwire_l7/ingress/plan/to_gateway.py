@@ -124,7 +124,6 @@ class _One:
         self.made.problems.append(Problem("Ingress", self.ingress.name, where, text))
 
     def list_https_listeners(self, host: str) -> list[str]:
-        """Return the HTTPS listeners for a host."""
         hosts = {each for tls in self.ingress.tls if tls.secret for each in tls.hosts or (EVERY_HOST,)}
         return [_name_listener(each) for each in (host, get_wildcard(host), EVERY_HOST) if each in hosts][:1]
 

@@ -179,5 +179,4 @@ def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
 
 
 def get_wildcard(site: str) -> str:
-    """Return the wildcard site that covers a host."""
     return f"*.{site.partition('.')[2]}"

@@ -120,7 +120,6 @@ class GatewayWorld(World):
         return judge_secret(secret, self.now)
 
     def read_config_map(self, name: ObjectName) -> Mapping[str, str]:
-        """Return the data of a ConfigMap."""
         found = self._maps.get(name)
         return found.spec if found is not None and isinstance(found.spec, dict) else {}
 
@@ -130,7 +129,6 @@ class GatewayWorld(World):
         return found.spec.trust_bundle if found is not None and has_spec(found, wire.TrustBundle) else None
 
     def list_grants(self, namespace: str) -> Iterable[wire.GrantSpec]:
-        """Return the specs of the ReferenceGrants of a namespace."""
         self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
         return (each.spec for each in self.snapshot.list_grants(namespace) if has_spec(each, wire.GrantSpec))
 

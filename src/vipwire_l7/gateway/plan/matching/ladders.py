@@ -34,7 +34,6 @@ class Entry:
 
     @property
     def sorting(self) -> tuple[object, ...]:
-        """Return the sort key among the matches of one path."""
         return (*self.match.rank, *self.route.age, self.route.kind.value, *self.order)
 
     def deny_match(self) -> "Entry":
@@ -46,7 +45,6 @@ class Entry:
 
 
 def order_matches(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
-    """Order the matches of one host."""
     by_breadth: dict[tuple[bool, int] | tuple[()], list[Entry]] = {}
     for each in entries:
         by_breadth.setdefault(each.breadth, []).append(each)
