@@ -20,7 +20,7 @@ from vipwire_l7.haproxy.readings import write_parameter_expression
 from vipwire_l7.haproxy.words import Word, write_line, write_plain, write_quoted
 from vipwire_l7.plan.budget import MOST_VALUES
 from vipwire_l7.plan.expressions import count_steps_at, is_costly
-from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
+from vipwire_l7.plan.sites import Aspect, Chance, Choice, Comparison, Condition, SessionBound
 
 _LIMIT: Final = "(*LIMIT_MATCH={})"
 _STEPS, _STEPS_OF_COSTLY = 1000, 200
@@ -64,9 +64,9 @@ def list_guarding_expressions(choice: Choice) -> Iterator[str]:
     return (each.value for step in choice.steps for each in step.when if _may_guard(each))
 
 
-def _may_guard(of: Condition) -> TypeGuard[Compared]:
+def _may_guard(of: Condition) -> TypeGuard[Comparison]:
     # A costly expression guards nothing: `gateway.plan.rules` denies all paths that it could match.
-    return isinstance(of, Compared) and of.aspect is Aspect.PATH and of.expression and not is_costly(of.value)
+    return isinstance(of, Comparison) and of.aspect is Aspect.PATH and of.expression and not is_costly(of.value)
 
 
 def write_choice(choice: Choice, rule: str = "http-request", *, guards: bool = False) -> Iterator[str]:
@@ -85,7 +85,7 @@ def write_condition(of: Condition, longest: int = 0) -> str:
     """Write a condition as an ACL in braces. `longest` is the maximum length of guarded paths, or 0."""
     if isinstance(of, Chance):
         return f"{{ rand({write_plain(of.whole)}) lt {write_plain(of.part)} }}"
-    if isinstance(of, Bound):
+    if isinstance(of, SessionBound):
         begin = f"{{ req.cook({write_plain(of.name)}) -m beg -- {write_plain(of.mark)}. }}"
         return f"{begin} {{ nbsrv({write_plain(of.pool)}) gt 0 }}"
     value = of.value
@@ -99,7 +99,7 @@ def write_condition(of: Condition, longest: int = 0) -> str:
     return _write_comparison(of, f"{how} -- {write_quoted(value)}")
 
 
-def _write_comparison(of: Compared, comparison: str) -> str:
+def _write_comparison(of: Comparison, comparison: str) -> str:
     """Write a comparison with few values of a request, however many the client sends."""
     fetch = _write_fetch(of)
     if of.aspect is Aspect.COOKIE:
@@ -111,14 +111,14 @@ def _write_comparison(of: Compared, comparison: str) -> str:
     return f"{_write_query_test(of)}{{ {fetch} {comparison} }}"
 
 
-def _write_query_test(of: Compared) -> str:
+def _write_query_test(of: Comparison) -> str:
     """Write that a query has a parameter. Without the parameter, `_write_fetch` returns the whole query."""
     if of.aspect is not Aspect.QUERY:
         return ""
     return f"{{ query -m reg -- {write_quoted(f'(?:^|&){write_parameter_expression(of.name)}(?:[=&]|$)')} }} "
 
 
-def _write_fetch(of: Compared) -> str:
+def _write_fetch(of: Comparison) -> str:
     match of.aspect:
         case Aspect.METHOD:
             return "method"

@@ -51,7 +51,7 @@ from vipwire_l7.plan.sites import (
     REFUSED,
     Aspect,
     Choice,
-    Compared,
+    Comparison,
     Frontend,
     Match,
     Mode,
@@ -90,7 +90,7 @@ class Lookups:
     depths: tuple[int, ...] = ()
     """The label counts of the hosts' wildcards, the highest count first; `_ONE_LABEL` in the operator's frontend."""
     hostless: bool = False
-    deciding: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
+    deciding: tuple[tuple[str, tuple[Comparison, ...]], ...] = ()
     """The choices whose conditions decide which access controls a request meets, with these conditions."""
     plain: bool = False
     """Whether one search for prefixes of exact hosts suffices."""

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from vipwire_l7.haproxy.words import Word, write_line, write_plain, write_quoted
 from vipwire_l7.plan.misread import CUT, REFUSED
-from vipwire_l7.plan.sites import Aspect, Compared
+from vipwire_l7.plan.sites import Aspect, Comparison
 
 APART: Final = "apart"
 """The map of the sites whose paths lead to different places."""
@@ -94,14 +94,14 @@ def write_parameter_expression(name: str) -> str:
     return "".join(f"(?:{re.escape(each)}|%(?i:{ord(each):02x}))" for each in name)
 
 
-def write_doubt_rules(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
+def write_doubt_rules(choice: str, deciding: Iterable[Comparison]) -> Iterator[str]:
     """Deny requests that a Pod may read differently, where a choice's conditions decide about access controls."""
     doubts = dict.fromkeys(doubt for each in deciding for doubt in _find_doubtful(each))
     for doubt in doubts:
         yield write_line(f"{_DENY} if {{{{ var(txn.target) -m str {write_plain(choice)} }}}} {{}}", doubt)
 
 
-def _find_doubtful(of: Compared) -> Iterator[Word]:
+def _find_doubtful(of: Comparison) -> Iterator[Word]:
     match of.aspect:
         case Aspect.METHOD:
             # Some servers read `get` as GET, and all answer HEAD by running GET.

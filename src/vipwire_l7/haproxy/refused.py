@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from vipwire_l7.haproxy.configuration import write_route_expression
-from vipwire_l7.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match, SitePlan
+from vipwire_l7.plan.sites import CLOSED, Choice, Condition, Match, ObjectField, SessionBound, SitePlan
 
 
 def list_parts(plan: SitePlan) -> frozenset[str]:
@@ -22,13 +22,13 @@ def _yield_parts(plan: SitePlan) -> Iterator[str]:
     yield from (each.pem for each in plan.certificates)
 
 
-def find_owners(pool: str, plan: SitePlan) -> tuple[Asker, ...]:
+def find_owners(pool: str, plan: SitePlan) -> tuple[ObjectField, ...]:
     """Return the objects whose paths lead to a pool, directly or by choices."""
     targets, before = {pool}, 0
     while len(targets) > before:
         before = len(targets)
         targets |= {each.name for each in plan.all_choices if not targets.isdisjoint(each.targets)}
-    found = (Asker(route.kind, route.owner) for route in plan.routes if route.target in targets)
+    found = (ObjectField(route.kind, route.owner) for route in plan.routes if route.target in targets)
     return tuple(dict.fromkeys(found))
 
 
@@ -68,4 +68,4 @@ def remove_parts(plan: SitePlan, refused: Collection[str]) -> SitePlan:
 
 
 def _names_refused_pool(condition: Condition, refused: Collection[str]) -> bool:
-    return isinstance(condition, Bound) and condition.pool in refused
+    return isinstance(condition, SessionBound) and condition.pool in refused

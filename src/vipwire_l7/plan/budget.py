@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from vipwire_l7.plan.expressions import estimate_steps
-from vipwire_l7.plan.sites import Aspect, Chance, Compared, Condition
+from vipwire_l7.plan.sites import Aspect, Chance, Comparison, Condition
 
 MOST_TRIED: Final = 1_000
 """A namespace's maximum of expressions and rules with conditions, which requests for others pass: 2 ms at most."""
@@ -71,12 +71,12 @@ def estimate_condition_steps(conditions: Iterable[Condition]) -> int:
 def _estimate_steps(of: Condition) -> int:
     if isinstance(of, Chance):
         return 10
-    if not isinstance(of, Compared) or of.aspect is Aspect.COOKIE:
+    if not isinstance(of, Comparison) or of.aspect is Aspect.COOKIE:
         finding = 1_000
     elif of.aspect is Aspect.QUERY:
         finding = 3_000
     else:
         finding = 100 if of.aspect is Aspect.HEADER else 10
-    if not isinstance(of, Compared) or not of.expression:
+    if not isinstance(of, Comparison) or not of.expression:
         return finding
     return finding + estimate_steps(of.value) * (MOST_VALUES if of.aspect is Aspect.HEADER else 1)

@@ -23,7 +23,7 @@ from vipwire_l7.watch.convert import is_host
 from vipwire_l7.watch.objects import Secret
 
 
-class Pair(NamedTuple):
+class CertificatePair(NamedTuple):
     """A certificate with its key as HAProxy reads them, and its names. Times are seconds since the epoch."""
 
     pem: str
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
     ends: float
 
 
-def judge_secret(secret: Secret | None, now: float) -> tuple[Pair | None, str]:
+def judge_secret(secret: Secret | None, now: float) -> tuple[CertificatePair | None, str]:
     """Read a Secret's certificate and key; if they are not valid, return the reason.
 
     `now` is in seconds since the epoch.
@@ -60,7 +60,7 @@ def find_next_change(secret: Secret | None, now: float) -> float:
 
 
 @lru_cache(maxsize=8192)
-def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
+def read_pair(certificate: bytes, key: bytes) -> tuple[CertificatePair | None, str]:
     """Read a chain and a key in PEM. The first certificate must match the key."""
     try:
         chain = x509.load_pem_x509_certificates(certificate)
@@ -80,7 +80,7 @@ def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
     pem = b"".join(each.public_bytes(Encoding.PEM) for each in chain) + written
     leaf = chain[0]
     times = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
-    return Pair(pem.decode("ascii"), _list_names(leaf), *times), ""
+    return CertificatePair(pem.decode("ascii"), _list_names(leaf), *times), ""
 
 
 def _list_names(leaf: x509.Certificate) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ _FEW = 4
 """The users of an object are a tuple up to this number: a set takes four times the memory."""
 
 
-class Looked(Generic[V]):
+class RecordedObjects(Generic[V]):
     """Objects of one kind. Records each lookup, found or not."""
 
     def __init__(self, kind: IngressKind, objects: Mapping[ObjectName, V], noted: set[ObjectRef]) -> None:
@@ -30,9 +30,9 @@ class World:
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self.snapshot, self.now = snapshot, now
         self.looked_at = noted = set[ObjectRef]()
-        self.services = Looked(IngressKind.SERVICE, snapshot.services, noted)
-        self.secrets = Looked(IngressKind.SECRET, snapshot.secrets, noted)
-        self.refusals = Looked(IngressKind.SERVICE, snapshot.refusals, noted)
+        self.services = RecordedObjects(IngressKind.SERVICE, snapshot.services, noted)
+        self.secrets = RecordedObjects(IngressKind.SECRET, snapshot.secrets, noted)
+        self.refusals = RecordedObjects(IngressKind.SERVICE, snapshot.refusals, noted)
         """The refused destinations of each Service."""
 
     def take_lookups(self) -> frozenset[ObjectRef]:

@@ -97,7 +97,7 @@ class DestinationSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class DnsAnswer:
     """A DNS answer: sorted addresses, and the names of CNAMEs."""
 
     addresses: tuple[Address, ...] = ()
@@ -105,7 +105,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Reviewed:
+class ServiceReview:
     """The result for one Service. `pods` are those whose addresses it depends on."""
 
     slices: tuple[BackendSlice, ...] = ()
@@ -123,7 +123,7 @@ class Surroundings:
     networks: frozenset[Prefix] = frozenset()
     """Ranges that belong to the node."""
     servers: frozenset[Address] = frozenset()
-    answers: dict[str, Answered] = field(default_factory=dict)
+    answers: dict[str, DnsAnswer] = field(default_factory=dict)
     pods: dict[ObjectName, frozenset[Address]] = field(default_factory=dict)
     asks_pods: bool = False
     """Whether vipwire can read Pods from an API server."""
@@ -134,7 +134,7 @@ class Destinations:
 
     def __init__(self, setting: DestinationSetting | None = None) -> None:
         self.setting, self.known = setting or DestinationSetting(), Surroundings()
-        self._reviewed: dict[ObjectName, Reviewed] = {}
+        self._reviewed: dict[ObjectName, ServiceReview] = {}
         self._listed = frozenset[Address]()
         """The API server's addresses, from its Service."""
         self._cluster_ips: Mapping[Address, ObjectName] = {}
@@ -146,7 +146,7 @@ class Destinations:
         return {name: each.refusal for name, each in self._reviewed.items() if each.refusal is not None}
 
     @property
-    def services(self) -> AbstractSet[ObjectName]:
+    def reviewed_services(self) -> AbstractSet[ObjectName]:
         return self._reviewed.keys()
 
     def list_dns_names(self) -> frozenset[str]:
@@ -229,38 +229,38 @@ class Destinations:
                 return "is a name of the cluster outside of this namespace"
         return ""
 
-    def _get_review(self, service: ObjectName, snapshot: Snapshot) -> Reviewed:
+    def _get_review(self, service: ObjectName, snapshot: Snapshot) -> ServiceReview:
         if service not in self._reviewed:
             self.review_services(snapshot, (service,))
         return self._reviewed[service]
 
-    def _review_service(self, name: ObjectName, snapshot: Snapshot) -> Reviewed:
+    def _review_service(self, name: ObjectName, snapshot: Snapshot) -> ServiceReview:
         service = snapshot.services.get(name)
         if service is not None and service.external:
             return self._review_name(service)
         return self._review_slices(name, snapshot.list_slices(name))
 
-    def _review_name(self, service: BackendService) -> Reviewed:
+    def _review_name(self, service: BackendService) -> ServiceReview:
         external, namespace = service.external, service.name.namespace
         about = f"the Service {service.name} leads to {external[:80]}"
         if not self.setting.external_names:
-            return Reviewed(refusal=Refusal(f"{about}; ExternalName needs --allow-external-name", whole=True))
+            return ServiceReview(refusal=Refusal(f"{about}; ExternalName needs --allow-external-name", whole=True))
         if text := self.find_name_objection(external, namespace):
-            return Reviewed(refusal=Refusal(f"{about}, which {text}", whole=True))
-        answered = self.known.answers.get(external, Answered())
+            return ServiceReview(refusal=Refusal(f"{about}, which {text}", whole=True))
+        answered = self.known.answers.get(external, DnsAnswer())
         for each in answered.names:
             if text := self.find_name_objection(each, namespace):
                 refusal = Refusal(f"{about}, an alias of {each[:80]}, which {text}", whole=True)
-                return Reviewed(refusal=refusal, name=external)
+                return ServiceReview(refusal=refusal, name=external)
         judged = [(each, self.find_objection(each, namespace)) for each in answered.addresses]
         good = [each for each, text in judged if not text]
         refused = next((f"{format_address(each)}, {text}" for each, text in judged if text), "")
         before = self._reviewed.get(service.name)
         chosen = before.external if before is not None and before.external in good else next(iter(good), None)
         told = Refusal(f"{about}, which is {refused}; {_WAY_OUT}", whole=not good) if refused else None
-        return Reviewed(refusal=told, external=chosen, name=external)
+        return ServiceReview(refusal=told, external=chosen, name=external)
 
-    def _review_slices(self, name: ObjectName, slices: Iterable[BackendSlice]) -> Reviewed:
+    def _review_slices(self, name: ObjectName, slices: Iterable[BackendSlice]) -> ServiceReview:
         kept, first, some, pods = list[BackendSlice](), "", False, set[ObjectName]()
         for each in slices:
             good = list[BackendEndpoint]()
@@ -280,7 +280,7 @@ class Destinations:
             some = some or bool(good)
             kept.append(each if len(good) == len(each.endpoints) else replace(each, endpoints=tuple(good)))
         refusal = Refusal(f"{first}; {_WAY_OUT}", whole=not some) if first else None
-        return Reviewed(tuple(kept), refusal, pods=frozenset(pods) if pods else _NO_PODS)
+        return ServiceReview(tuple(kept), refusal, pods=frozenset(pods) if pods else _NO_PODS)
 
     def _check_pod_address(self, pod: ObjectName, address: Address, text: str, pods: set[ObjectName]) -> str | None:
         """Return the objection unless the Pod has the address; None until vipwire has read the Pod."""

@@ -90,7 +90,7 @@ class Table(dict[K, V]):
             self.put(key, value)
 
 
-class Counted(Table[K, V], Generic[K, V]):
+class CountedTable(Table[K, V], Generic[K, V]):
     """Values that several authors set: a value stays until its last author removes it."""
 
     def __init__(self) -> None:
@@ -114,11 +114,11 @@ class Plan:
 
     def __init__(self) -> None:
         self.hosts = Table[str, HostPlan]()
-        self.pools = Counted[str, Pool]()
+        self.pools = CountedTable[str, Pool]()
         self.certificates = Table[str, Certificate]()
         self.frontends = Table[str, Frontend]()
         """The frontends beside the operator's own addresses. The choices are those of their hosts."""
-        self.files = Counted[str, str]()
+        self.files = CountedTable[str, str]()
         """Files named by policies: CA certificates in PEM, and bodies of responses."""
         self.datagrams = Table[str, DatagramFrontend]()
         self.problems = Table[ObjectRef, tuple[Problem, ...]]()

@@ -178,7 +178,7 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored:
+class MirrorTarget:
     """Send copies of `part` of each `whole` requests to a pool, by its name, and discard the responses."""
 
     pool: str
@@ -253,7 +253,7 @@ class Policy:
     retry_on: tuple[str, ...] = ()
     """HAProxy's `retry-on`: status codes, `conn-failure`, `response-timeout`."""
     verify: Verification | None = None
-    mirrors: tuple[Mirrored, ...] = ()
+    mirrors: tuple[MirrorTarget, ...] = ()
     external_auth: ExternalAuth | None = None
     client_certificate: str = ""
     """The file of the client certificate for endpoints."""

@@ -24,7 +24,7 @@ from vipwire_l7.plan.policy import (
     Rewrite,
     SameSite,
 )
-from vipwire_l7.plan.sites import Asker
+from vipwire_l7.plan.sites import ObjectField
 from vipwire_l7.watch.objects import PathRule, PathType, Secret
 
 _TIMEOUTS = ("connect", "server", "queue", "tunnel")
@@ -119,7 +119,7 @@ def find_user_secret(namespace: str, annotations: AnnotationValues) -> ObjectNam
 
 
 def read_login(
-    owner: Asker, annotations: AnnotationValues, secret: Callable[[ObjectName], Secret | None], closed: str
+    owner: ObjectField, annotations: AnnotationValues, secret: Callable[[ObjectName], Secret | None], closed: str
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
     """Read the users of an object. The last value tells whether to deny the object, for it has no valid users.
 

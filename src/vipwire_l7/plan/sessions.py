@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.plan.policy import Affinity, BackendProtocol, Canary, Policy
-from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Pool, Step, make_choice
+from vipwire_l7.plan.sites import Aspect, Chance, Choice, Comparison, Pool, SessionBound, Step, make_choice
 
 _NO_COOKIES = (BackendProtocol.TCP, BackendProtocol.PASSED)
 
@@ -38,7 +38,7 @@ def make_session_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Poo
     for (name, mark), of_one in found.items():
         weighed = tuple(part for part in of_one if part[1]) or ((of_one[0][0], 1),)
         for step in share_requests(weighed, sum(weight for _, weight in weighed)):
-            yield Step(step.target, (Bound(name, mark, step.target), *step.when))
+            yield Step(step.target, (SessionBound(name, mark, step.target), *step.when))
 
 
 def _find_affinity(pool: Pool | None) -> Affinity | None:
@@ -85,16 +85,16 @@ class Split:
 def _choose_by_header(split: Split) -> Iterator[Step]:
     for other, canary in split.parts:
         if canary.header:
-            yield Step(other, (Compared(Aspect.HEADER, canary.value or "always", canary.header, split=True),))
+            yield Step(other, (Comparison(Aspect.HEADER, canary.value or "always", canary.header, split=True),))
             if not canary.value:
-                yield Step(split.main, (Compared(Aspect.HEADER, "never", canary.header, split=True),))
+                yield Step(split.main, (Comparison(Aspect.HEADER, "never", canary.header, split=True),))
 
 
 def _choose_by_cookie(split: Split) -> Iterator[Step]:
     for other, canary in split.parts:
         if canary.cookie:
-            yield Step(other, (Compared(Aspect.COOKIE, "always", canary.cookie),))
-            yield Step(split.main, (Compared(Aspect.COOKIE, "never", canary.cookie),))
+            yield Step(other, (Comparison(Aspect.COOKIE, "always", canary.cookie),))
+            yield Step(split.main, (Comparison(Aspect.COOKIE, "never", canary.cookie),))
 
 
 def _list_session_pools(split: Split) -> Iterator[tuple[str, int]]:

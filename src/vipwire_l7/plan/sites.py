@@ -81,7 +81,7 @@ class Aspect(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """A condition: a part of the request equals `value`, or matches it as a regular expression."""
 
     aspect: Aspect
@@ -101,7 +101,7 @@ class Chance:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class SessionBound:
     """True if the client's session cookie names `pool` and the pool has an endpoint.
 
     `mark` is the start of the value of their cookie, `name`.
@@ -112,7 +112,7 @@ class Bound:
     pool: str
 
 
-Condition: TypeAlias = Compared | Chance | Bound
+Condition: TypeAlias = Comparison | Chance | SessionBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ObjectField:
     """An object and its field that asks for a part of the plan, for messages about that part."""
 
     kind: str
@@ -156,7 +156,7 @@ class Certificate:
     name: str
     pem: str = field(repr=False)
     hosts: tuple[str, ...] = ()
-    askers: tuple[Asker, ...] = ()
+    askers: tuple[ObjectField, ...] = ()
     listed: bool = True
     """Whether the operator's own frontend serves the certificate. Other frontends list theirs."""
 
@@ -256,7 +256,7 @@ class PathSensitive:
     """
 
     sites: frozenset[str] = frozenset()
-    choices: Mapping[str, tuple[Compared, ...]] = field(default_factory=dict)
+    choices: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)
 
 
 def find_path_sensitive(plan: SitePlan) -> PathSensitive:
@@ -293,17 +293,17 @@ def _record_guard(
     return guards.get(name, ())
 
 
-def _list_conditions(choice: Choice) -> Iterator[Compared]:
-    return (each for step in choice.steps for each in step.when if isinstance(each, Compared))
+def _list_conditions(choice: Choice) -> Iterator[Comparison]:
+    return (each for step in choice.steps for each in step.when if isinstance(each, Comparison))
 
 
-def _list_deciding_conditions(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Iterator[Compared]:
+def _list_deciding_conditions(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Iterator[Comparison]:
     """Yield the conditions of a choice if they decide which access controls a request meets."""
     if len({guards.get(step.target, ()) for step in choice.steps}) < 2:  # all have the same access controls
         return
     yield from _list_conditions(choice)
-    if any(guards.get(step.target) for step in choice.steps if Compared(Aspect.METHOD, "GET") in step.when):
-        yield Compared(Aspect.METHOD, "HEAD")
+    if any(guards.get(step.target) for step in choice.steps if Comparison(Aspect.METHOD, "GET") in step.when):
+        yield Comparison(Aspect.METHOD, "HEAD")
 
 
 def find_sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:

@@ -42,18 +42,18 @@ from vipwire_l7.plan.plan import Planner, Setting
 from vipwire_l7.run.claim import claim_ingress
 from vipwire_l7.run.confinement import confine_workers
 from vipwire_l7.run.control import ControlError, ask_haproxy
-from vipwire_l7.run.controller import Controller, Done
+from vipwire_l7.run.controller import Controller, SyncResult
 from vipwire_l7.run.default_certificate import read_or_make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.run.process import Haproxy
-from vipwire_l7.run.rates import Rate, Turns
+from vipwire_l7.run.rates import Rate, ReloadTurns
 from vipwire_l7.run.reporter import IngressReporter
 from vipwire_l7.run.statistics import Statistics
-from vipwire_l7.run.surroundings import Follower, Place, read_cluster_domains
+from vipwire_l7.run.surroundings import DestinationFollower, Place, read_cluster_domains
 from vipwire_l7.watch.kinds import MANIFESTS, RESOURCES, IngressResource
 from vipwire_l7.watch.objects import IngressKind, IngressObject
-from vipwire_l7.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import ChangeExtent, Snapshot
 
 _LIST_SECONDS = 30.0
 
@@ -88,7 +88,7 @@ class Options:
     command: str = "vipwire ingress"
 
 
-def run_ingress(options: Options, served: "Served") -> int:
+def run_ingress(options: Options, served: "ServedKinds") -> int:
     """Run until a signal; return the exit status."""
     os.umask(0o077)
     make_folder(options.folder, "--run-dir")
@@ -118,7 +118,7 @@ def read_default_certificate(options: Options) -> str:
     return pair.pem
 
 
-class Beside(Protocol):
+class SideService(Protocol):
     """A service that the process runs beside HAProxy."""
 
     async def run(self) -> None:
@@ -129,7 +129,7 @@ class Beside(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedKinds:
     """The input of a process: its kinds, its planner, and its writers.
 
     `choose` asks an API server for the versions of the kinds. `parts` yields the writers of statuses; its last
@@ -142,7 +142,7 @@ class Served:
     manifests: ManifestReader[IngressKind, IngressObject] = MANIFESTS
     choose: Callable[[Access], Awaitable[Mapping[IngressKind, IngressResource]]] | None = None
     parts: Parts | None = None
-    beside: Callable[[Path, Controller, CollectorRegistry], Beside] | None = None
+    beside: Callable[[Path, Controller, CollectorRegistry], SideService] | None = None
 
 
 def complete_destinations(options: Options) -> DestinationSetting:
@@ -151,7 +151,7 @@ def complete_destinations(options: Options) -> DestinationSetting:
     return replace(options.destinations, domains=tuple(domains), from_files=bool(options.manifests))
 
 
-async def make_source(options: Options, access: Access | None, served: Served) -> Source:
+async def make_source(options: Options, access: Access | None, served: ServedKinds) -> Source:
     if access is None:
         return ManifestSource(options.manifests, served.manifests)
     resources = await served.choose(access) if served.choose else served.resources
@@ -177,7 +177,7 @@ def find_api_server(options: Options) -> Access | None:
         raise ConfigError(f"{error}; {FOLDER} has no readable ingress.kubeconfig: {WRITERS}") from error
 
 
-async def list_once(options: Options, served: Served) -> Snapshot:
+async def list_once(options: Options, served: ServedKinds) -> Snapshot:
     """Read all objects once; raise ConfigError if the API server does not send them."""
     snapshot = Snapshot(served.resources)
     source = KeptSource(await make_source(options, find_api_server(options), served))
@@ -204,7 +204,7 @@ def _adapt_part(part: Part) -> Work:
 class IngressProcess:
     """One running controller."""
 
-    def __init__(self, options: Options, served: Served) -> None:
+    def __init__(self, options: Options, served: ServedKinds) -> None:
         self._options, self._access = options, find_api_server(options)
         self._served = served
         self.haproxy = Haproxy(options.haproxy, options.folder)
@@ -222,8 +222,8 @@ class IngressProcess:
         )
         rate, serves = Rate(limits[Limited.EVENTS]), self._desired.serves_ingress
         self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._is_leading, serves)
-        self._follower = Follower(destinations, options.resolvers, self._access)
-        turns = Turns(Rate(limits[Limited.RELOADS]))
+        self._follower = DestinationFollower(destinations, options.resolvers, self._access)
+        turns = ReloadTurns(Rate(limits[Limited.RELOADS]))
         self._controller = Controller(
             self._snapshot, self._desired, self.haproxy, self._report_sync, options.pause, self._follower, turns
         )
@@ -304,13 +304,13 @@ class IngressProcess:
         for tell in self._desired.taken:
             tell()
 
-    def _report_sync(self, done: Done) -> None:
+    def _report_sync(self, done: SyncResult) -> None:
         systemd.notify(systemd.READY)
         self._teller.report_sync(done)
         self._report_problems()
 
     def _report_problems(self) -> None:
-        self._teller.report_problems(self._controller.desired.take_judged())
+        self._teller.report_problems(self._controller.desired.take_changed_problems())
 
     async def _watch_problems(self, source: Source) -> None:
         """Report problems that change nothing in HAProxy, and a source that fails."""
@@ -348,17 +348,17 @@ class IngressProcess:
         return Reply("ok" if serving else "HAProxy does not serve", 200 if serving else 503)
 
 
-async def render_once(options: Options, served: Served) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+async def render_once(options: Options, served: ServedKinds) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
     """Write all files that HAProxy needs, and a line for each problem."""
     snapshot = await list_once(options, served)
     destinations = Destinations(complete_destinations(options))
     desired = Desired(snapshot, served.planner, options.layout, read_default_certificate(options), destinations)
     access = find_api_server(options)
-    with contextlib.closing(Follower(destinations, options.resolvers, access)) as follower:
-        desired.update(Touched(structure=True), time.time())
+    with contextlib.closing(DestinationFollower(destinations, options.resolvers, access)) as follower:
+        desired.update(ChangeExtent(structure=True), time.time())
         if follower.waits:
             await follower.query_new_names()
-            desired.update(Touched(structure=True), time.time())
+            desired.update(ChangeExtent(structure=True), time.time())
     made = desired.build_configuration(str(options.folder))
     problems = [str(each) for each in desired.problems]
     problems += [f"{each.name}: HAProxy has no UDP: run `vipwire gateway`" for each in desired.datagrams]

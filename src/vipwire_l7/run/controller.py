@@ -23,8 +23,8 @@ from vipwire_l7.haproxy.state import WHOLE, Delta, record_change
 from vipwire_l7.run.control import ControlError, ask_haproxy, command_haproxy
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy, Refused
-from vipwire_l7.run.rates import Turns
-from vipwire_l7.run.surroundings import Follower
+from vipwire_l7.run.rates import ReloadTurns
+from vipwire_l7.run.surroundings import DestinationFollower
 from vipwire_l7.watch.objects import IngressEvent
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
@@ -42,7 +42,7 @@ _CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class SyncResult:
     """The result of a sync and its duration. `reload` is the reason for a reload, `failure` the error.
 
     `repaired` names the parts of HAProxy that other programs had changed.
@@ -54,7 +54,7 @@ class Done:
     failure: str = ""
     repaired: tuple[str, ...] = ()
     held: ObjectRef | None = None
-    """The first object of a namespace whose changes wait (`Turns`)."""
+    """The first object of a namespace whose changes wait (`ReloadTurns`)."""
     old_workers: int = 0
     """Replaced workers that still have connections."""
 
@@ -67,12 +67,12 @@ class Controller:
         snapshot: Snapshot,
         desired: Desired,
         haproxy: Haproxy,
-        tell: Callable[[Done], None],
+        tell: Callable[[SyncResult], None],
         pause: float = 1.0,
-        follower: Follower | None = None,
-        turns: Turns | None = None,
+        follower: DestinationFollower | None = None,
+        turns: ReloadTurns | None = None,
     ) -> None:
-        self._turns = turns or Turns()
+        self._turns = turns or ReloadTurns()
         self._follower = follower
         if follower is not None:
             follower.touched = self._touch_services
@@ -112,7 +112,7 @@ class Controller:
             self._snapshot.apply(event)
             self._heard += 1
         elif held[1].namespace not in waiting:
-            self._tell(Done(0.0, held=held))
+            self._tell(SyncResult(0.0, held=held))
 
     def _touch_services(self, services: Collection[ObjectName]) -> None:
         self._snapshot.touch_services(services)
@@ -197,7 +197,7 @@ class Controller:
             return
         if found := correct_record(live, answers):
             self._pending = WHOLE
-            self._tell(Done(time.monotonic() - began, repaired=tuple(found)))
+            self._tell(SyncResult(time.monotonic() - began, repaired=tuple(found)))
 
     async def _send_commands(self, commands: Sequence[str], began: float) -> bool:
         """Send commands; report whether they succeeded.
@@ -209,7 +209,7 @@ class Controller:
         except ControlError as error:
             self._failed = f"a command failed: {error}"
             return False
-        self._tell(Done(time.monotonic() - began, len(commands)))
+        self._tell(SyncResult(time.monotonic() - began, len(commands)))
         return True
 
     @property
@@ -246,13 +246,13 @@ class Controller:
                     continue
                 if refused.is_lost:
                     self._failed = str(refused)
-                self._tell(Done(time.monotonic() - began, reload=reason, failure=str(refused)))
+                self._tell(SyncResult(time.monotonic() - began, reload=reason, failure=str(refused)))
                 self._reloaded = time.monotonic()
                 return 5.0
             self._live, self._reloaded, self._pending = made, time.monotonic(), Delta()
             self._took, self._failed = self._reloaded - asked, ""
             self.old_workers = await self._haproxy.count_old_workers()
-            self._tell(Done(time.monotonic() - began, reload=reason, old_workers=self.old_workers))
+            self._tell(SyncResult(time.monotonic() - began, reload=reason, old_workers=self.old_workers))
             return None
         return 5.0
 

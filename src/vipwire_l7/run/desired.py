@@ -20,13 +20,13 @@ from vipwire_l7.haproxy.state import WHOLE, Change, Delta, compare_configuration
 from vipwire_l7.plan.destinations import API_SERVER, Destinations
 from vipwire_l7.plan.endpoints import choose_servers
 from vipwire_l7.plan.plan import HostPlan, Planner, build_site_plan
-from vipwire_l7.plan.sites import ANSWERS, EVERY_HOST, Asker, DatagramFrontend, Match, Pool, Server, SitePlan
+from vipwire_l7.plan.sites import ANSWERS, EVERY_HOST, DatagramFrontend, Match, ObjectField, Pool, Server, SitePlan
 from vipwire_l7.watch.objects import IngressKind
-from vipwire_l7.watch.snapshot import ObjectRef, Snapshot, Touched
+from vipwire_l7.watch.snapshot import ChangeExtent, ObjectRef, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ProblemChange:
     """A change of the problems, by their origin, and of the Ingresses: whether each is this controller's."""
 
     problems: Mapping[Hashable, tuple[Problem, ...]] = field(default_factory=dict)
@@ -105,31 +105,31 @@ class Desired:
         left_out = ANSWERS | self._refused.keys()
         return any((each.kind, each.owner) == ("Ingress", name) and each.target not in left_out for each in routes)
 
-    def take_judged(self) -> Judged:
+    def take_changed_problems(self) -> ProblemChange:
         """Return the problems and the accepted Ingresses that changed since the last call."""
         kept, refs, names = self._planner.kept, self._judged, self._admitted
         self._judged, self._admitted = set(), set()
         found: dict[Hashable, tuple[Problem, ...]] = {
-            ("object", *ref): each for ref, each in self._snapshot.take_judged().items()
+            ("object", *ref): each for ref, each in self._snapshot.take_changed_problems().items()
         }
         found |= {("plan", *ref): kept.problems.get(ref, ()) for ref in refs}
         before, self._told = self._told, dict(self._refused)
         parts = {part for part in before.keys() | self._told.keys() if before.get(part) != self._told.get(part)}
         found |= {("part", part): self._told.get(part, ()) for part in parts}
-        return Judged(found, {name: name in kept.admitted for name in names})
+        return ProblemChange(found, {name: name in kept.admitted for name in names})
 
     @property
     def retries(self) -> bool:
         """Whether HAProxy may now accept a part that it refused."""
         return bool(self._closed)
 
-    def update(self, touched: Touched, now: float) -> Delta:
+    def update(self, touched: ChangeExtent, now: float) -> Delta:
         """Follow a change; return the extent of its effect. `now` is in seconds since the epoch, for certificates."""
         self._now = now
         everything = touched.structure
         services = touched.services | {name for kind, name in touched.named if kind is IngressKind.SERVICE}
         if (everything or API_SERVER in services) and self.destinations.follow_api_server(self._snapshot):
-            services |= self.destinations.services
+            services |= self.destinations.reviewed_services
         if everything:
             self._closed = frozenset()  # another process may have freed the address meanwhile
         self._planner.update(self._snapshot, now, self._closed)
@@ -142,7 +142,7 @@ class Desired:
 
     def _review_destinations(self, services: Collection[ObjectName], *, everything: bool) -> bool:
         """Check the plan's Services that are among these or new; report whether a refusal has changed."""
-        kept, known = self._planner.kept, self.destinations.services
+        kept, known = self._planner.kept, self.destinations.reviewed_services
         gone = False
         if everything:
             self._site_plan = None
@@ -163,7 +163,7 @@ class Desired:
         self._admitted |= change.admitted
         fill_in = {name for each in services for name in self._by_service.get(each, ())}
         for name in change.pools:
-            self._swap_pool(name, kept.pools.get(name))
+            self._replace_pool(name, kept.pools.get(name))
         names = kept.pools.keys() if everything else fill_in | change.pools
         self._slots |= {name: self._fill_slots(kept.pools[name]) for name in names if name in kept.pools}
         hosts = {site: (self._hosts.get(site, HostPlan()), kept.hosts.get(site, HostPlan())) for site in change.hosts}
@@ -175,7 +175,7 @@ class Desired:
         delta = Delta(hosts, frozenset(fill_in | change.pools), frozenset(change.certificates), whole)
         return self._forget_refusals(delta) if self._refused else delta
 
-    def _swap_pool(self, name: str, pool: Pool | None) -> None:
+    def _replace_pool(self, name: str, pool: Pool | None) -> None:
         before = self._pools.pop(name, None)
         if before is not None:
             self._by_service[before.service].pop(name, None)
@@ -299,7 +299,7 @@ class Desired:
                 message = f"{secret}: HAProxy refuses it; its hosts get the default certificate: {reason[:200]}"
                 self._refuse_part(each.pem, [Problem(ask.kind, ask.name, ask.field, message) for ask in each.askers])
 
-    def _find_askers(self, pool: str) -> Iterable[Asker]:
+    def _find_askers(self, pool: str) -> Iterable[ObjectField]:
         """Return the objects that lead to a pool, by a path or as the default backend."""
         yield from find_owners(pool, self.plan)
         if pool == self.plan.default:
@@ -307,7 +307,7 @@ class Desired:
             for name in sorted(self._planner.kept.admitted):
                 default = self._snapshot.ingresses[name].default_backend
                 if default and default.service in services:
-                    yield Asker("Ingress", name)
+                    yield ObjectField("Ingress", name)
 
     def _refuse_part(self, part: str, problems: Sequence[Problem]) -> None:
         self._refused[part] = tuple(problems)

@@ -7,7 +7,7 @@ from typing import Final
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.state import Change
 from vipwire_l7.watch.objects import IngressEvent, IngressKind
-from vipwire_l7.watch.snapshot import ObjectRef, Touched, get_kind
+from vipwire_l7.watch.snapshot import ChangeExtent, ObjectRef, get_kind
 
 _UNLIMITED: Final = 10**9
 _MINUTE: Final = 60.0
@@ -37,7 +37,7 @@ class Rate:
         return min(float(self._most), left + (self._clock() - at) * self._most / _MINUTE)
 
 
-class Turns:
+class ReloadTurns:
     """Holds back the changes of a namespace that has caused too many reloads of HAProxy.
 
     Of each object, only the last state waits. Endpoints do not wait, but a reload for more servers does.
@@ -81,7 +81,7 @@ class Turns:
         for space in [each for each in self._held if not self._rate.get_wait(each)]:
             yield from self._held.pop(space).values()
 
-    def record_causes(self, touched: Touched, change: Change) -> None:
+    def record_causes(self, touched: ChangeExtent, change: Change) -> None:
         """Record the namespaces that brought new reasons for a reload."""
         reasons = frozenset(change.reasons)
         if reasons - self._reasons:

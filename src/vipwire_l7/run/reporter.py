@@ -15,8 +15,8 @@ from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.run.controller import START, Done
-from vipwire_l7.run.desired import Judged
+from vipwire_l7.run.controller import START, SyncResult
+from vipwire_l7.run.desired import ProblemChange
 from vipwire_l7.run.election import SECONDS
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.watch.objects import Ingress, IngressKind
@@ -29,7 +29,7 @@ _WITHOUT_LEADER: Final = 2.0 * SECONDS
 _REJECTED, _PARTLY = "Rejected", "PartlyRejected"
 
 
-class _Book:
+class _ProblemBook:
     """The present problems, by origin. Two origins may have the same one."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class _Book:
         return fresh, gone
 
 
-class _Due:
+class _DueEvents:
     """The Events of a namespace that wait for its turn or a leader, with their times."""
 
     def __init__(self) -> None:
@@ -94,9 +94,9 @@ class IngressReporter:
         self.registry = CollectorRegistry()
         self._snapshot, self._recorder, self._rate = snapshot, recorder, rate
         self._leading, self._serves = leading, serves
-        self._due: dict[str, _Due] = {}
+        self._due: dict[str, _DueEvents] = {}
         """The Events of each namespace."""
-        self._book, self._admitted = _Book(), set[ObjectName]()
+        self._book, self._admitted = _ProblemBook(), set[ObjectName]()
         self._syncs = Counter(
             "vipwire_ingress_changes_total", "Changes of HAProxy", ("how", "result"), registry=self.registry
         )
@@ -122,7 +122,7 @@ class IngressReporter:
         )
         self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses of this controller", registry=self.registry)
 
-    def report_sync(self, done: Done) -> None:
+    def report_sync(self, done: SyncResult) -> None:
         if done.repaired:
             self._report_repairs(done.repaired)
             return
@@ -150,7 +150,7 @@ class IngressReporter:
             message = f"other programs had changed {len(names)} entries of HAProxy: {examples}"
             self._recorder.record(Subject("Node", node, uid=node), "HaproxyRepaired", message, EventType.WARNING)
 
-    def report_problems(self, judged: Judged) -> None:
+    def report_problems(self, judged: ProblemChange) -> None:
         fresh, gone = self._book.replace_problems(judged.problems)
         for problem in fresh:
             log.warning(
@@ -174,7 +174,7 @@ class IngressReporter:
     def _queue_events(self, new: Iterable[Problem | ObjectName], over: Iterable[Problem | ObjectName]) -> None:
         """Add Events to those that are due, and remove those that are over."""
         for each in new:
-            due = self._due.setdefault(_get_object(each).namespace, _Due())
+            due = self._due.setdefault(_get_object(each).namespace, _DueEvents())
             due.get_events(each)[each] = time.monotonic()
         for each in over:
             if (there := self._due.get(_get_object(each).namespace)) is not None:

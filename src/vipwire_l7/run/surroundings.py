@@ -33,7 +33,7 @@ from vipwire.linux.host.local_networks import read_local_networks
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address
-from vipwire_l7.plan.destinations import Answered, Destinations
+from vipwire_l7.plan.destinations import Destinations, DnsAnswer
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _NAMES_EVERY: Final = 5.0
@@ -67,7 +67,7 @@ class _Pod(msgspec.Struct, gc=False):
     status: _PodStatus | None = None
 
 
-class Follower:
+class DestinationFollower:
     """Queries DNS and the API server, and calls `touched` with the Services that depend on a change."""
 
     def __init__(self, destinations: Destinations, servers: Iterable[Place], access: Access | None = None) -> None:
@@ -104,7 +104,7 @@ class Follower:
                     if now >= own_due:  # the kernel has no notification for all routes here
                         own_due = now + _OWN_EVERY
                         if self._find_own():
-                            self.touched(self._destinations.services)
+                            self.touched(self._destinations.reviewed_services)
                     self._forget_unwanted()
                     for key, every in self._list_wanted():
                         if now - self._asked.get(key, float("-inf")) >= every:
@@ -142,7 +142,7 @@ class Follower:
 
     def _refresh_addresses(self) -> None:
         if self._watch.refresh() and self._find_own():
-            self.touched(self._destinations.services)
+            self.touched(self._destinations.reviewed_services)
 
     def _find_own(self) -> bool:
         """Read the addresses that the kernel delivers locally; report whether they have changed."""
@@ -163,12 +163,12 @@ class Follower:
             self._answered[name] = now
         elif now - self._answered.get(name, float("-inf")) < _HOLD:
             return
-        found = found or Answered()
+        found = found or DnsAnswer()
         if self._known.answers.get(name) != found:
             self._known.answers[name] = found
             self.touched(self._destinations.find_dependent_services(name=name))
 
-    async def _query_addresses(self, name: str) -> Answered | None:
+    async def _query_addresses(self, name: str) -> DnsAnswer | None:
         """Query DNS; None if no server answered."""
         self._find_servers()
         answers = await asyncio.gather(*(self._query_records(name, kind) for kind in _TYPES))
@@ -179,7 +179,7 @@ class Follower:
         addresses = {parse_address(each.address) for rrset in records if rrset.rdtype in _TYPES for each in rrset}
         aliases = (rrset[0].target.to_text() for rrset in records if rrset.rdtype == dns.rdatatype.CNAME)
         names = tuple(dict.fromkeys(alias.rstrip(".").lower() for alias in aliases))
-        return Answered(tuple(sorted(addresses, key=lambda each: (len(each), each))), names)
+        return DnsAnswer(tuple(sorted(addresses, key=lambda each: (len(each), each))), names)
 
     def _find_servers(self) -> None:
         """Use the given servers, or those in resolv.conf now; if there are none, those before."""
@@ -224,7 +224,7 @@ class Follower:
         def note(found: frozenset[Address]) -> None:
             if found and found != self._known.servers:
                 self._known.servers = found
-                self.touched(self._destinations.services)
+                self.touched(self._destinations.reviewed_services)
 
         def ask() -> None:
             found = resolve_host(self._host)

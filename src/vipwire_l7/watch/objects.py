@@ -224,7 +224,7 @@ SpecT_co = TypeVar("SpecT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Declared(Generic[SpecT_co]):
+class GatewayObject(Generic[SpecT_co]):
     """An object of the Gateway API. `spec` is a struct of `gateway.watch.wire`.
 
     Two objects are equal for planning if they differ only in version and status.
@@ -255,5 +255,5 @@ class Declared(Generic[SpecT_co]):
         return drop_invalid_parts(msgspec.json.decode(self.written_status))
 
 
-IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared[object]
+IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | GatewayObject[object]
 IngressEvent: TypeAlias = EventOf[IngressKind, IngressObject]

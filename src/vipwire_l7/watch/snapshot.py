@@ -19,7 +19,7 @@ from vipwire_l7.watch.objects import (
     INGRESS_KINDS,
     BackendService,
     BackendSlice,
-    Declared,
+    GatewayObject,
     Ingress,
     IngressClass,
     IngressEvent,
@@ -39,7 +39,7 @@ ObjectRef: TypeAlias = tuple[IngressKind, ObjectName]
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ChangeExtent:
     """The extent of a change: Services with other endpoints or weights, objects by name, or everything."""
 
     services: frozenset[ObjectName] = frozenset()
@@ -90,7 +90,7 @@ class Snapshot:
         self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
         self.cluster_ips: dict[Address, ObjectName] = {}
         """The Services by their ClusterIPs."""
-        self._grants: dict[str, dict[ObjectName, Declared[object]]] = {}
+        self._grants: dict[str, dict[ObjectName, GatewayObject[object]]] = {}
         self._assigned: dict[ObjectName, dict[ObjectName, BackendService]] = {}
         self._problems: dict[tuple[IngressKind, ObjectName], tuple[Problem, ...]] = {}
         self._waiting = set(kinds)
@@ -142,12 +142,12 @@ class Snapshot:
     def secrets(self) -> Mapping[ObjectName, Secret]:
         return cast("Mapping[ObjectName, Secret]", self._objects[IngressKind.SECRET])
 
-    def list_declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[object]]:
+    def list_declared(self, kind: IngressKind) -> Mapping[ObjectName, GatewayObject[object]]:
         """Return all objects of one of the Gateway API's kinds."""
         found = {} if kind in INGRESS_KINDS else self._objects.get(kind, {})
-        return cast("Mapping[ObjectName, Declared[object]]", found)
+        return cast("Mapping[ObjectName, GatewayObject[object]]", found)
 
-    def list_grants(self, namespace: str) -> Iterable[Declared[object]]:
+    def list_grants(self, namespace: str) -> Iterable[GatewayObject[object]]:
         return self._grants.get(namespace, {}).values()
 
     def list_services_of(self, gateway: ObjectName) -> Collection[BackendService]:
@@ -161,7 +161,7 @@ class Snapshot:
     def problems(self) -> tuple[Problem, ...]:
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
-    def take_judged(self) -> dict[ObjectRef, tuple[Problem, ...]]:
+    def take_changed_problems(self) -> dict[ObjectRef, tuple[Problem, ...]]:
         """Return the problems of the objects whose problems changed since the last call."""
         taken, self._judged = self._judged, set()
         return {ref: self._problems.get(ref, ()) for ref in taken}
@@ -186,9 +186,9 @@ class Snapshot:
                 self._set_object(kind, changed.name, changed, problems)
         self._events[kind] += 1
 
-    def take_touched(self) -> Touched:
+    def take_touched(self) -> ChangeExtent:
         """Return the extent of the changes since the last call."""
-        touched = Touched(frozenset(self._services), frozenset(self._named), self._structure)
+        touched = ChangeExtent(frozenset(self._services), frozenset(self._named), self._structure)
         self._services, self._named, self._structure = set(), set(), False
         return touched
 
@@ -269,7 +269,7 @@ class Snapshot:
 
     def _record_grant(self, name: ObjectName, after: IngressObject | None) -> None:
         found = self._grants.setdefault(name.namespace, {})
-        if isinstance(after, Declared):
+        if isinstance(after, GatewayObject):
             found[name] = after
         else:
             found.pop(name, None)
@@ -288,7 +288,7 @@ class Snapshot:
 
 
 def get_kind(value: IngressObject) -> IngressKind:
-    return value.kind if isinstance(value, Declared) else _KINDS[type(value)]
+    return value.kind if isinstance(value, GatewayObject) else _KINDS[type(value)]
 
 
 def _keeps_pools(before: BackendService, after: BackendService) -> bool:

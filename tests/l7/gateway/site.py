@@ -33,7 +33,7 @@ from vipwire_l7.gateway.run.datagrams import DatagramRelay
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.plan.destinations import Destinations, DestinationSetting
-from vipwire_l7.run.controller import Controller, Done
+from vipwire_l7.run.controller import Controller, SyncResult
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy
@@ -74,7 +74,7 @@ class GatewaySite:
     controller: Controller
     planner: GatewayPlanner
     haproxy: Haproxy
-    done: list[Done]
+    done: list[SyncResult]
     pod_port: int
     registry: CollectorRegistry
     known: dict[str, int] = field(default_factory=dict)
@@ -299,7 +299,7 @@ def gateways(folder: Path, setting: GatewaySetting | None = None) -> Iterator[Ga
     with asyncio.Runner() as runner:
         planner = GatewayPlanner(setting or GatewaySetting(bind="127.0.0.1", addresses=("127.0.0.1",)))
         registry = CollectorRegistry()
-        snapshot, haproxy, done = Snapshot(RESOURCES), Haproxy("haproxy", run), list[Done]()
+        snapshot, haproxy, done = Snapshot(RESOURCES), Haproxy("haproxy", run), list[SyncResult]()
         judge = Destinations(DestinationSetting(ranges=(Prefix.parse("127.0.0.0/8"), Prefix.parse("::1/128"))))
         desired = Desired(snapshot, planner, layout, make_certificate(now(), "localhost"), judge)
 

@@ -13,7 +13,7 @@ from tests.l7.ingress.site import ingress, rule
 from vipwire.model.names import ObjectName
 from vipwire_l7.ingress.plan.to_gateway import convert_to_gateway
 from vipwire_l7.ingress.plan.wishes import read_ingress
-from vipwire_l7.plan.dependencies import Looked
+from vipwire_l7.plan.dependencies import RecordedObjects
 from vipwire_l7.watch import wire
 from vipwire_l7.watch.convert import convert_ingress
 from vipwire_l7.watch.objects import BackendPort, BackendService, Ingress, IngressKind, Secret
@@ -91,7 +91,7 @@ def test_what_has_no_place_in_the_api_becomes_policies_that_say_the_same() -> No
     texts = [yaml.safe_dump_all(made), yaml.safe_dump({**secret, "stringData": users})]
     _, plan = drawn(*texts, SERVICE.replace("infra", "default"))
     read_as = Secret(ObjectName("default", "users"), "", {"auth": users["auth"].encode()})
-    wanted = read_ingress(read(value), Looked(IngressKind.SECRET, {read_as.name: read_as}, set()))
+    wanted = read_ingress(read(value), RecordedObjects(IngressKind.SECRET, {read_as.name: read_as}, set()))
     (pool,) = plan.pools
     assert (pool.policy.guard, pool.policy.body_size) == (wanted.policy.guard, wanted.policy.body_size)
     for field in ("balance", "check", "pod_connections", "redispatch", "timeouts"):

@@ -6,7 +6,7 @@ import pytest
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 
 from vipwire_l7.haproxy.refused import remove_parts
-from vipwire_l7.plan.sites import CLOSED, Bound, Chance, Frontend, SitePlan, Step, make_choice
+from vipwire_l7.plan.sites import CLOSED, Chance, Frontend, SessionBound, SitePlan, Step, make_choice
 
 GATEWAY = """
 --- Gateway edge
@@ -141,6 +141,6 @@ def test_without_an_endpoint_a_session_goes_elsewhere(here: GatewaySite) -> None
 
 def test_a_pool_that_haproxy_refuses_costs_only_its_share() -> None:
     """What counts the endpoints of a pool that is not there would be refused with all else of the choice."""
-    choice = make_choice((Step("a", (Bound("mine", "m", "a"),)), Step("a", (Chance(1, 2),)), Step("b")))
+    choice = make_choice((Step("a", (SessionBound("mine", "m", "a"),)), Step("a", (Chance(1, 2),)), Step("b")))
     plan = remove_parts(SitePlan(frontends=(Frontend("f", "*:80", ":80", choices=(choice,)),)), {"a"})
     assert plan.all_choices[0].steps == (Step(CLOSED, (Chance(1, 2),)), Step("b"))

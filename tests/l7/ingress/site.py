@@ -32,12 +32,12 @@ from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.destinations import Destinations, DestinationSetting
 from vipwire_l7.plan.plan import Setting
-from vipwire_l7.run.controller import Controller, Done
+from vipwire_l7.run.controller import Controller, SyncResult
 from vipwire_l7.run.default_certificate import make_certificate, read_or_make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy
-from vipwire_l7.run.rates import Turns
-from vipwire_l7.run.surroundings import Follower
+from vipwire_l7.run.rates import ReloadTurns
+from vipwire_l7.run.surroundings import DestinationFollower
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import INGRESS_KINDS, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
@@ -130,7 +130,7 @@ class Site:
     haproxy: Haproxy
     http: int
     https: int
-    done: list[Done]
+    done: list[SyncResult]
     pod_port: int
     runners: dict[str, web.AppRunner] = field(default_factory=dict)
     served: list[str] = field(default_factory=list)
@@ -258,7 +258,7 @@ async def site(
     setting: Setting | None = None,
     destinations: DestinationSetting = TRIAL,
     resolvers: Sequence[tuple[str, int]] = (),
-    turns: Turns | None = None,
+    turns: ReloadTurns | None = None,
     **layout: Any,
 ) -> AsyncIterator[Site]:
     """Run a site; HAProxy ends with it."""
@@ -267,10 +267,10 @@ async def site(
     http, https = free_port(), free_port()
     pem = read_or_make_certificate(run, dt.datetime.now(dt.UTC))  # noqa: TID251  # what is served must be valid now
     made = Layout(str(run), f"{run}/haproxy.sock", f"127.0.0.1:{http}", f"127.0.0.1:{https}", threads=1, **layout)
-    snapshot, haproxy, done = Snapshot(), Haproxy("haproxy", run), list[Done]()
+    snapshot, haproxy, done = Snapshot(), Haproxy("haproxy", run), list[SyncResult]()
     judge = Destinations(destinations)
     desired = Desired(snapshot, IngressPlanner(setting or Setting()), made, pem, judge)
-    follower = Follower(judge, resolvers)
+    follower = DestinationFollower(judge, resolvers)
     controller = Controller(snapshot, desired, haproxy, done.append, pause, follower, turns)
     here = Site(controller, haproxy, http, https, done, free_port())
     for kind in INGRESS_KINDS:

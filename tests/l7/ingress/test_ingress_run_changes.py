@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 from tests.l7.ingress.site import Json, Site, endpoint, endpoint_slice, in_site, ingress, rule, service, site
 
-from vipwire_l7.run.rates import Rate, Turns
+from vipwire_l7.run.rates import Rate, ReloadTurns
 
 OLD = tuple(f"127.0.0.{number}" for number in range(21, 25))
 NEW = tuple(f"127.0.0.{number}" for number in range(31, 35))
@@ -108,7 +108,7 @@ def needing_a_reload(number: int) -> Json:
 async def test_a_namespace_that_causes_reloads_all_the_time_waits_alone(tmp_path: Path) -> None:
     """Its changes wait together; its endpoints, and a neighbour's changes with a reload, do not."""
     now = 1_000.0
-    async with site(tmp_path, turns=Turns(Rate(3, lambda: now))) as here:
+    async with site(tmp_path, turns=ReloadTurns(Rate(3, lambda: now))) as here:
         for each in OLD[:2]:
             await here.pod(each)
         web = [service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])])]

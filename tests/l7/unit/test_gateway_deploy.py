@@ -37,7 +37,7 @@ from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter
 from vipwire_l7.watch.kinds import RESOURCES as OF_INGRESS
 from vipwire_l7.watch.kinds import IngressResource
-from vipwire_l7.watch.objects import BackendService, BackendSlice, Declared, Ingress, IngressKind
+from vipwire_l7.watch.objects import BackendService, BackendSlice, GatewayObject, Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
 from vipwire_up.api.serving.authorization import Role, User, may
@@ -100,7 +100,7 @@ def test_the_service_of_our_pods_selects_them_and_is_the_one_that_the_flag_names
 
 async def written_services() -> set[Right]:
     """Write Services and their slices: those that are to be, and one of each that nobody has a use for any more."""
-    gateway = Declared(IngressKind.GATEWAY, ObjectName("default", "edge"), None)
+    gateway = GatewayObject(IngressKind.GATEWAY, ObjectName("default", "edge"), None)
     pods = ObjectName("kube-system", "pods")
     snapshot = filled()
     wanted = OwnService(ObjectName("default", "edge-vipwire"), gateway.name, {(80, False): 20000}, {}, {})

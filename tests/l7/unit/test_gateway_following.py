@@ -28,7 +28,7 @@ from vipwire_l7.haproxy.state import WHOLE, Change, Delta, record_change
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import IngressKind
-from vipwire_l7.watch.snapshot import Touched
+from vipwire_l7.watch.snapshot import ChangeExtent
 
 pytestmark = pytest.mark.slow
 
@@ -275,7 +275,7 @@ def test_what_is_followed_is_what_is_planned_anew(
             haproxy.refuse(refused[step])
         fresh = GatewayPlanner(setting)
         anew = Desired(snapshot, fresh, LAYOUT, "PEM")
-        anew.update(Touched(structure=True), NOW.timestamp())
+        anew.update(ChangeExtent(structure=True), NOW.timestamp())
         assert followed.plan == remove_parts(anew.plan, followed.refused)
         assert set(followed.problems) >= set(anew.problems)
         assert followed.refused or followed.problems == anew.problems

@@ -16,19 +16,19 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.wire import HttpRouteSpec
 from vipwire_l7.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL
 from vipwire_l7.plan.policy import Policy
-from vipwire_l7.plan.sites import Aspect, Compared, Match, make_choice, name_pool
-from vipwire_l7.watch.objects import Declared, IngressKind
+from vipwire_l7.plan.sites import Aspect, Comparison, Match, make_choice, name_pool
+from vipwire_l7.watch.objects import GatewayObject, IngressKind
 
 pytestmark = pytest.mark.slow
 
-ROUTE = Declared(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), HttpRouteSpec())
-WHEN = (Compared(Aspect.METHOD, "GET"),)
+ROUTE = GatewayObject(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), HttpRouteSpec())
+WHEN = (Comparison(Aspect.METHOD, "GET"),)
 OPEN = "allowedRoutes: {namespaces: {from: All}}"
 HTTP = f"{{name: http, port: 80, protocol: HTTP, {OPEN}}}"
 LETS_IN = GATEWAY.replace("LISTENERS", f"listeners: [{HTTP}]\n  allowedListeners: {{namespaces: {{from: All}}}}")
 
 
-def entry(match: Match, path: str, *conditions: Compared) -> Entry:
+def entry(match: Match, path: str, *conditions: Comparison) -> Entry:
     return Entry(ROUTE, RequestMatch(PathMatch(match, path), conditions, (True, 0, 0)), (0, 0), "to")
 
 

@@ -10,7 +10,7 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.address_pool import AddressPool
 from vipwire_l7.gateway.plan.merged_statuses import merge_status
 from vipwire_l7.gateway.watch.wire import GatewaySpec
-from vipwire_l7.watch.objects import Declared, IngressKind
+from vipwire_l7.watch.objects import GatewayObject, IngressKind
 
 OURS, OLD, NOW = "vipwire.io/gateway", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
@@ -67,7 +67,7 @@ def test_a_status_of_other_types_is_read_as_far_as_it_is_one(junk: Any) -> None:
     deep = {"parents": [{"controllerName": OURS, "parentRef": junk, "conditions": junk}], "listeners": junk}
     for theirs in (junk, dict.fromkeys(lists, junk), deep):
         edge = ObjectName("infra", "edge")
-        gateway = Declared(IngressKind.GATEWAY, edge, GatewaySpec(), written_status=msgspec.json.encode(theirs))
+        gateway = GatewayObject(IngressKind.GATEWAY, edge, GatewaySpec(), written_status=msgspec.json.encode(theirs))
         ours = {"parents": [parent(OURS, condition("Accepted"))], "listeners": [{"name": "a", "conditions": []}]}
         made = merge_status(ours | {"conditions": [condition("Accepted")]}, gateway.status, OURS, NOW)
         assert [each["parentRef"] for each in made["parents"]] == [{"name": "edge"}]

@@ -31,7 +31,7 @@ from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter
-from vipwire_l7.run.surroundings import Follower
+from vipwire_l7.run.surroundings import DestinationFollower
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
 from vipwire_l7.watch.snapshot import Snapshot
@@ -156,7 +156,7 @@ async def reading_pod(access: Access) -> None:
     snapshot, destinations, address = Snapshot(), Destinations(), parse_address("192.0.2.1")
     endpoint = BackendEndpoint(address, Usability.READY, "agent")
     snapshot.apply(Upserted(BackendSlice(WEB, WEB, Family.IPV4, {"": 80}, (endpoint,)), ()))
-    with contextlib.closing(Follower(destinations, (), access)) as follower:
+    with contextlib.closing(DestinationFollower(destinations, (), access)) as follower:
         destinations.known.servers = frozenset((address,))
         destinations.review_services(snapshot, (WEB,))
         await follower.query_new_names()

@@ -10,7 +10,7 @@ from vipwire_l7.haproxy.backends import write_backend
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.ingress.plan.wishes import Wanted, read_ingress
+from vipwire_l7.ingress.plan.wishes import IngressContent, read_ingress
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
 from vipwire_l7.run.desired import Desired
@@ -19,13 +19,13 @@ from vipwire_l7.watch.objects import (
     Ingress,
     PathType,
 )
-from vipwire_l7.watch.snapshot import Touched
+from vipwire_l7.watch.snapshot import ChangeExtent
 
 OTHER = ObjectName("default", "other")
 
 
 def test_an_ingress_that_cannot_be_planned_is_told_of_and_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def explosive(ingress: Ingress, *rest: object) -> Wanted:
+    def explosive(ingress: Ingress, *rest: object) -> IngressContent:
         if ingress.name.name == "boom":
             raise ZeroDivisionError("division by zero")
         return read_ingress(ingress, *rest)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def test_a_pool_that_cannot_be_written_answers_503_and_the_others_serve(monkeypa
     boom = Ingress(boom.name, "vipwire", (type(rule)(rule.host, rule.path, rule.type, ref, rule.field),))
     snapshot = listed((good, boom, BackendService(WEB, (PORT,)), BackendService(OTHER, (PORT,))))
     desired = Desired(snapshot, IngressPlanner(Setting()), Layout("/run/x", "/run/x/s"), "PEM\n")
-    desired.update(Touched(structure=True), 0.0)
+    desired.update(ChangeExtent(structure=True), 0.0)
     made = desired.build_configuration("/run/x")
     assert set(made.shape.backends) == {"default:web:80"}
     assert made.maps["prefixes"] == {"a.org/boom/": CLOSED, "a.org/": "default:web:80"}

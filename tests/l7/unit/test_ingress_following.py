@@ -36,7 +36,7 @@ from vipwire_l7.watch.objects import (
     ServiceRef,
     Usability,
 )
-from vipwire_l7.watch.snapshot import Touched
+from vipwire_l7.watch.snapshot import ChangeExtent
 
 FOLDER = "/run/x/gen-1"
 LAYOUT = Layout("/run/x", "/run/x/sock")
@@ -127,7 +127,7 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
             snapshot.apply(Deleted(kind, thing.name) if gone else Upserted(cast("Any", thing)))
         delta = followed.update(snapshot.take_touched(), 0.0)
         anew = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
-        anew.update(Touched(structure=True), 0.0)
+        anew.update(ChangeExtent(structure=True), 0.0)
         assert followed.plan == anew.plan
         assert followed.problems == anew.problems
         served = [{key: set(slots) - {None} for key, slots in each.slots.items()} for each in (followed, anew)]

@@ -20,12 +20,12 @@ from vipwire_l7.run.controller import Controller
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import Ingress, Secret, Tls
-from vipwire_l7.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import ChangeExtent, Snapshot
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 YEAR, DAY = 366 * 86400.0, 86400.0
 LAYOUT = Layout("/run/x", "/run/x/s")
-EVERYTHING = Touched(structure=True)
+EVERYTHING = ChangeExtent(structure=True)
 
 
 def with_certificate() -> Snapshot:
@@ -41,7 +41,7 @@ def test_a_plan_follows_the_clock_when_a_certificate_begins_or_ends() -> None:
     desired, now = Desired(with_certificate(), IngressPlanner(Setting()), LAYOUT, "PEM\n"), NOW.timestamp()
     desired.update(EVERYTHING, now - DAY)
     times = (now - DAY / 2, now, now + 9 * YEAR, now + 10 * YEAR, now + 11 * YEAR)
-    assert [bool(desired.update(Touched(), each)) for each in times] == [False, True, False, True, False]
+    assert [bool(desired.update(ChangeExtent(), each)) for each in times] == [False, True, False, True, False]
 
 
 def test_an_address_that_cannot_be_had_is_tried_again() -> None:
@@ -60,10 +60,10 @@ def test_a_plan_follows_this_machine_where_it_is_reached_elsewhere() -> None:
     desired = Desired(filled(), planner, LAYOUT, "PEM\n")
     desired.update(EVERYTHING, 0.0)
     planner.take_changed_statuses()
-    desired.update(Touched(), 60.0)
+    desired.update(ChangeExtent(), 60.0)
     assert not planner.take_changed_statuses()
     addresses[0] = "192.0.2.2"
-    desired.update(Touched(), 60.0)
+    desired.update(ChangeExtent(), 60.0)
     assert planner.take_changed_statuses()
 
 
@@ -72,16 +72,16 @@ class Taking:
 
     running, socket = True, Path("/run/x/s")
 
-    async def adopt(self) -> bool:
+    async def adopt_master(self) -> bool:
         return False
 
-    async def old_workers(self) -> int:
+    async def count_old_workers(self) -> int:
         return 0
 
-    def next_folder(self) -> Path:
+    def get_next_folder(self) -> Path:
         return Path("/run/x/gen-1")
 
-    async def put(self, configuration: Configuration) -> None:
+    async def apply_configuration(self, configuration: Configuration) -> None:
         assert configuration.layout.folder == "/run/x/gen-1"
 
 

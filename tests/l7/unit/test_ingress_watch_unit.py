@@ -21,7 +21,7 @@ from vipwire_l7.watch.objects import (
     PathType,
     Usability,
 )
-from vipwire_l7.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import ChangeExtent, Snapshot
 
 
 def converted(kind: IngressKind, source: dict[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
@@ -120,21 +120,21 @@ def listed(snapshot: Snapshot) -> Snapshot:
 
 def test_endpoints_touch_their_service_and_classes_the_structure() -> None:
     snapshot = listed(Snapshot())
-    assert snapshot.take_touched() == Touched(structure=True)
+    assert snapshot.take_touched() == ChangeExtent(structure=True)
     web = ObjectName("default", "web")
     snapshot.apply(Upserted(cast("Any", slice_of("10.0.0.1"))))
-    assert snapshot.take_touched() == Touched(frozenset({web}))
+    assert snapshot.take_touched() == ChangeExtent(frozenset({web}))
     snapshot.apply(Upserted(cast("Any", slice_of("10.0.0.1"))))
     assert not snapshot.take_touched()
     snapshot.apply(Deleted(cast("Any", IngressKind.SLICE), ObjectName("default", "s")))
-    assert snapshot.take_touched() == Touched(frozenset({web}))
+    assert snapshot.take_touched() == ChangeExtent(frozenset({web}))
     assert snapshot.list_slices(web) == ()
     snapshot.apply(Upserted(cast("Any", Ingress(web))))
-    assert snapshot.take_touched() == Touched(named=frozenset({(IngressKind.INGRESS, web)}))
+    assert snapshot.take_touched() == ChangeExtent(named=frozenset({(IngressKind.INGRESS, web)}))
     snapshot.apply(Upserted(cast("Any", Ingress(web, addresses=("192.0.2.1",)))))
     assert not snapshot.take_touched()
     snapshot.apply(Upserted(cast("Any", IngressClass(ObjectName("", "vipwire")))))
-    assert snapshot.take_touched() == Touched(structure=True)
+    assert snapshot.take_touched() == ChangeExtent(structure=True)
 
 
 def test_a_list_replaces_what_was_there() -> None:

@@ -30,7 +30,7 @@ from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter
-from vipwire_l7.watch.objects import INGRESS_KINDS, BackendService, Declared, Ingress, IngressKind
+from vipwire_l7.watch.objects import INGRESS_KINDS, BackendService, GatewayObject, Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 
 EDGE, WEB = ObjectName("default", "edge"), ObjectName("default", "web")
@@ -56,7 +56,7 @@ def gateway(content: str = "", status: Any = None) -> Upserted[Any]:
 
 def declared(kind: IngressKind, name: ObjectName, content: Any, version: str, status: Any) -> Upserted[Any]:
     text = msgspec.json.encode(status)
-    made = Declared(kind, name, content, identity=("u-1", "v1"), version=version, written_status=text)
+    made = GatewayObject(kind, name, content, identity=("u-1", "v1"), version=version, written_status=text)
     return Upserted(made, ())
 
 

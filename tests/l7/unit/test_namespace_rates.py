@@ -16,14 +16,14 @@ from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.state import Change, Delta
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.plan import Setting
-from vipwire_l7.run.controller import Controller, Done
-from vipwire_l7.run.desired import Desired, Judged
-from vipwire_l7.run.rates import Rate, Turns
+from vipwire_l7.run.controller import Controller, SyncResult
+from vipwire_l7.run.desired import Desired, ProblemChange
+from vipwire_l7.run.rates import Rate, ReloadTurns
 from vipwire_l7.run.reporter import IngressReporter
 from vipwire_l7.run.status_writer import StatusWriter
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import INGRESS_KINDS, BackendSlice, Ingress, IngressKind, PathRule, PathType, ServiceRef
-from vipwire_l7.watch.snapshot import ObjectRef, Snapshot, Touched
+from vipwire_l7.watch.snapshot import ChangeExtent, ObjectRef, Snapshot
 
 
 class Clock:
@@ -41,8 +41,8 @@ def ingress(of: str, name: str = "web", path: str = "/x[0-9]") -> Ingress:
     return Ingress(ObjectName(of, name), "vipwire", (rule,), annotations=marks)
 
 
-def changed(of: str, name: str = "web") -> Touched:
-    return Touched(named=frozenset({(IngressKind.INGRESS, ObjectName(of, name))}))
+def changed(of: str, name: str = "web") -> ChangeExtent:
+    return ChangeExtent(named=frozenset({(IngressKind.INGRESS, ObjectName(of, name))}))
 
 
 def needing(*reasons: str, outgrown: Collection[str] = ()) -> Change:
@@ -50,9 +50,9 @@ def needing(*reasons: str, outgrown: Collection[str] = ()) -> Change:
     return Change((), reasons, Delta(), {}, None, frozenset(), frozenset(outgrown))
 
 
-def slow(clock: Clock, most: int = 2) -> Turns:
+def slow(clock: Clock, most: int = 2) -> ReloadTurns:
     """Return turns after `most` reloads for the namespace evil."""
-    turns = Turns(Rate(most, clock))
+    turns = ReloadTurns(Rate(most, clock))
     for number in range(most):
         turns.record_causes(changed("evil"), needing(f"reason {number}"))
         turns.count_reload()
@@ -117,7 +117,7 @@ def test_a_new_list_replaces_what_waits() -> None:
 
 
 def test_only_the_namespace_whose_change_brings_a_new_reason_is_blamed() -> None:
-    turns, reasons = Turns(Rate(1, Clock())), needing("users change")
+    turns, reasons = ReloadTurns(Rate(1, Clock())), needing("users change")
     turns.record_causes(changed("evil"), reasons)
     turns.record_causes(changed("good"), reasons)
     turns.record_causes(changed("calm"), needing())
@@ -131,10 +131,10 @@ def test_only_the_namespace_whose_change_brings_a_new_reason_is_blamed() -> None
 
 def test_a_reload_for_more_servers_waits_for_the_turn_of_their_namespace() -> None:
     clock = Clock()
-    turns = Turns(Rate(1, clock))
+    turns = ReloadTurns(Rate(1, clock))
     grown = needing("more servers for evil:web:80", outgrown=["evil:web:80"])
     assert turns.get_wait_for_servers(grown) == 0
-    turns.record_causes(Touched(services=frozenset({ObjectName("evil", "web")})), grown)
+    turns.record_causes(ChangeExtent(services=frozenset({ObjectName("evil", "web")})), grown)
     turns.count_reload()
     assert turns.get_wait_for_servers(grown) == 60
     pools = ["evil:web:80", "good:web:80"]
@@ -144,10 +144,10 @@ def test_a_reload_for_more_servers_waits_for_the_turn_of_their_namespace() -> No
 
 
 async def test_a_namespace_that_causes_reloads_all_the_time_does_not_delay_a_neighbour() -> None:
-    clock, done = Clock(), list[Done]()
+    clock, done = Clock(), list[SyncResult]()
     snapshot = Snapshot()
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM\n")
-    turns = Turns(Rate(2, clock))
+    turns = ReloadTurns(Rate(2, clock))
     controller = Controller(snapshot, desired, cast("Any", Taking()), done.append, 0.0, turns=turns)
     for kind in INGRESS_KINDS:
         controller.emit(Listed(kind, ()))
@@ -225,9 +225,9 @@ def test_events_of_a_namespace_wait_for_its_turn_unless_the_problem_goes() -> No
     for name in names:
         snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(2, clock))
-    reporter.report_problems(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),) for name in names}))
+    reporter.report_problems(ProblemChange({name: (Problem("Ingress", name, "spec", "is wrong"),) for name in names}))
     assert recorder.about == ["evil/i0", "evil/i1", "good/web"]
-    reporter.report_problems(Judged({names[2]: ()}))
+    reporter.report_problems(ProblemChange({names[2]: ()}))
     clock.now += 60
     reporter.record_due_events()
     assert recorder.about[3:] == ["evil/i3", "evil/i4"]
@@ -239,8 +239,8 @@ def test_events_of_problems_come_before_those_of_accepted_ingresses() -> None:
     for name in names:
         snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(1, clock))
-    reporter.report_problems(Judged(admitted=dict.fromkeys(names[:2], True)))
-    reporter.report_problems(Judged({names[2]: (Problem("Ingress", names[2], "spec", "is wrong"),)}))
+    reporter.report_problems(ProblemChange(admitted=dict.fromkeys(names[:2], True)))
+    reporter.report_problems(ProblemChange({names[2]: (Problem("Ingress", names[2], "spec", "is wrong"),)}))
     clock.now += 60
     reporter.record_due_events()
     assert recorder.about == ["evil/i0", "evil/i2"]
@@ -250,7 +250,7 @@ def test_events_that_no_leader_recorded_are_those_of_the_next() -> None:
     recorder, snapshot, name, leading = Recorder(), Snapshot(), ObjectName("good", "web"), False
     snapshot.apply(Upserted(Ingress(name)))
     reporter = IngressReporter(snapshot, cast("Any", recorder), Rate(2), lambda: leading)
-    reporter.report_problems(Judged({name: (Problem("Ingress", name, "spec", "is wrong"),)}))
+    reporter.report_problems(ProblemChange({name: (Problem("Ingress", name, "spec", "is wrong"),)}))
     assert recorder.about == []
     leading = True
     reporter.record_due_events()

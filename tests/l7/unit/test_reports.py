@@ -17,7 +17,7 @@ from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.plan import Setting
-from vipwire_l7.run.desired import Desired, Judged
+from vipwire_l7.run.desired import Desired, ProblemChange
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.reporter import IngressReporter
 from vipwire_l7.watch.snapshot import Snapshot
@@ -40,12 +40,12 @@ def test_changes_of_problems_and_ingresses_add_up(seed: int) -> None:
         desired.update(snapshot.take_touched(), NOW.timestamp())
         if desired.plan.pools and draw.random() < 0.3:
             desired.exclude_pool(draw.choice(desired.plan.pools).name, "is broken")
-        judged = desired.take_judged()
+        judged = desired.take_changed_problems()
         problems |= judged.problems
         ours = (ours | judged.admitted.keys()) - {name for name, is_ours in judged.admitted.items() if not is_ours}
         assert {each for found in problems.values() for each in found} == set(desired.problems)
         assert ours == set(planner.kept.admitted)
-        assert desired.take_judged() == Judged()
+        assert desired.take_changed_problems() == ProblemChange()
 
 
 def test_a_problem_of_two_origins_is_gone_when_both_have_none() -> None:
@@ -57,6 +57,6 @@ def test_a_problem_of_two_origins_is_gone_when_both_have_none() -> None:
 
     counts = list[float | None]()
     for found in ({"object": (problem,)}, {"plan": (problem, problem)}, {"object": ()}, {"plan": ()}):
-        reporter.report_problems(Judged(cast("Any", found)))
+        reporter.report_problems(ProblemChange(cast("Any", found)))
         counts.append(count())
     assert counts == [1, 1, 1, 0]

@@ -95,11 +95,11 @@ ASKING = """
 import asyncio, sys
 from vipwire.model.net import format_address
 from vipwire_l7.plan.destinations import Destinations
-from vipwire_l7.run.surroundings import Follower
+from vipwire_l7.run.surroundings import DestinationFollower
 async def ask():
-    follower = Follower(Destinations(), ())
+    follower = DestinationFollower(Destinations(), ())
     while sys.stdin.readline():
-        found = await follower._addresses(sys.argv[1])
+        found = await follower._query_addresses(sys.argv[1])
         print(*map(format_address, found.addresses if found else ()), flush=True)
 asyncio.run(ask())
 """

@@ -30,7 +30,7 @@ from vipwire_l7.gateway.plan.listeners import (
     group_sets_by_gateway,
     validate_listeners,
 )
-from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
+from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, ServiceState
 from vipwire_l7.gateway.plan.places import SharedPort, make_place_ref
 from vipwire_l7.gateway.plan.policies import Policies, read_policies
 from vipwire_l7.gateway.plan.statuses import write_class_status, write_own_policy_status
@@ -119,7 +119,7 @@ def plan_frame(world: GatewayWorld, setting: GatewaySetting, refused: Collection
         for each in world.list_objects(IngressKind.GATEWAY_CLASS, wire.GatewayClassSpec)
         if each.spec.controller_name == setting.controller
     ]
-    has_services = setting.services is not None or (world.is_pooled and not setting.pool)
+    has_services = setting.services is not None or (world.has_address_range and not setting.pool)
     features = FEATURES | WITH_SERVICES if has_services else FEATURES
     for each in classes:
         draft.made.statuses[each.kind, each.name] = write_class_status(each, features)
@@ -189,7 +189,7 @@ class _Draft:
 
     def _find_assigned_addresses(self, gateway: Gateway) -> tuple[str, ...] | None:
         """Return the addresses that `vipwire up` assigned to a Gateway; None where it assigns none to any Gateway."""
-        if self._setting.pool or not self._world.is_pooled:
+        if self._setting.pool or not self._world.has_address_range:
             return None
         service = self._world.snapshot.find_address_service(gateway.name)
         return service.balanced if service is not None else ()
@@ -304,7 +304,7 @@ def _choose_addresses(
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
 
 
-def _judge_by_service(verdict: Verdict, standing: Standing) -> Verdict:
+def _judge_by_service(verdict: Verdict, standing: ServiceState) -> Verdict:
     if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
         return no(standing.reason, standing.lacks)
     return verdict

@@ -11,14 +11,14 @@ from typing import TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, RouteObject
 from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, count_matches, order_matches
-from vipwire_l7.gateway.plan.routes import Brought, RouteResult, Way
+from vipwire_l7.gateway.plan.routes import FrontendKey, HostEntries, RouteResult
 from vipwire_l7.plan.budget import MOST_STEPS, Budget
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.sites import Choice
 from vipwire_l7.watch.snapshot import ObjectRef
 
-HostKey: TypeAlias = tuple[Way, str]
-Refused: TypeAlias = tuple[str, tuple[Brought, ...]]
+HostKey: TypeAlias = tuple[FrontendKey, str]
+Refused: TypeAlias = tuple[str, tuple[HostEntries, ...]]
 """The reason why a route exceeds the budget, and the entries that deny requests in its place."""
 
 
@@ -33,11 +33,11 @@ class Hosts:
     def __init__(self, results: Mapping[ObjectRef, RouteResult]) -> None:
         """`results` holds the results of all routes, and is updated before `replace_route`."""
         self._results = results
-        self._hosts: dict[HostKey, dict[ObjectRef, list[Brought]]] = {}
-        self.by_way: dict[Way, set[str]] = {}
+        self._hosts: dict[HostKey, dict[ObjectRef, list[HostEntries]]] = {}
+        self.by_way: dict[FrontendKey, set[str]] = {}
         self._tried: dict[HostKey, Counter[str]] = {}
         """The number of rules by namespace, of hosts with any rule that HAProxy tries in turn."""
-        self._shares: Counter[tuple[Way, str, str, int]] = Counter()
+        self._shares: Counter[tuple[FrontendKey, str, str, int]] = Counter()
         """The routes that lead to a weighted choice, by frontend, name, namespace and rules."""
         self._sum = Counter[str]()
         """The upper bound of a namespace's rules."""
@@ -61,7 +61,7 @@ class Hosts:
                 self._count_share(share, number)
         return {*old, *new}
 
-    def _count_share(self, share: tuple[Way, str, str, int], number: int) -> None:
+    def _count_share(self, share: tuple[FrontendKey, str, str, int], number: int) -> None:
         had = self._shares[share]
         self._shares[share] = has = had + number
         self._sum[share[2]] += share[3] * (bool(has) - bool(had))
@@ -77,7 +77,7 @@ class Hosts:
                 self._tried[key] = tried
                 self._sum.update(tried)
             (self._crowded.add if crowded else self._crowded.discard)(key)
-        before, self._refused = self._refused, {} if self._has_room() else self._judge_all()
+        before, self._refused = self._refused, {} if self._has_room() else self._spend_budgets()
         both = (before.keys() | self._refused.keys()) & self._results.keys()
         changed = [ref for ref in both if before.get(ref) != self._refused.get(ref)]
         for ref in both:
@@ -102,17 +102,17 @@ class Hosts:
                 host.add_matches(each)
         return tried, any(number > MOST_STEPS for number in steps.values())
 
-    def _judge_all(self) -> dict[ObjectRef, Refused]:
+    def _spend_budgets(self) -> dict[ObjectRef, Refused]:
         """Spend the budgets, the oldest route first. A guarded path whose route does not fit is denied."""
         budget, hosts = Budget(), dict[HostKey, HostSteps]()
-        shares, refused = set[tuple[Way, str]](), dict[ObjectRef, Refused]()
+        shares, refused = set[tuple[FrontendKey, str]](), dict[ObjectRef, Refused]()
         asking = {ref for key in self._tried for ref in self._hosts[key]}
         asking |= {ref for ref, each in self._results.items() if each.shares}
 
-        def host_of(brought: Brought) -> HostSteps:
+        def host_of(brought: HostEntries) -> HostSteps:
             return hosts.setdefault((brought.way, brought.host), HostSteps())
 
-        def cost(found: Iterable[Brought]) -> int:
+        def cost(found: Iterable[HostEntries]) -> int:
             return sum(host_of(each).estimate_more_rules(count_matches(each.entries)) for each in found)
 
         for ref in self._sort_routes(asking):
@@ -155,14 +155,14 @@ class Hosts:
         return HostPlan(routes, choices, tuple(shares[name] for name in used))
 
 
-def _group_by_host(brought: Iterable[Brought]) -> dict[HostKey, list[Brought]]:
-    found: dict[HostKey, list[Brought]] = {}
+def _group_by_host(brought: Iterable[HostEntries]) -> dict[HostKey, list[HostEntries]]:
+    found: dict[HostKey, list[HostEntries]] = {}
     for each in brought:
         found.setdefault((each.way, each.host), []).append(each)
     return found
 
 
-def _list_shares(result: RouteResult | None) -> set[tuple[Way, str, str, int]]:
+def _list_shares(result: RouteResult | None) -> set[tuple[FrontendKey, str, str, int]]:
     if result is None or not result.shares:
         return set()
     return {

@@ -47,7 +47,7 @@ class OwnService:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServiceState:
     """The state of a Gateway's Service: its addresses, its target ports, and its problem, "" for none.
 
     `reason` is the condition's reason for the problem.
@@ -80,17 +80,17 @@ class OwnServices:
     def name_service(gateway: Gateway) -> ObjectName:
         return ObjectName(gateway.name.namespace, service_name(gateway.name.name, gateway.spec.gateway_class_name))
 
-    def plan_service(self, gateway: Gateway, listeners: Iterable[Listener]) -> Standing:
+    def plan_service(self, gateway: Gateway, listeners: Iterable[Listener]) -> ServiceState:
         places = dict.fromkeys(each.place for each in listeners if _is_valid(each))
         name, found = self.name_service(gateway), self.find_service(gateway)
         if found is None and self._world.services.get(name) is not None:
-            return Standing(lacks=f"the Service {name} belongs to another owner")
+            return ServiceState(lacks=f"the Service {name} belongs to another owner")
         if not places:
-            return Standing()
+            return ServiceState()
         known = self._known.get(gateway.name, {})
         targets = {place: self._choose_node_port(known.get(place)) for place in places}
         if not all(targets.values()):
-            return Standing(lacks="all node ports are in use (--service-ports)")
+            return ServiceState(lacks="all node ports are in use (--service-ports)")
         more = gateway.spec.infrastructure
         asked = next(iter(list_requested_addresses(gateway)), "")
         self.wanted[name] = OwnService(name, gateway.name, targets, more.labels, more.annotations, asked)
@@ -98,8 +98,8 @@ class OwnServices:
         if found is None or not found.balanced:
             reason = "AddressNotUsable" if asked else "AddressNotAssigned"
             text = f"the cluster has not assigned {asked[:80] or 'an address'} to the Service {name} yet"
-            return Standing((), served, text, reason)
-        return Standing(found.balanced, served)
+            return ServiceState((), served, text, reason)
+        return ServiceState(found.balanced, served)
 
     def _choose_node_port(self, known: int | None) -> int:
         """Choose a node port: `known` if it is free, else another; 0 if there is none."""

@@ -16,7 +16,7 @@ from vipwire_l7.gateway.plan.hosts import HostKey, Hosts, rank_route
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.own_services import OwnService
-from vipwire_l7.gateway.plan.routes import RouteResult, Way, plan_route
+from vipwire_l7.gateway.plan.routes import FrontendKey, RouteResult, plan_route
 from vipwire_l7.gateway.plan.rules import Shares
 from vipwire_l7.gateway.plan.statuses import (
     write_gateway_status,
@@ -24,7 +24,7 @@ from vipwire_l7.gateway.plan.statuses import (
     write_tls_conditions,
     write_tls_policy_status,
 )
-from vipwire_l7.gateway.plan.tls import Checked, list_targets
+from vipwire_l7.gateway.plan.tls import TlsPolicyResult, list_targets
 from vipwire_l7.plan.dependencies import Dependencies
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import HostPlan, Plan
@@ -51,7 +51,7 @@ class GatewayPlanner:
         self._changes = snapshot.follow_changes() if snapshot is not None else Changes()
         self.kept = Plan()
         self._frame = Frame(given=self._frame.given)
-        self._frontends: dict[Way, Frontend] = {}
+        self._frontends: dict[FrontendKey, Frontend] = {}
         self._led: dict[str, tuple[Route, ...]] = {}
         self._looked_at = Dependencies[ObjectRef]()
         self._results: dict[ObjectRef, RouteResult] = {}
@@ -251,7 +251,7 @@ class GatewayPlanner:
             return self._write_tls_policy_status(frame.tls.checked[ref])
         return frame.statuses.get(ref)
 
-    def _write_tls_policy_status(self, checked: Checked) -> Json:
+    def _write_tls_policy_status(self, checked: TlsPolicyResult) -> Json:
         services = {name for name, _ in list_targets(checked.policy)}
         refs = self._looked_at.find_users((IngressKind.SERVICE, name) for name in services)
         routes = [self._results[ref] for ref in refs if ref in self._results]

@@ -18,7 +18,7 @@ from vipwire_l7.plan.annotations import AnnotationValues
 from vipwire_l7.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherit_policy
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC, Target, read_fields, read_targets
 from vipwire_l7.plan.pool_policy import read_login, read_policy
-from vipwire_l7.plan.sites import Asker
+from vipwire_l7.plan.sites import ObjectField
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
 _TRAFFIC_KINDS: Final = {
@@ -34,7 +34,7 @@ Place = tuple[IngressKind, ObjectName, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PolicyContent:
     """The content of a policy. With `closed` it is invalid, and its targets answer 503."""
 
     policy: Policy
@@ -43,7 +43,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Judged:
+class PolicyResult:
     """The result of a policy, for each of its targets."""
 
     policy: Item
@@ -60,8 +60,8 @@ class Judged:
 class Policies:
     """All policies, by target."""
 
-    by_place: dict[Place, Asked] = field(default_factory=dict)
-    all: list[Judged] = field(default_factory=list)
+    by_place: dict[Place, PolicyContent] = field(default_factory=dict)
+    all: list[PolicyResult] = field(default_factory=list)
 
     def complete_rule_policy(
         self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
@@ -121,7 +121,7 @@ _OF_REQUESTS: Final = (Algorithm.URI, Algorithm.HEADER)
 def read_policies(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
     """Read all policies. `gateways` are those of this controller."""
     made = Policies()
-    here = _Here(world, frozenset(each.name for each in gateways))
+    here = _PolicyTargets(world, frozenset(each.name for each in gateways))
     for policy in world.list_objects(IngressKind.TRAFFIC_POLICY, object):
         _attach_policy(made, policy, _read_traffic_policy(policy, world), here)
     for policy in world.list_objects(IngressKind.BACKEND_POLICY, object):
@@ -129,9 +129,9 @@ def read_policies(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
     return made
 
 
-def _attach_policy(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
+def _attach_policy(made: Policies, policy: Item, asked: PolicyContent, here: "_PolicyTargets") -> None:
     targets, strange = read_targets(policy.spec)
-    judged = Judged(policy, (*strange, *asked.problems))
+    judged = PolicyResult(policy, (*strange, *asked.problems))
     for target in targets:
         kind, verdict = here.resolve_target(policy, target)
         if kind is not None:
@@ -144,28 +144,28 @@ def _attach_policy(made: Policies, policy: Item, asked: Asked, here: "_Here") ->
     made.all.append(judged)
 
 
-def _read_traffic_policy(policy: Item, world: GatewayWorld) -> Asked:
+def _read_traffic_policy(policy: Item, world: GatewayWorld) -> PolicyContent:
     if not isinstance(policy.spec, dict):
-        return Asked(Policy(), ("spec is no object",), closed=True)
+        return PolicyContent(Policy(), ("spec is no object",), closed=True)
     values, strange = read_fields(policy.spec, TRAFFIC)
     annotations = AnnotationValues(values)
-    owner = Asker(policy.kind.value, policy.name, "spec.basicAuth")
+    owner = ObjectField(policy.kind.value, policy.name, "spec.basicAuth")
     login, problems, locked = read_login(
         owner, annotations, world.secrets.get, "the targets of the policy answer 503"
     )
     texts = (*strange, *(each.message for each in problems))
-    return Asked(read_policy(annotations, login), texts, bool(strange) or locked)
+    return PolicyContent(read_policy(annotations, login), texts, bool(strange) or locked)
 
 
-def _read_backend_policy(policy: Item) -> Asked:
+def _read_backend_policy(policy: Item) -> PolicyContent:
     if not isinstance(policy.spec, dict):
-        return Asked(Policy(), ("spec is no object",))
+        return PolicyContent(Policy(), ("spec is no object",))
     values, strange = read_fields(policy.spec, BACKEND)
-    return Asked(Policy() if strange else read_policy(AnnotationValues({**_COOKIE, **values}), None), strange)
+    return PolicyContent(Policy() if strange else read_policy(AnnotationValues({**_COOKIE, **values}), None), strange)
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _PolicyTargets:
     """The objects that policies may target."""
 
     world: GatewayWorld

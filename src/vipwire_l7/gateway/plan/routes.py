@@ -19,7 +19,7 @@ from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.matching.ladders import Entry, is_tried
 from vipwire_l7.gateway.plan.matching.matches import ALL
 from vipwire_l7.gateway.plan.places import make_place_ref
-from vipwire_l7.gateway.plan.rules import Read, Shares, list_services, plan_entries, plan_shares
+from vipwire_l7.gateway.plan.rules import RuleErrors, Shares, list_services, plan_entries, plan_shares
 from vipwire_l7.gateway.plan.statuses import write_parent_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import estimate_condition_steps
@@ -28,15 +28,15 @@ from vipwire_l7.plan.limits import Demand, Limited, count_each
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
 from vipwire_l7.watch.objects import IngressKind, Json
 
-Way = tuple[str, Mode]
+FrontendKey = tuple[str, Mode]
 """An address and port, and the mode of its frontend."""
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class HostEntries:
     """The entries of a route for one host. `site` is the host with the mark of the address and port."""
 
-    way: Way
+    way: FrontendKey
     host: str
     site: str
     entries: tuple[Entry, ...]
@@ -53,11 +53,11 @@ class Brought:
             estimate_steps(each.path) for each in paths if each.match is Match.EXPRESSION
         ) + estimate_condition_steps(conditions)
 
-    def deny_guarded(self, guarded: Iterable[str]) -> "Brought":
+    def deny_guarded(self, guarded: Iterable[str]) -> "HostEntries":
         """Deny the guarded entries, and drop all others."""
         return replace(self, entries=tuple(each.deny_match() for each in self.entries if each.target in guarded))
 
-    def deny_host(self) -> "Brought":
+    def deny_host(self) -> "HostEntries":
         """Deny all requests of the host that no other entry matches."""
         return replace(self, entries=(replace(self.entries[0], match=ALL, target=CLOSED),))
 
@@ -68,8 +68,8 @@ class RouteResult:
 
     route: RouteObject
     parents: tuple[Parent, ...]
-    read: Read = field(default_factory=Read)
-    brought: tuple[Brought, ...] = ()
+    read: RuleErrors = field(default_factory=RuleErrors)
+    brought: tuple[HostEntries, ...] = ()
     datagrams: Mapping[str, Shares] = field(default_factory=dict)
     """The UDP frontends' shares, by address and port."""
     pools: Mapping[str, Pool] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteRe
 
 
 def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
-    route, brought, datagrams = made.route, list[Brought](), dict[str, Shares]()
+    route, brought, datagrams = made.route, list[HostEntries](), dict[str, Shares]()
     attachments: dict[ListenerKey, Attachment] = {}
     for each in (each for parent in made.parents for each in parent.attachments):
         attachments.setdefault(each.listener.key, each)
@@ -166,11 +166,11 @@ def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
 
 def _bring_entries(
     attachment: Attachment, entries: tuple[Entry, ...], place: str, frame: Frame, world: GatewayWorld
-) -> Iterator[Brought]:
+) -> Iterator[HostEntries]:
     """Yield the route's entries for each hostname of a listener at one address and port."""
     world.looked_at.add(make_place_ref(place))
     port = frame.ports[place]
     for host in isolate_hostnames(attachment, port.hosts):
         own = attachment.hosts[host]
         ranked = entries if own == host else tuple(replace(each, breadth=rank_breadth(own)) for each in entries)
-        yield Brought((place, attachment.listener.mode), host, f"{host}{port.mark}", ranked)
+        yield HostEntries((place, attachment.listener.mode), host, f"{host}{port.mark}", ranked)

@@ -33,7 +33,7 @@ from vipwire_l7.plan.sites import CLOSED, Match, Pool
 
 
 @dataclass(slots=True)
-class Read:
+class RuleErrors:
     """The errors of a route's rules. `failed` is by rule; `list_failures` has the messages.
 
     `unasked` are the rules whose authorization server cannot be resolved: they answer with an error.
@@ -66,7 +66,7 @@ def list_services(route: RouteObject) -> Iterator[ObjectName]:
                 yield ObjectName(ref.namespace or route.name.namespace, ref.name)
 
 
-def plan_entries(route: RouteObject, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
+def plan_entries(route: RouteObject, attachment: Attachment, targets: Targets, read: RuleErrors) -> Iterator[Entry]:
     """Yield the entries of the rules at one listener. An error costs its own rule only."""
     for index, rule in enumerate(route.spec.rules):
         try:
@@ -80,7 +80,12 @@ def plan_entries(route: RouteObject, attachment: Attachment, targets: Targets, r
 
 
 def _plan_rule(
-    route: RouteObject, rule: rule_wire.RouteRule, index: int, attachment: Attachment, targets: Targets, read: Read
+    route: RouteObject,
+    rule: rule_wire.RouteRule,
+    index: int,
+    attachment: Attachment,
+    targets: Targets,
+    read: RuleErrors,
 ) -> Iterator[Entry]:
     if isinstance(rule, rule_wire.HttpRule):
         matches: Sequence[RequestMatch] = tuple(read_http_matches(rule.matches))
@@ -169,7 +174,7 @@ def _find_rule_target(
 Shares = tuple[tuple[Pool | None, int], ...]
 
 
-def plan_shares(route: RouteObject, targets: Targets, read: Read) -> Shares:
+def plan_shares(route: RouteObject, targets: Targets, read: RuleErrors) -> Shares:
     """Read a route's rules.
 
     The first rule that can be served gets all clients, since a UDPRoute's rules have no matches.
@@ -186,7 +191,7 @@ def plan_shares(route: RouteObject, targets: Targets, read: Read) -> Shares:
 
 
 def _plan_rule_shares(
-    route: RouteObject, rule: rule_wire.RouteRule, targets: Targets, read: Read
+    route: RouteObject, rule: rule_wire.RouteRule, targets: Targets, read: RuleErrors
 ) -> Iterator[tuple[Pool | None, int]]:
     for ref in rule.backend_refs:
         weight = check_weight(ref)

@@ -8,10 +8,10 @@ from vipwire_l7.gateway.plan.attach import Parent
 from vipwire_l7.gateway.plan.features import FEATURES
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, ListenerSet, RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener, ListenerKey
-from vipwire_l7.gateway.plan.policies import Judged
-from vipwire_l7.gateway.plan.tls import Checked
+from vipwire_l7.gateway.plan.policies import PolicyResult
+from vipwire_l7.gateway.plan.tls import TlsPolicyResult
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.watch.objects import Declared, Json
+from vipwire_l7.watch.objects import GatewayObject, Json
 
 _NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
 _SENTENCES: Final = {
@@ -39,7 +39,7 @@ def _write_conditions(generation: int, **verdicts: Verdict) -> list[Json]:
     return [write_condition(kind, verdict, generation) for kind, verdict in verdicts.items()]
 
 
-def write_class_status(item: Declared[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
+def write_class_status(item: GatewayObject[wire.GatewayClassSpec], features: Iterable[str] = FEATURES) -> Json:
     accepted = yes("Accepted")
     if item.spec.parameters_ref is not None:
         accepted = no("InvalidParameters", "this controller does not support parameters")
@@ -168,7 +168,7 @@ def _write_parent_ref(ref: wire.ParentRef) -> Json:
     return {"group": ref.group, "kind": ref.kind, "name": ref.name} | found
 
 
-def write_tls_policy_status(checked: Checked, gateways: Iterable[Gateway], controller: str) -> Json:
+def write_tls_policy_status(checked: TlsPolicyResult, gateways: Iterable[Gateway], controller: str) -> Json:
     """Write the status of a BackendTLSPolicy: an entry for each Gateway whose routes use it."""
     conditions = _write_conditions(
         checked.policy.generation, Accepted=checked.accepted, ResolvedRefs=checked.resolved
@@ -180,7 +180,7 @@ def write_tls_policy_status(checked: Checked, gateways: Iterable[Gateway], contr
     return _write_ancestors(controller, ((ref, conditions) for ref in refs))
 
 
-def write_own_policy_status(judged: Judged, controller: str) -> Json:
+def write_own_policy_status(judged: PolicyResult, controller: str) -> Json:
     """Write the status of a TrafficPolicy or BackendPolicy: an entry for each of its targets."""
     found = []
     for target, verdict in judged.targets.items():

@@ -20,7 +20,7 @@ from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.destinations import REASON
 from vipwire_l7.plan.policy import (
     BackendProtocol,
-    Mirrored,
+    MirrorTarget,
     Policy,
     Reply,
     intern_policy,
@@ -213,16 +213,16 @@ class Targets:
 
     def _resolve_mirrors(
         self, route: RouteObject, filters: Filters, protocol: BackendProtocol | None
-    ) -> tuple[tuple[Mirrored, ...], Verdict]:
+    ) -> tuple[tuple[MirrorTarget, ...], Verdict]:
         """Resolve the mirrors of a rule. One that cannot be resolved is ignored and reported in the status."""
-        mirrors, verdict = list[Mirrored](), yes("ResolvedRefs")
+        mirrors, verdict = list[MirrorTarget](), yes("ResolvedRefs")
         for mirror in filters.mirrors:
             target, found = self.find_backend_target(route, mirror.backend_ref, Policy(), protocol)
             if not found.holds:
                 verdict = found
             part, whole = read_mirrored_share(mirror) if target != BROKEN else (0, 0)
             if part:
-                mirrors.append(Mirrored(target, part, whole))
+                mirrors.append(MirrorTarget(target, part, whole))
         return tuple(mirrors), verdict
 
 

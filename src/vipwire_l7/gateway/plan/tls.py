@@ -18,11 +18,11 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import rule_wire, wire
-from vipwire_l7.plan.certificates import Pair
+from vipwire_l7.plan.certificates import CertificatePair
 from vipwire_l7.plan.policy import Verification
-from vipwire_l7.plan.sites import Asker, Certificate, name_certificate
+from vipwire_l7.plan.sites import Certificate, ObjectField, name_certificate
 from vipwire_l7.watch.convert import is_host
-from vipwire_l7.watch.objects import BackendPort, Declared, IngressKind
+from vipwire_l7.watch.objects import BackendPort, GatewayObject, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
 _BUNDLE: Final = (wire.CERTIFICATES_GROUP, "ClusterTrustBundle")
@@ -105,14 +105,16 @@ def read_listener_certificates(
             verdict = pair
             continue
         name = name_certificate(ObjectName(ref.namespace or owner.name.namespace, ref.name))
-        asker = Asker(owner.kind.value, owner.name, "spec.listeners")
+        asker = ObjectField(owner.kind.value, owner.name, "spec.listeners")
         found.append(Certificate(name, pair.pem, pair.names, (asker,), listed=False))
     if tls is None or not tls.certificate_refs:
         verdict = no(_BAD, "tls.certificateRefs names no certificate")
     return verdict, tuple(found)
 
 
-def read_certificate_ref(owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str) -> Pair | Verdict:
+def read_certificate_ref(
+    owner: Item, ref: rule_wire.ObjectRef, world: GatewayWorld, bad: str
+) -> CertificatePair | Verdict:
     """Read the certificate of a Secret. `bad` is the reason if the reference has none."""
     name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
     if (ref.group, ref.kind) != ("", "Secret"):
@@ -195,10 +197,10 @@ _WELL_KNOWN = "System"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class TlsPolicyResult:
     """The result of a policy. Pools of its Services answer 500 unless both conditions are true."""
 
-    policy: Declared[wire.BackendTlsSpec]
+    policy: GatewayObject[wire.BackendTlsSpec]
     accepted: Verdict
     resolved: Verdict
     verification: Verification | None = None
@@ -213,11 +215,11 @@ class Checked:
 class BackendTls:
     """All policies, by target. `files` are the CA files that the configuration names."""
 
-    by_port: dict[tuple[ObjectName, str], Checked] = field(default_factory=dict)
-    checked: dict[ObjectRef, Checked] = field(default_factory=dict)
+    by_port: dict[tuple[ObjectName, str], TlsPolicyResult] = field(default_factory=dict)
+    checked: dict[ObjectRef, TlsPolicyResult] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
-    def find_policy(self, service: ObjectName, port: BackendPort) -> Checked | None:
+    def find_policy(self, service: ObjectName, port: BackendPort) -> TlsPolicyResult | None:
         return self.by_port.get((service, port.name)) or self.by_port.get((service, ""))
 
 
@@ -231,12 +233,12 @@ def read_backend_tls_policies(world: GatewayWorld, *, has_system: Callable[[], b
             conflicts |= made.by_port.setdefault(key, checked) is not checked
         if conflicts:
             text = "an older policy has the same Service and port"
-            checked = Checked(policy, no("Conflicted", text), checked.resolved, checked.verification)
+            checked = TlsPolicyResult(policy, no("Conflicted", text), checked.resolved, checked.verification)
         made.checked[policy.kind, policy.name] = checked
     return made
 
 
-def list_targets(policy: Declared[wire.BackendTlsSpec]) -> Iterator[tuple[ObjectName, str]]:
+def list_targets(policy: GatewayObject[wire.BackendTlsSpec]) -> Iterator[tuple[ObjectName, str]]:
     """Yield the Services that a policy targets, each with the name of a port, "" for all."""
     for ref in policy.spec.target_refs:
         if (ref.group, ref.kind) == ("", "Service"):
@@ -244,29 +246,29 @@ def list_targets(policy: Declared[wire.BackendTlsSpec]) -> Iterator[tuple[Object
 
 
 def _check_policy(
-    policy: Declared[wire.BackendTlsSpec],
+    policy: GatewayObject[wire.BackendTlsSpec],
     world: GatewayWorld,
     files: dict[str, str],
     *,
     has_system: Callable[[], bool],
-) -> Checked:
+) -> TlsPolicyResult:
     validation = policy.spec.validation
     accepted, resolved = yes("Accepted"), yes("ResolvedRefs")
     host = validation.hostname
     if not is_host(host) or host.startswith("*"):
-        return Checked(policy, no("Invalid", f"{host[:80]!r} is no host"), resolved)
+        return TlsPolicyResult(policy, no("Invalid", f"{host[:80]!r} is no host"), resolved)
     if any((each.type, each.hostname) != ("Hostname", host) for each in validation.subject_alt_names):
         text = "HAProxy verifies certificates by the hostname: subjectAltNames must be the hostname"
-        return Checked(policy, no("Invalid", text), resolved)
+        return TlsPolicyResult(policy, no("Invalid", text), resolved)
     if validation.well_known is not None:
         accepted = _check_well_known(validation, has_system=has_system)
-        return Checked(policy, accepted, resolved, Verification(host) if accepted.holds else None)
+        return TlsPolicyResult(policy, accepted, resolved, Verification(host) if accepted.holds else None)
     text, resolved = read_authorities(validation, policy, world, "InvalidKind")
     if not text:
-        return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
+        return TlsPolicyResult(policy, no("NoValidCACertificate", resolved.message), resolved)
     file = name_authority_file(text)
     files[file] = text
-    return Checked(policy, accepted, resolved, Verification(host, file))
+    return TlsPolicyResult(policy, accepted, resolved, Verification(host, file))
 
 
 def _check_well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool]) -> Verdict:

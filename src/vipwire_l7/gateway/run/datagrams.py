@@ -21,7 +21,7 @@ from vipwire.errors import CommitError
 from vipwire.logging import log
 from vipwire.relay.client import Remote
 from vipwire.relay.messages import RelayCounters, RelaySettings
-from vipwire_l7.gateway.run.relayed import Relayed, build_relay_listeners
+from vipwire_l7.gateway.run.relayed import RelayListener, build_relay_listeners
 from vipwire_l7.run.controller import Controller
 
 _EVERY: Final = 2.0
@@ -40,9 +40,9 @@ class DatagramCounters(Collector):
 
     def __init__(self) -> None:
         self._counted = RelayCounters({}, {}, 0)
-        self._relayed: Mapping[str, Relayed] = {}
+        self._relayed: Mapping[str, RelayListener] = {}
 
-    def update(self, counted: RelayCounters, listeners: Mapping[str, Relayed]) -> None:
+    def update(self, counted: RelayCounters, listeners: Mapping[str, RelayListener]) -> None:
         self._counted, self._relayed = counted, listeners
 
     def collect(self) -> Iterable[Metric]:
@@ -102,7 +102,7 @@ class DatagramRelay:
         with suppress(OSError):
             await asyncio.to_thread(self._remote.close if goes_on else self._remote.retire)
 
-    def _update_relay(self, wanted: Mapping[str, Relayed]) -> Mapping[str, str]:
+    def _update_relay(self, wanted: Mapping[str, RelayListener]) -> Mapping[str, str]:
         """Send the relay the changes; return the listeners that failed, with the reason.
 
         Raise OSError if the relay is lost.

@@ -21,7 +21,7 @@ Labels = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Relayed:
+class RelayListener:
     """A listener of the relay, and the labels of its endpoints."""
 
     listener: Listener
@@ -30,14 +30,14 @@ class Relayed:
 
 def build_relay_listeners(
     frontends: Iterable[DatagramFrontend], servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool
-) -> dict[str, Relayed]:
+) -> dict[str, RelayListener]:
     """Return the listeners by name. `ipv6`: whether this machine has IPv6; wildcard listeners need to know."""
     return {each.name: _build_relay_listener(each, servers, ipv6=ipv6) for each in frontends}
 
 
 def _build_relay_listener(
     frontend: DatagramFrontend, servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool
-) -> Relayed:
+) -> RelayListener:
     weights: dict[SocketAddress, Fraction] = {}
     serving: dict[SocketAddress, None] = {}
     labels: dict[SocketAddress, Labels] = {}
@@ -55,7 +55,7 @@ def _build_relay_listener(
     shares = tuple(Share(place, weight) for place, weight in _scale_to_integers(weights or {NOWHERE: Fraction(1)}))
     old = tuple(place for place in serving if place not in weights)
     binds = tuple(SocketAddress(address, frontend.port) for address in _list_bind_addresses(frontend.bind, ipv6=ipv6))
-    return Relayed(Listener(frontend.name, Protocol.UDP, binds, shares, serving=old), labels)
+    return RelayListener(Listener(frontend.name, Protocol.UDP, binds, shares, serving=old), labels)
 
 
 def _encode_server_address(server: Server) -> SocketAddress:

@@ -24,7 +24,7 @@ from vipwire_l7.gateway.plan.own_services import (
     write_service,
     write_slice,
 )
-from vipwire_l7.watch.objects import Declared, IngressKind, Json
+from vipwire_l7.watch.objects import GatewayObject, IngressKind, Json
 from vipwire_l7.watch.snapshot import Snapshot
 
 _PAUSES: Final = Pauses(refused=10.0, written=1.0)
@@ -61,7 +61,7 @@ class ServiceWriter:
             await self._delete_object(objects, path_of(*_SERVICES, *name))
 
     async def _write_gateway_service(
-        self, objects: FencedObjects, service: OwnService, gateway: Declared[object]
+        self, objects: FencedObjects, service: OwnService, gateway: GatewayObject[object]
     ) -> None:
         snapshot = self._snapshot
         uid, version = gateway.identity

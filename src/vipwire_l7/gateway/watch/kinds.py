@@ -19,7 +19,7 @@ from vipwire.model.problem import Problem
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.watch import kinds as ingress_kinds
 from vipwire_l7.watch.kinds import IngressResource
-from vipwire_l7.watch.objects import NOTHING, Declared, IngressKind, IngressObject
+from vipwire_l7.watch.objects import NOTHING, GatewayObject, IngressKind, IngressObject
 
 _BASE: Final = f"/apis/{wire.GROUP}"
 _POLICIES: Final = f"/apis/{wire.POLICY_GROUP}/v1"
@@ -35,13 +35,13 @@ VERSIONS: Final[Mapping[str, Sequence[str]]] = {
     wire.CERTIFICATES_GROUP: ("v1", "v1beta1", "v1alpha1"),
 }
 """The versions that vipwire reads, for groups with several, the best first."""
-Reader: TypeAlias = Callable[[wire.Object], tuple[Declared[object] | None, tuple[Problem, ...]]]
+Reader: TypeAlias = Callable[[wire.Object], tuple[GatewayObject[object] | None, tuple[Problem, ...]]]
 
 
 def _make_reader(kind: IngressKind, version: str) -> Reader:
     has_signer = kind is IngressKind.CLUSTER_TRUST_BUNDLE
 
-    def convert(source: wire.Object) -> tuple[Declared[object] | None, tuple[Problem, ...]]:
+    def convert(source: wire.Object) -> tuple[GatewayObject[object] | None, tuple[Problem, ...]]:
         meta = source.metadata or wire.ObjectMeta()
         name = ObjectName(meta.namespace or "", meta.name or "")
         # The name of a signer's bundle has colons, which other names must not have.
@@ -49,7 +49,7 @@ def _make_reader(kind: IngressKind, version: str) -> Reader:
         if not found.named(namespaced=kind not in _CLUSTER_WIDE):
             return None, found.problems()
         is_namespace = kind is IngressKind.NAMESPACE
-        made = Declared(
+        made = GatewayObject(
             kind,
             name,
             source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None),

@@ -17,13 +17,13 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, make_failure
 from vipwire_l7.ingress.plan.tenancy import Tenancy, find_tenancy
-from vipwire_l7.ingress.plan.wishes import Wanted, count_ingress_demand, get_wildcard, leave_out, read_ingress
+from vipwire_l7.ingress.plan.wishes import IngressContent, count_ingress_demand, get_wildcard, leave_out, read_ingress
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.certificates import find_next_change, judge_secret
 from vipwire_l7.plan.dependencies import Dependencies, World
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import Plan, Setting
-from vipwire_l7.plan.sites import Asker, Certificate, Pool, name_certificate
+from vipwire_l7.plan.sites import Certificate, ObjectField, Pool, name_certificate
 from vipwire_l7.watch.objects import Ingress, IngressClass, IngressKind
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
@@ -36,7 +36,7 @@ Result: TypeAlias = tuple[str, ObjectName]
 class CertificatesResult:
     """The certificates of an Ingress's `tls`: by file name the content, hosts and field. It holds until `until`."""
 
-    parts: tuple[tuple[str, str, tuple[str, ...], Asker], ...] = ()
+    parts: tuple[tuple[str, str, tuple[str, ...], ObjectField], ...] = ()
     problems: tuple[Problem, ...] = ()
     until: float = math.inf
 
@@ -68,7 +68,7 @@ class IngressPlanner:
         self.kept = Plan()
         self._looked_at = Dependencies[Result]()
         self._limits = Limits(self._setting.limits)
-        self._wanted: dict[ObjectName, Wanted] = {}
+        self._wanted: dict[ObjectName, IngressContent] = {}
         self._failed: dict[ObjectName, tuple[Ingress, Problem]] = {}
         self._by_site: dict[str, set[ObjectName]] = {}
         self._sites: dict[str, SiteResult] = {}
@@ -178,7 +178,7 @@ class IngressPlanner:
             self._by_site.setdefault(site, set()).add(name)
         return old | new
 
-    def _find_at_sites(self, sites: Iterable[str]) -> list[Wanted]:
+    def _find_at_sites(self, sites: Iterable[str]) -> list[IngressContent]:
         """Return the Ingresses of some sites, the oldest first."""
         names = {name for site in sites for name in self._by_site.get(site, ())}
         return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
@@ -289,7 +289,7 @@ class IngressPlanner:
         hosts = dict.fromkeys(host for part in parts for host in part[2])
         return Certificate(file, parts[0][1], tuple(hosts), tuple(part[3] for part in parts))
 
-    def _read_certificates(self, wanted: Wanted, world: World) -> CertificatesResult:
+    def _read_certificates(self, wanted: IngressContent, world: World) -> CertificatesResult:
         """Read the certificates of an Ingress, for the hosts where its namespace may have them served."""
         ingress, until = wanted.ingress, math.inf
         parts, problems = [], []
@@ -309,7 +309,7 @@ class IngressPlanner:
                 text = f"{host} belongs to a namespace that does not share it; it does not get this certificate"
                 problems.append(Problem("Ingress", ingress.name, tls.field, text))
             if good or not strange:
-                asker = Asker("Ingress", ingress.name, tls.field)
+                asker = ObjectField("Ingress", ingress.name, tls.field)
                 parts.append((name_certificate(tls.secret), pair.pem, good if tls.hosts or strange else (), asker))
         return CertificatesResult(tuple(parts), tuple(problems), until)
 

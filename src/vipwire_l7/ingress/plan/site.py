@@ -8,7 +8,7 @@ from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.tenancy import Tenancy, add_guards
-from vipwire_l7.ingress.plan.wishes import Key, Wanted
+from vipwire_l7.ingress.plan.wishes import IngressContent, Key
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.dependencies import World
 from vipwire_l7.plan.destinations import REASON
@@ -55,10 +55,10 @@ class SiteDraft:
         self.problems: Told = {}
         self._shut: dict[str, set[tuple[object, ...]]] = {}
         """The paths to deny, with all paths below them, unless they have all the access controls given here."""
-        self._misread: list[tuple[Wanted, PathRule, Key]] = []
+        self._misread: list[tuple[IngressContent, PathRule, Key]] = []
         """The rules whose paths some servers may read differently."""
 
-    def add_ingress(self, wanted: Wanted) -> None:
+    def add_ingress(self, wanted: IngressContent) -> None:
         """Add an Ingress. Add canaries after all other Ingresses."""
         try:
             for rule, key in wanted.at[self._site]:
@@ -69,10 +69,10 @@ class SiteDraft:
         if wanted.ingress.name in self._defaults and not self._is_apart(wanted.ingress.name):
             self._fallbacks.append(wanted.ingress.name)
 
-    def resolve_default(self, wanted: Wanted, backend: ServiceRef) -> str:
+    def resolve_default(self, wanted: IngressContent, backend: ServiceRef) -> str:
         return self._resolve_target(wanted, backend, None, "spec.defaultBackend")
 
-    def _add_canary(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
+    def _add_canary(self, wanted: IngressContent, rule: PathRule, key: Key) -> None:
         main = self._routes.get(key)
         if main is None or wanted.canary is None:
             self._add_problem(wanted.ingress, rule.field, "no other Ingress serves this path; the canary is ignored")
@@ -117,7 +117,7 @@ class SiteDraft:
         host = HostPlan(tuple(self._routes.values()), tuple(made.values())) if self._routes else None
         return SiteResult(host, self.pools, self.problems, bool(self._misread))
 
-    def _is_at_foreign_host(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
+    def _is_at_foreign_host(self, wanted: IngressContent, rule: PathRule, what: str) -> bool:
         """Report whether a path is at a host of another namespace that does not share it, and record the problem."""
         owner = self._tenancy.find_foreign_owner(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
         if owner is not None:
@@ -164,7 +164,7 @@ class SiteDraft:
         found = exact or next(filter(None, above), None)
         return found.target if found else next(iter(self._defaults.values()), "")
 
-    def _add_path(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
+    def _add_path(self, wanted: IngressContent, rule: PathRule, key: Key) -> None:
         if key[1] is Match.EXPRESSION and self._is_at_foreign_host(wanted, rule, "a regular expression"):
             return
         guards = key[1] is Match.EXPRESSION and (wanted.closed or bool(wanted.policy.guard))
@@ -191,10 +191,10 @@ class SiteDraft:
         if key[1] is not Match.EXPRESSION and may_be_misread(key[2]):
             self._misread.append((wanted, rule, key))
 
-    def _spend_budget(self, wanted: Wanted, steps: int, tried: int = 1) -> str:
+    def _spend_budget(self, wanted: IngressContent, steps: int, tried: int = 1) -> str:
         return self._budget.spend(wanted.ingress.name.namespace, tried, {self._site: steps})
 
-    def _shut_below(self, wanted: Wanted, rule: PathRule, why: str) -> None:
+    def _shut_below(self, wanted: IngressContent, rule: PathRule, why: str) -> None:
         """Deny everything that a regular expression that guards could match, since HAProxy cannot try it."""
         below = find_literal_prefix(rule.path)
         guard = () if wanted.closed else wanted.policy.guard
@@ -204,7 +204,7 @@ class SiteDraft:
 
     def _resolve_target(
         self,
-        wanted: Wanted,
+        wanted: IngressContent,
         ref: ServiceRef,
         rule: PathRule | None,
         field: str,

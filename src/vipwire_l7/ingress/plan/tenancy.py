@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.wishes import Wanted, get_wildcard
+from vipwire_l7.ingress.plan.wishes import IngressContent, get_wildcard
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import EVERY_HOST
 
@@ -51,7 +51,9 @@ class Tenancy:
         return found
 
 
-def find_tenancy(sites: AbstractSet[str], ingresses: Iterable[Wanted], *, hosts_apart: bool = False) -> Tenancy:
+def find_tenancy(
+    sites: AbstractSet[str], ingresses: Iterable[IngressContent], *, hosts_apart: bool = False
+) -> Tenancy:
     """Find the owners of these hosts. `ingresses` are all that have rules for one, the oldest first."""
     owners: dict[str, ObjectName] = {}
     shared: dict[str, set[str]] = {}

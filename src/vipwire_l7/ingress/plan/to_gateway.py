@@ -54,7 +54,7 @@ def convert_to_gateway(
     for each, values in read:
         _report_lost_annotations(each, values, made)
         if not values.is_true("canary"):
-            one = _One(each, values, services, made, canaries)
+            one = _IngressConversion(each, values, services, made, canaries)
             routes = [
                 route for host, rules in _group_by_host(each).items() for route in _write_routes(one, host, rules)
             ]
@@ -113,7 +113,7 @@ def _name_listener(host: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _One:
+class _IngressConversion:
     ingress: Ingress
     values: AnnotationValues
     services: Mapping[ObjectName, BackendService]
@@ -128,7 +128,7 @@ class _One:
         return [_name_listener(each) for each in (host, get_wildcard(host), EVERY_HOST) if each in hosts][:1]
 
 
-def _write_routes(one: _One, host: str, rules: list[PathRule]) -> Iterator[Json]:
+def _write_routes(one: _IngressConversion, host: str, rules: list[PathRule]) -> Iterator[Json]:
     secure = one.list_https_listeners(host)
     redirects = (bool(secure) and one.values.is_not_false("ssl-redirect")) or one.values.is_true("force-ssl-redirect")
     name = one.ingress.name.name + ("" if host == EVERY_HOST else f"-{host.replace('*', 'any')}")
@@ -139,7 +139,7 @@ def _write_routes(one: _One, host: str, rules: list[PathRule]) -> Iterator[Json]
         yield _write_route(one, f"{name}-to-https", host, ["http"], [{"filters": [redirect]}])
 
 
-def _write_route(one: _One, name: str, host: str, sections: list[str], rules: list[Json]) -> Json:
+def _write_route(one: _IngressConversion, name: str, host: str, sections: list[str], rules: list[Json]) -> Json:
     parents = [{"name": _GATEWAY, "sectionName": section} for section in sections]
     hosts: Json = {} if host == EVERY_HOST else {"hostnames": [host]}
     meta = {"name": name[:253], "namespace": one.ingress.name.namespace}
@@ -147,7 +147,7 @@ def _write_route(one: _One, name: str, host: str, sections: list[str], rules: li
     return {"apiVersion": _API, "kind": "HTTPRoute", "metadata": meta, "spec": spec}
 
 
-def _write_rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
+def _write_rules(one: _IngressConversion, rules: Iterable[PathRule]) -> Iterator[Json]:
     for rule in rules:
         match = _write_match(one, rule)
         if (root := one.values.get_text("app-root")) is not None and rule.path == "/":
@@ -178,7 +178,7 @@ def _write_rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
         yield {"matches": [match], "backendRefs": refs, **more}
 
 
-def _write_root_redirect(one: _One, root: str) -> Iterator[Json]:
+def _write_root_redirect(one: _IngressConversion, root: str) -> Iterator[Json]:
     if "?" in root:
         one.add_problem("metadata.annotations[app-root]", "with a query has no equivalent; it is left out")
         return
@@ -187,7 +187,7 @@ def _write_root_redirect(one: _One, root: str) -> Iterator[Json]:
     yield {"matches": [exact], "filters": [{"type": "RequestRedirect", "requestRedirect": redirect}]}
 
 
-def _find_canaries(one: _One, rule: PathRule) -> Iterator[tuple[Ingress, AnnotationValues, PathRule]]:
+def _find_canaries(one: _IngressConversion, rule: PathRule) -> Iterator[tuple[Ingress, AnnotationValues, PathRule]]:
     for ingress, values in one.canaries:
         for each in ingress.rules:
             same = (each.host, each.path, each.type) == (rule.host, rule.path, rule.type)
@@ -195,14 +195,14 @@ def _find_canaries(one: _One, rule: PathRule) -> Iterator[tuple[Ingress, Annotat
                 yield ingress, values, each
 
 
-def _write_match(one: _One, rule: PathRule) -> Json:
+def _write_match(one: _IngressConversion, rule: PathRule) -> Json:
     if is_expression(rule, one.values):
         return {"path": {"type": "RegularExpression", "value": f"{rule.path.removeprefix('^').removesuffix('$')}.*"}}
     kind = "Exact" if rule.type is PathType.EXACT else "PathPrefix"
     return {"path": {"type": kind, "value": rule.path}}
 
 
-def _write_backend(one: _One, ref: ServiceRef, where: str) -> Json | None:
+def _write_backend(one: _IngressConversion, ref: ServiceRef, where: str) -> Json | None:
     port = ref.port
     if isinstance(port, str):
         service = one.services.get(ref.service)
@@ -214,7 +214,7 @@ def _write_backend(one: _One, ref: ServiceRef, where: str) -> Json | None:
     return {"name": ref.service.name, "port": port}
 
 
-def _write_filters(one: _One, rule: PathRule) -> Iterator[Json]:
+def _write_filters(one: _IngressConversion, rule: PathRule) -> Iterator[Json]:
     values = one.values
     for kind, code in (("permanent", 301), ("temporal", 302)):
         where = values.get_text(f"{kind}-redirect")
@@ -262,7 +262,7 @@ def _write_cors(values: AnnotationValues) -> Json:
     return {key: to for key, to in found.items() if to}
 
 
-def _write_rule_fields(one: _One, filters: list[Json]) -> Json:
+def _write_rule_fields(one: _IngressConversion, filters: list[Json]) -> Json:
     values = one.values
     found: Json = {}
     if filters:

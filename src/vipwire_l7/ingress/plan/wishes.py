@@ -12,7 +12,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
-from vipwire_l7.plan.dependencies import Looked
+from vipwire_l7.plan.dependencies import RecordedObjects
 from vipwire_l7.plan.limits import Demand, Limited, count_each
 from vipwire_l7.plan.policy import Canary, Policy, intern_policy
 from vipwire_l7.plan.pool_policy import (
@@ -25,7 +25,7 @@ from vipwire_l7.plan.pool_policy import (
     read_rewrite,
 )
 from vipwire_l7.plan.sessions import add_mark
-from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, name_pool
+from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, ObjectField, Pool, name_pool
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, Secret, ServiceRef
 
 Key: TypeAlias = tuple[str, Match, str]
@@ -44,7 +44,7 @@ class ResolvedBackend:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IngressContent:
     """The content of one Ingress. `users` is a Secret; `keys` has its rules' keys."""
 
     ingress: Ingress
@@ -73,7 +73,7 @@ class Wanted:
         return self.at.keys()
 
     def resolve_backend(
-        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Looked[BackendService]
+        self, ref: ServiceRef, rule: PathRule | None, where: str, services: RecordedObjects[BackendService]
     ) -> ResolvedBackend:
         """Find the pool of a backend of this Ingress. `rule` has the path, None for the default backend."""
         service, found = services.get(ref.service), self.resolved.get(where)
@@ -82,12 +82,12 @@ class Wanted:
         return found
 
 
-def read_ingress(ingress: Ingress, secrets: Looked[Secret]) -> Wanted:
+def read_ingress(ingress: Ingress, secrets: RecordedObjects[Secret]) -> IngressContent:
     annotations = read_annotations(ingress)
     users = find_user_secret(ingress.name.namespace, annotations)
-    asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
+    asker = ObjectField("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
     login, problems, locked = read_login(asker, annotations, secrets.get, "the Ingress answers 503")
-    return Wanted(
+    return IngressContent(
         ingress,
         annotations,
         users,
@@ -101,7 +101,7 @@ def read_ingress(ingress: Ingress, secrets: Looked[Secret]) -> Wanted:
     )
 
 
-def count_ingress_demand(wanted: Wanted) -> Demand:
+def count_ingress_demand(wanted: IngressContent) -> Demand:
     ingress = wanted.ingress
     refs = {ingress.default_backend, *(rule.backend for rule in ingress.rules)} - {None}
     return {
@@ -112,7 +112,7 @@ def count_ingress_demand(wanted: Wanted) -> Demand:
     }
 
 
-def leave_out(wanted: Wanted, text: str) -> Wanted:
+def leave_out(wanted: IngressContent, text: str) -> IngressContent:
     """Leave an Ingress out, but deny its guarded paths: without the Ingress, older paths could bypass the guard."""
     guards = not wanted.canary and (wanted.closed or bool(wanted.policy.guard))
     rules, keys = (wanted.ingress.rules, wanted.keys) if guards else ((), ())
@@ -135,7 +135,7 @@ def _make_key(rule: PathRule, annotations: AnnotationValues) -> Key:
 
 
 def _resolve_backend(
-    wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None
+    wanted: IngressContent, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None
 ) -> ResolvedBackend:
     """Find the pool of a backend; one that answers 503 if the Service has no such port."""
     nowhere, name = CLOSED if wanted.closed else UNAVAILABLE, wanted.ingress.name
@@ -161,7 +161,7 @@ def _list_invalid_weights(ref: ServiceRef, service: BackendService) -> Iterator[
         yield f"{ref.service}: the annotation vipwire.io/weights is invalid in part: {complaint}"
 
 
-def _complete_policy(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:
+def _complete_policy(wanted: IngressContent, rule: PathRule | None, application: str) -> Policy:
     policy = wanted.policy
     https = policy.https or (rule is not None and _is_redirected(wanted, rule))
     rewrite = read_rewrite(rule, wanted.annotations) if rule else None
@@ -171,7 +171,7 @@ def _complete_policy(wanted: Wanted, rule: PathRule | None, application: str) ->
     return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
 
 
-def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
+def _is_redirected(wanted: IngressContent, rule: PathRule) -> bool:
     host = _get_site(rule)
     return wanted.annotations.is_not_false("ssl-redirect") and not wanted.secure.isdisjoint(
         (host, get_wildcard(host))

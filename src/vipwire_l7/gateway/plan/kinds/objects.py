@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar
 from vipwire.kube.gateway_addresses import CONTROLLER, POOL
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.plan.certificates import Pair, find_next_change, judge_secret
-from vipwire_l7.plan.dependencies import Looked, World
+from vipwire_l7.plan.certificates import CertificatePair, find_next_change, judge_secret
+from vipwire_l7.plan.dependencies import RecordedObjects, World
 from vipwire_l7.plan.limits import MOST, Most
-from vipwire_l7.watch.objects import Declared, IngressKind
+from vipwire_l7.watch.objects import GatewayObject, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 ROUTE_KINDS: Final = (
@@ -48,15 +48,15 @@ def no(reason: str, message: str = "") -> Verdict:
     return Verdict(holds=False, reason=reason, message=message)
 
 
-Item: TypeAlias = Declared[object]
-Gateway: TypeAlias = Declared[wire.GatewaySpec]
-ListenerSet: TypeAlias = Declared[wire.ListenerSetSpec]
+Item: TypeAlias = GatewayObject[object]
+Gateway: TypeAlias = GatewayObject[wire.GatewaySpec]
+ListenerSet: TypeAlias = GatewayObject[wire.ListenerSetSpec]
 ListenerOwner: TypeAlias = Gateway | ListenerSet
-RouteObject: TypeAlias = Declared[wire.RouteSpec]
+RouteObject: TypeAlias = GatewayObject[wire.RouteSpec]
 SpecT = TypeVar("SpecT")
 
 
-def has_spec(item: Item, of: type[SpecT]) -> TypeGuard[Declared[SpecT]]:
+def has_spec(item: Item, of: type[SpecT]) -> TypeGuard[GatewayObject[SpecT]]:
     return isinstance(item.spec, of)
 
 
@@ -100,12 +100,12 @@ class GatewayWorld(World):
         """When a lookup comes out differently although no object changes, in seconds since the epoch."""
         self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
         self._namespaces, self._maps, self._bundles = (
-            Looked(kind, snapshot.list_declared(kind), self.looked_at)
+            RecordedObjects(kind, snapshot.list_declared(kind), self.looked_at)
             for kind in (IngressKind.NAMESPACE, IngressKind.CONFIG_MAP, IngressKind.CLUSTER_TRUST_BUNDLE)
         )
 
     @property
-    def is_pooled(self) -> bool:
+    def has_address_range(self) -> bool:
         """Whether `vipwire up` has a range from which Gateways get addresses by Services."""
         return self._maps.get(POOL) is not None
 
@@ -113,7 +113,7 @@ class GatewayWorld(World):
         found = self._namespaces.get(ObjectName("", namespace))
         return found.labels if found is not None else {}
 
-    def read_certificate(self, name: ObjectName) -> tuple[Pair | None, str]:
+    def read_certificate(self, name: ObjectName) -> tuple[CertificatePair | None, str]:
         """Read the certificate of a Secret. Its validity limits how long the result holds."""
         secret = self.secrets.get(name)
         self.until = min(self.until, find_next_change(secret, self.now))
@@ -132,7 +132,7 @@ class GatewayWorld(World):
         self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
         return (each.spec for each in self.snapshot.list_grants(namespace) if has_spec(each, wire.GrantSpec))
 
-    def list_objects(self, kind: IngressKind, of: type[SpecT]) -> tuple[Declared[SpecT], ...]:
+    def list_objects(self, kind: IngressKind, of: type[SpecT]) -> tuple[GatewayObject[SpecT], ...]:
         """Return all objects of a kind whose `spec` has a type, the oldest first."""
         found = (each for each in self.snapshot.list_declared(kind).values() if has_spec(each, of))
         return tuple(sorted(found, key=lambda each: each.age))

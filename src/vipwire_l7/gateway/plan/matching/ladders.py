@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject
 from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch
 from vipwire_l7.plan.expressions import find_literal_prefix
-from vipwire_l7.plan.sites import CLOSED, NOWHERE, Aspect, Choice, Compared, Match, Route, Step, make_choice
+from vipwire_l7.plan.sites import CLOSED, NOWHERE, Aspect, Choice, Comparison, Match, Route, Step, make_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _make_steps(sequence: Iterable[Entry]) -> Iterator[Step]:
         path = each.match.path
         conditions = each.match.conditions
         if path.match is Match.EXPRESSION:
-            conditions = (Compared(Aspect.PATH, f"^(?:{path.path})$", expression=True), *conditions)
+            conditions = (Comparison(Aspect.PATH, f"^(?:{path.path})$", expression=True), *conditions)
         yield Step(each.target, conditions)
         if not conditions:
             return

@@ -10,7 +10,7 @@ from typing import Final
 
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported, check_expression
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.plan.sites import Aspect, Compared, Match
+from vipwire_l7.plan.sites import Aspect, Comparison, Match
 
 _PATH: Final = re.compile(r"/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
@@ -34,7 +34,7 @@ class RequestMatch:
     """One match: a path, and conditions that must all hold. `rank` puts the more specific match first."""
 
     path: PathMatch
-    conditions: tuple[Compared, ...]
+    conditions: tuple[Comparison, ...]
     rank: tuple[bool, int, int]
 
 
@@ -46,7 +46,7 @@ def read_http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[Reques
     for each in tuple(matches) or (rule_wire.HttpMatch(),):
         if each.method is not None and each.method not in _METHODS:
             raise Unsupported(f"{each.method[:20]!r} is no method")
-        method = (Compared(Aspect.METHOD, each.method),) if each.method else ()
+        method = (Comparison(Aspect.METHOD, each.method),) if each.method else ()
         headers = tuple(_read_named_matches(Aspect.HEADER, each.headers))
         queries = tuple(_read_named_matches(Aspect.QUERY, each.query_params))
         rank = (not method, -len(headers), -len(queries))
@@ -89,7 +89,7 @@ def _read_path(path: rule_wire.HttpPathMatch) -> PathMatch:
     return PathMatch(Match.PREFIX, f"/{elements}" if elements else "")
 
 
-def _read_named_matches(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[Compared]:
+def _read_named_matches(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[Comparison]:
     seen = set[str]()
     for each in matches:
         name = each.name.lower() if aspect is Aspect.HEADER else each.name
@@ -99,13 +99,13 @@ def _read_named_matches(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch])
             continue
         seen.add(name)
         if each.type == "RegularExpression":
-            yield Compared(aspect, f"^(?:{check_expression(each.value)})$", name, expression=True)
+            yield Comparison(aspect, f"^(?:{check_expression(each.value)})$", name, expression=True)
         elif each.type != "Exact":
             raise Unsupported(f"a match of type {each.type[:40]!r} is not known")
         elif not _PRINTABLE.fullmatch(each.value):
             raise Unsupported(f"the value of {name} has characters that are not printable ASCII")
         else:
-            yield Compared(aspect, each.value, name)
+            yield Comparison(aspect, each.value, name)
 
 
 def _is_plain_word(name: str) -> bool:
