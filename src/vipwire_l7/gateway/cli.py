@@ -79,7 +79,9 @@ def _import_command() -> ModuleType:
     show_default=True,
     help="Seconds of silence after which a client of a UDPRoute may get another endpoint.",
 )
-@click.option("--metrics-bind-address", default="127.0.0.1:10255", show_default=True, help="Metrics and /healthz.")
+@click.option(
+    "--metrics-bind-address", default="127.0.0.1:10255", show_default=True, help="Metrics, /readyz and /livez."
+)
 @click.option(
     "--takeover",
     is_flag=True,

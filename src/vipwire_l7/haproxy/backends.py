@@ -317,7 +317,7 @@ def _write_rewrite(policy: Policy) -> Iterator[str]:
 
 
 def _write_response_rules(policy: Policy, layout: Layout) -> Iterator[str]:
-    # HAProxy applies `http-response` to responses of endpoints only, not to generated ones.
+    # HAProxy applies `http-response` to responses of endpoints only, not to generated responses.
     phase = "http-after-response" if policy.answers else "http-response"
     if policy.cors:
         yield from write_cors_response_rules(policy.cors)

@@ -60,7 +60,7 @@ def find_longest_path(expressions: Iterable[str]) -> int:
 
 
 def list_guarding_expressions(choice: Choice) -> Iterator[str]:
-    """Yield the regular expressions of paths in a choice that may guard."""
+    """Yield the regular expressions of paths by which a choice may enforce access control."""
     return (each.value for step in choice.steps for each in step.when if _may_guard(each))
 
 
@@ -160,7 +160,7 @@ def list_share_entries(choice: Choice, choices: frozenset[str]) -> dict[str, str
 
 
 def write_share_rules(file: str, rule: str = "http-request") -> Iterator[str]:
-    """Write the rules that draw, after those of the other choices. `rule` is the keyword that each begins with."""
+    """Write the rules that draw, after the rules of the other choices. `rule` is the first keyword of each."""
     yield write_line(f"{rule} set-var(txn.whole) var(txn.target),field(3,:) if {_IS_SHARED}")
     yield write_line(f"{rule} set-var(txn.draw) rand,mod(txn.whole) if {_IS_SHARED}")
     yield write_line(f"{rule} set-var(txn.target) var(txn.target),concat(:,txn.draw),map_str({file}) if {_IS_SHARED}")

@@ -22,7 +22,7 @@ Maps: TypeAlias = dict[str, dict[str, str]]
 
 
 def write_commands(live: Configuration, now: Configuration, before: Maps, gone: frozenset[str]) -> Iterator[str]:
-    """Write the commands that replace the entries `before` by those of `now`, and remove `gone`."""
+    """Write the commands that replace the entries `before` by the entries of `now`, and remove `gone`."""
     placed = live.placed | now.placed
     yield from _write_certificate_changes(live, now)
     for name, slots in now.slots.items():
@@ -72,7 +72,7 @@ def _write_map_changes(
 
 
 def _write_moves(live: Configuration, now: Configuration, before: Maps) -> Iterator[str]:
-    """Move the entries of a pool to its spare backend. Requests already in the old backend finish there."""
+    """Lead the entries of a pool to its spare backend. Requests already in the old backend finish there."""
     moved = now.placed.keys() & live.slots.keys()
     for name in sorted(live.shape.asked & live.maps.keys()) if moved else ():
         entries, known = now.maps.get(name, {}), before.get(name, {})

@@ -70,7 +70,7 @@ _ONE_LABEL = 0
 _USE_TARGET = write_line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}")
 _MISSING = "unless {{ var(txn.target) -m found }}"
 Bounded = tuple[str, int]
-"""A site where regular expressions guard, and the maximum length of its paths: PCRE gives up on longer ones."""
+"""A site where regular expressions guard, and the maximum length of its paths: PCRE gives up on longer paths."""
 
 
 def make_own_frontend(choices: tuple[Choice, ...] = ()) -> Frontend:

@@ -33,7 +33,7 @@ class Layout:
     user: str = ""
     group: str = ""
     chroot: str = ""
-    """User name and root folder of HAProxy's workers; empty for those of this process."""
+    """User, group and root folder of HAProxy's workers; empty for the same as this process."""
 
     def write_inner_bind(self, name: str) -> str:
         """Write the `bind` of a frontend to which only HAProxy itself connects.

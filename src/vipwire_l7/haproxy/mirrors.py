@@ -11,7 +11,7 @@ HAProxy keeps a copy until the mirror answers, so a mirror gets few copies at a 
 arrives, until it ends, is too long or too late. The frontend turns all responses but gRPC's into a 204.
 
 A request waits for the authorization server's answer. HAProxy's Lua client keeps all of the answer, so the frontend
-passes short ones only. Only a short 200 allows the request.
+passes short answers only. Only a short 200 allows the request.
 """
 
 from collections.abc import Iterable, Iterator

@@ -2,7 +2,7 @@
 
 HAProxy 2.6 can change a server's address at run time, but not add servers with all options, so a backend has more
 servers than endpoints. An endpoint keeps its slot as long as it exists, even if all others change. HAProxy opens a
-descriptor for each slot, so there are few spare ones. A pool that outgrows its slots moves to a spare backend, or
+descriptor for each slot, so few slots are spare. A pool that outgrows its slots moves to a spare backend, or
 waits for a reload.
 """
 

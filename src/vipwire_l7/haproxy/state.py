@@ -361,7 +361,7 @@ def _find_outgrown_pools(live: Configuration, wanted: Configuration) -> Iterator
 
 
 def _place_pools(live: Configuration, wanted: Configuration, moved: Collection[str]) -> dict[str, str]:
-    """Choose spare backends for pools that are new or move, as far as the spare ones suffice."""
+    """Choose spare backends for pools that are new or move, as long as a spare backend is free."""
     taken = frozenset(live.placed.values())
     free = (name for name in live.spares if name not in taken)
     new = (pool for name, pool in wanted.pools.items() if name not in live.shape.backends or name in moved)

@@ -123,7 +123,9 @@ def _import_command() -> ModuleType:
     show_default=True,
     help="NAMESPACE/NAME of the Lease whose holder writes the status; empty: every replica does.",
 )
-@click.option("--metrics-bind-address", default="127.0.0.1:10254", show_default=True, help="Metrics and /healthz.")
+@click.option(
+    "--metrics-bind-address", default="127.0.0.1:10254", show_default=True, help="Metrics, /readyz and /livez."
+)
 @click.option(
     "--takeover",
     is_flag=True,

@@ -18,7 +18,7 @@ from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 
 class IngressStatuses:
-    """The statuses of Ingresses. `addresses` returns the published ones, None while their Service does not exist."""
+    """The statuses of Ingresses. `addresses` returns the addresses to publish, None if their Service is missing."""
 
     def __init__(
         self, planner: IngressPlanner, snapshot: Snapshot, addresses: Callable[[], tuple[str, ...] | None]

@@ -1,7 +1,7 @@
 """Chooses the endpoints of a pool.
 
 Ready endpoints get requests. A terminating endpoint that still serves drains: clients whose session cookie names it
-stay. If none is ready, terminating ones get requests (KEP-1669). Only one family is used, since a dual-stack Pod
+stay. If none is ready, terminating endpoints get requests (KEP-1669). Only one family is used, since a dual-stack Pod
 would count twice: that of the Service, else IPv4.
 
 If this node's zone is known, and every ready endpoint has zone hints (topology aware routing), endpoints for other

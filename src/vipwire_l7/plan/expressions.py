@@ -28,7 +28,7 @@ class _Group:
     """A group, or the whole expression, during parsing."""
 
     repeats: int = 0
-    """Unbounded repeats before it."""
+    """The number of unbounded repeats before the group."""
     ways: int = 1
     """Ways to match the current branch."""
     branches: int = 0

@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The plan of one site: its routes, and the choices that they may lead to. `shares` are the weighted ones."""
+    """The plan of one site: its routes, and their choices. `shares` are the weighted choices."""
 
     routes: tuple[Route, ...] = ()
     choices: tuple[Choice, ...] = ()
@@ -117,7 +117,7 @@ class Plan:
         self.pools = CountedTable[str, Pool]()
         self.certificates = Table[str, Certificate]()
         self.frontends = Table[str, Frontend]()
-        """The frontends beside the operator's own addresses. The choices are those of their hosts."""
+        """The frontends beside the operator's own addresses. The choices belong to their hosts."""
         self.files = CountedTable[str, str]()
         """Files named by policies: CA certificates in PEM, and bodies of responses."""
         self.datagrams = Table[str, DatagramFrontend]()
@@ -227,7 +227,7 @@ class Planner(Protocol):
     """The current plan."""
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what changed since the last call, and update `kept`. `refused` frontends are left out.
+        """Plan the changes since the last call, and update `kept`. `refused` frontends are left out.
 
         `now` is in seconds since the epoch: the validity of certificates may change the plan.
         """

@@ -228,7 +228,7 @@ class Policy:
     redispatch: bool = True
     check: Check | None = None
     pod_connections: int | None = None
-    """The maximum of concurrent requests at a Pod. Further ones wait for the `queue` timeout."""
+    """The maximum of concurrent requests at a Pod. Further requests wait for the `queue` timeout."""
     limit: Limit | None = None
     allow: tuple[Prefix, ...] = ()
     deny: tuple[Prefix, ...] = ()

@@ -1,6 +1,6 @@
 """Reads the fields of TrafficPolicies and BackendPolicies by the readers of Ingress annotations. Pure.
 
-So a field and its annotation accept the same values with the same meaning. An unknown field is an error like an
+A field and its annotation accept the same values with the same meaning. An unknown field is an error like an
 invalid value: a guard with a misspelt name would guard nothing.
 """
 

@@ -121,7 +121,7 @@ def find_user_secret(namespace: str, annotations: AnnotationValues) -> ObjectNam
 def read_login(
     owner: ObjectField, annotations: AnnotationValues, secret: Callable[[ObjectName], Secret | None], closed: str
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
-    """Read the users of an object. The last value tells whether to deny the object, for it has no valid users.
+    """Read the users of an object. The last value is true if the object has no valid users: deny the object.
 
     `secret` looks one up; `closed` ends the message, such as "the Ingress answers 503".
     """
@@ -151,7 +151,7 @@ def read_login(
 
 
 def _list_user_lines(secret: Secret | None, kind: str) -> list[str]:
-    """Return the lines `user:hash` of a Secret: they are in its key `auth`, or (auth-map) its keys are the users."""
+    """Return the lines `user:hash` of a Secret: from its key `auth`, or (auth-map) from its keys, the users."""
     if secret is None:
         return []
     if kind == "auth-map":

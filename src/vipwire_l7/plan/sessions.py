@@ -1,8 +1,8 @@
 """Splits the requests of a path between Services: by sessions, by weights, and for canaries. Pure.
 
 The value of a session's cookie begins with a mark of the Service. A client with such a cookie goes to that Service
-as long as the rule names it and it has an endpoint; a weight of 0 only stops new clients. HAProxy draws a Service for
-all other clients. Canaries split a path by headers, then cookies, then sessions, then weights.
+as long as the rule names the Service and an endpoint is there; a weight of 0 only stops new clients. HAProxy draws a
+Service for all other clients. Canaries split a path by headers, then cookies, then sessions, then weights.
 """
 
 import hashlib

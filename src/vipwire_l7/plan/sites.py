@@ -190,7 +190,7 @@ class Frontend:
     """Whether the first certificate is for all names without one. Otherwise the operator's default certificate is."""
     choices: tuple[Choice, ...] = ()
     hosts: frozenset[str] = frozenset()
-    """Hosts of listeners without routes: requests for them never match those of a wildcard."""
+    """Hosts of listeners without routes: requests for these hosts never match a wildcard."""
     clients: str = ""
     """The CA file for client certificates, if HAProxy asks for any."""
     lets_strangers_in: bool = False
@@ -286,7 +286,7 @@ def find_path_sensitive(plan: SitePlan) -> PathSensitive:
 def _record_guard(
     name: str, choices: Mapping[str, Choice], guards: dict[str, tuple[object, ...]]
 ) -> tuple[object, ...]:
-    """Record the access controls of a target; those of a choice are the ones of its targets."""
+    """Record the access controls of a target; a choice has the access controls of its targets."""
     if name not in guards and name in choices:
         inner = tuple(_record_guard(target, choices, guards) for target in choices[name].targets)
         guards[name] = inner if any(inner) else ()

@@ -197,7 +197,7 @@ async def list_once(options: Options, served: ServedKinds) -> Snapshot:
 
 
 def _adapt_part(part: Part) -> Work:
-    """Adapt a task to the supervisor: it opens no address of the operator's, so its first failure is not fatal."""
+    """Adapt a task to the supervisor. The task opens no address of the operator's: its first failure is not fatal."""
     return lambda _begun: part()
 
 

@@ -21,7 +21,7 @@ from vipwire_l7.haproxy.layout import Layout
 _PREFIX: Final = "vipwire-ingress-at-"
 _ALL: Final = "*"
 _MAX_FOLDER: Final = 82
-"""The maximum length in bytes: HAProxy's socket paths have at most 97, and it adds `empty/` and eight characters."""
+"""The maximum length in bytes: a socket path of HAProxy has at most 97, with `empty/` and eight more characters."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Confines HAProxy's workers where possible: another user, in an empty root folder.
 
-The master keeps the user of this process, since it starts workers and reads keys; it takes no connections. A worker
-reads all its files and opens all its sockets before it changes user and root, and gets changes through open sockets.
+The master keeps the user of this process, since the master starts workers and reads keys. Only workers take
+connections. A worker opens all files and sockets before it changes user and root; changes come by open sockets.
 That needs the capabilities to change user, group and root: in a container without them, the container confines
 HAProxy.
 """

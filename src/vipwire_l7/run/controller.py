@@ -152,7 +152,7 @@ class Controller:
         while True:
             await self._haproxy.wait_until_ended()
             if self._live is not None:
-                # Connections are lost already; new ones must be accepted soon.
+                # HAProxy's connections are lost. New connections must be accepted soon.
                 log.error("HAProxy exited; starting it again")
                 self._live, self._failed = None, ""
                 self._wake.set()

@@ -64,7 +64,7 @@ class Desired:
         self._crowded, self._room = set[str](), 0
         """The pools whose servers exceed HAProxy's descriptors, and the number of servers that do not."""
         self._told: Mapping[str, tuple[Problem, ...]] = {}
-        """The refused parts as of the last `take_judged`."""
+        """The refused parts as of the last `take_changed_problems`."""
         self._judged, self._admitted = set[ObjectRef](), set[ObjectName]()
         """The changes of the plan's problems and Ingresses since then."""
 
@@ -251,7 +251,7 @@ class Desired:
     def exclude_servers(self, count: int) -> bool:
         """Leave out pools with at least so many servers, of the namespace with the most; report whether that helps.
 
-        HAProxy counts a descriptor for each server, and does not start if it may not open as many.
+        HAProxy needs a descriptor for each server, and does not start if the limit of open files is lower.
         """
         sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in self.plan.pools}
         of = Counter[str]()
@@ -296,7 +296,7 @@ class Desired:
         for each in self.plan.certificates:
             if each.name == name:
                 secret = name.removesuffix(".pem").replace("_", "/", 1)
-                message = f"{secret}: HAProxy refuses it; its hosts get the default certificate: {reason[:200]}"
+                message = f"{secret}: HAProxy refuses the certificate; its hosts get the default: {reason[:200]}"
                 self._refuse_part(each.pem, [Problem(ask.kind, ask.name, ask.field, message) for ask in each.askers])
 
     def _find_askers(self, pool: str) -> Iterable[ObjectField]:

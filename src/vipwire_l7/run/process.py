@@ -1,10 +1,10 @@
 """Runs HAProxy as a child: starts, checks, reloads, watches and stops it.
 
-Master-worker mode: the master stays, and a reload (SIGUSR2) makes it start a new worker, which takes over the
+Master-worker mode: the master stays, and a reload (SIGUSR2) makes the master start a new worker, which takes over the
 listening sockets of the old one (`expose-fd listeners`), so that no connection is refused. The old worker exits when
 its connections have ended. A configuration is identified by its mark, which the worker prints in `show info`.
 
-The child has its own session: it survives this process, and the next vipwire finds it by its master socket.
+The child has its own session, so it survives this process. The next vipwire finds the child by the master socket.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _KEEP = 2
 class Refused(Exception):  # noqa: N818  # HAProxy's answer, on which the caller acts
     """HAProxy refuses a configuration. The text is its message.
 
-    With `is_lost`, HAProxy got the signal but did not confirm: it may run either configuration.
+    With `is_lost`, HAProxy got the signal but did not confirm, and may run either configuration.
     """
 
     def __init__(self, said: str, *, is_lost: bool = False) -> None:
@@ -256,7 +256,7 @@ listen asks
 def has_system_authorities(program: str) -> bool:
     """Report whether HAProxy accepts a configuration with `@system-ca`.
 
-    If the program is missing, its start reports that.
+    True for a missing program: the start reports that error.
     """
     found = shutil.which(program)
     if found is None:

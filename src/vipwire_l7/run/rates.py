@@ -19,10 +19,10 @@ class Rate:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = max(1, most), clock
         self._left: dict[str, tuple[float, float]] = {}
-        """How many a namespace had left at its last use, and when that was; the latest use is last."""
+        """By namespace, the number left at the last use and the time of that use, in the order of uses."""
 
     def get_wait(self, namespace: str) -> float:
-        """Return the seconds until the namespace has one left; 0 if it has."""
+        """Return the seconds until the namespace has one left; 0 for now."""
         return max(0.0, (1.0 - self._count_left(namespace)) * _MINUTE / self._most)
 
     def spend(self, namespace: str) -> None:
@@ -102,5 +102,5 @@ class ReloadTurns:
 
 
 def _list_namespaces(pools: Collection[str]) -> set[str]:
-    """Return the namespaces of pools; a pool's name starts with its own (`name_pool`)."""
+    """Return the namespaces of pools. A pool's name starts with its namespace (`name_pool`)."""
     return {name.partition(":")[0] for name in pools}

@@ -1,4 +1,4 @@
-"""Reports to the log, Events and metrics: each problem once, and again if it comes back.
+"""Reports to the log, Events and metrics: each problem once, and again if the problem returns.
 
 Of several replicas the leader alone records the Events of objects.
 """
@@ -25,7 +25,7 @@ from vipwire_l7.watch.snapshot import Snapshot
 _API = "networking.k8s.io/v1"
 _EXAMPLES = 3
 _WITHOUT_LEADER: Final = 2.0 * SECONDS
-"""Seconds for which a replica keeps Events, in case that it becomes the leader after one that did not record them."""
+"""A replica keeps Events for so many seconds: it may become the leader after a leader that did not record them."""
 _REJECTED, _PARTLY = "Rejected", "PartlyRejected"
 
 

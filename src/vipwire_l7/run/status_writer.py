@@ -22,9 +22,9 @@ from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 _PAUSES: Final = Pauses(refused=5.0, conflict=0.0)
 _SLOWED: Final = 1.0
-"""Least seconds that a namespace waits when it has had its number of writes."""
+"""The minimum of seconds that a namespace waits after its last allowed write."""
 _ROUND: Final = 32
-"""The writes of one namespace before the next namespace has its turn."""
+"""The maximum of writes for one namespace before vipwire writes for the next one."""
 _PARENTS: Final = frozenset((IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY))
 
 
@@ -45,7 +45,7 @@ class Statuses(Protocol):
 
 
 class StatusWriter:
-    """Writes statuses while this replica is the leader. `kinds` are those of the statuses."""
+    """Writes statuses while this replica is the leader. `kinds` are the kinds of the objects."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class StatusWriter:
         return heapq.nsmallest(_ROUND, (ref for ref in refs if not self._loop.waits(ref)), rank_for_writing)
 
     def _schedule_rest(self, due: Mapping[str, set[ObjectRef]]) -> None:
-        """Let the loop come back for the rest: at once, or when a namespace that waits may have writes again."""
+        """Schedule the next round for the rest: at once, or when a waiting namespace may have writes again."""
         for namespace, refs in due.items():
             wait = self._rate.get_wait(namespace)
             ref = next((each for each in refs if wait or not self._loop.waits(each)), None)

@@ -1,6 +1,6 @@
 """The kinds that an Ingress controller reads from an API server or from manifests. Pure.
 
-They include headless Services and those of other proxies: HAProxy needs the endpoints, not the VIP.
+All Services count, also headless ones and Services of other proxies: HAProxy needs endpoints, not the VIP.
 """
 
 from typing import Final, TypeAlias

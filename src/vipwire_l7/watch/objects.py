@@ -24,7 +24,7 @@ Json: TypeAlias = dict[str, Any]
 class IngressKind(enum.Enum):
     """The kinds from which vipwire plans HAProxy's configuration; the value is the kind in a manifest.
 
-    `vipwire_l7.gateway` reads those of the Gateway API.
+    `vipwire_l7.gateway` reads the kinds of the Gateway API.
     """
 
     INGRESS_CLASS = "IngressClass"
@@ -139,7 +139,7 @@ class BackendPort:
 
 @dataclass(frozen=True, slots=True)
 class BackendService:
-    """A Service. `external` is the `externalName`, else empty. `ports` are those of TCP."""
+    """A Service. `external` is the `externalName`, else empty. `ports` are TCP ports."""
 
     name: ObjectName
     ports: tuple[BackendPort, ...] = ()
@@ -177,7 +177,7 @@ class BackendEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class BackendSlice:
-    """An EndpointSlice. `ports` is by port name, those of TCP."""
+    """An EndpointSlice. `ports` are the TCP ports by name."""
 
     name: ObjectName
     service: ObjectName

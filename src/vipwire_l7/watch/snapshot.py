@@ -59,7 +59,7 @@ class Refusal:
 
 
 class Changes:
-    """The objects that changed since the last `take`. `kinds` None follows all."""
+    """The objects that changed since the last `take`. `kinds` None means all kinds."""
 
     def __init__(self, kinds: Collection[IngressKind] | None = None) -> None:
         self._kinds = kinds
@@ -98,7 +98,7 @@ class Snapshot:
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._structure = False
         self._judged = set[ObjectRef]()
-        """The objects whose problems changed since the last `take_judged`."""
+        """The objects whose problems changed since the last `take_changed_problems`."""
         self._refusals: Mapping[ObjectName, Refusal] = {}
         self._events = Counter[IngressKind]()
         self._followers, self._readers = WeakSet[Changes](), WeakSet[Changes]()
@@ -172,7 +172,7 @@ class Snapshot:
         return tuple(found[name] for name in sorted(found))
 
     def count_events(self, kinds: Iterable[IngressKind]) -> int:
-        """Return the number of events of these kinds: as long as it stays, so do all their objects."""
+        """Return the number of events of these kinds: their objects are the same as long as the number is."""
         return sum(self._events[kind] for kind in kinds)
 
     def apply(self, event: IngressEvent) -> None:

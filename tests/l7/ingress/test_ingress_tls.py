@@ -167,8 +167,8 @@ async def test_a_certificate_that_haproxy_refuses_costs_only_itself(here: Site, 
     assert await subject_of(here, "weak.example.com") == "vipwire default certificate"
     assert await subject_of(here, "a.example.com") == "a.example.com"
     assert (await here.curl("https://weak.example.com/")).code == 200
-    told = "default/weak: spec.tls[0].secretName: default/weak: HAProxy refuses it; its hosts get the default"
-    assert f"{told} certificate: unable to load" in here.problems
+    told = "default/weak: spec.tls[0].secretName: default/weak: HAProxy refuses the certificate; its hosts get"
+    assert f"{told} the default: unable to load" in here.problems
     here.put(tls_secret("weak", certificate("strong.example.com")))
     await here.settled()
     assert await subject_of(here, "weak.example.com") == "strong.example.com"

@@ -79,7 +79,7 @@ def _allows_route(listener: Listener, route: RouteObject, world: GatewayWorld) -
 
 
 def isolate_hostnames(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:
-    """Return the hostnames without those of a more specific listener at the same port, which gets their requests.
+    """Drop the hostnames of a more specific listener at the same port, which gets their requests.
 
     `beside` are the hostnames of all listeners there.
     """

@@ -40,7 +40,7 @@ _ENDLESS: Final = 86_400_000
 class Filters:
     """The policy that filters ask for, and mirrors that are not resolved yet.
 
-    `path` and `listener` are those of the rule: filters of single backends need them.
+    `path` and `listener` belong to the rule: filters of single backends need both.
     """
 
     policy: Policy
@@ -235,8 +235,8 @@ _OF_RULES: Final[Mapping[str, Callable[[Policy, rule_wire.Filter], Policy]]] = {
 def add_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:
     """Add timeouts and retries.
 
-    HAProxy limits the time of each try, here by the shorter of both timeouts. It cannot limit all tries together, so
-    the number of tries is limited to those that fit into the request timeout.
+    HAProxy limits the time of each try, here by the shorter of both timeouts, but not of all tries together. So
+    vipwire limits the number of tries to as many as fit into the request timeout.
     """
     whole, one = (
         (read_milliseconds(text) if text else 0) or _ENDLESS

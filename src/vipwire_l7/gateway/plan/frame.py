@@ -188,7 +188,7 @@ class _Draft:
             self._add_problems(gateway, "spec", verdict)
 
     def _find_assigned_addresses(self, gateway: Gateway) -> tuple[str, ...] | None:
-        """Return the addresses that `vipwire up` assigned to a Gateway; None where it assigns none to any Gateway."""
+        """Return the addresses that `vipwire up` assigned to a Gateway; None if `vipwire up` assigns no addresses."""
         if self._setting.pool or not self._world.has_address_range:
             return None
         service = self._world.snapshot.find_address_service(gateway.name)

@@ -60,7 +60,7 @@ class Listener:
     overlaps: tuple[str, ...] = ()
     """The names of other TLS listeners at the same port with overlapping hostnames."""
     waits: str = ""
-    """Why a valid listener is not programmed yet; empty if it is."""
+    """The reason why a valid listener is not programmed yet; empty for a programmed listener."""
     places: tuple[str, ...] = ()
     """The addresses with port where it listens (`*:80`)."""
 
@@ -208,7 +208,7 @@ def _add_to_index(index: _Index, listener: Listener) -> None:
 
 
 def _mark_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
-    """Find conflicts of each owner's listeners with those of earlier owners, and with each other."""
+    """Find conflicts between listeners of one owner, and with listeners of earlier owners."""
     taken: _Index = {}
     for _, group in groupby(made, lambda each: (each.owner.kind, each.owner.name)):
         own = list(group)

@@ -1,4 +1,4 @@
-"""Merges the statuses that vipwire writes with those of the API server. Pure.
+"""Merges the statuses that vipwire writes with the statuses at the API server. Pure.
 
 Entries of other controllers stay: their parents of a route, their ancestors of a policy, and conditions of types that
 vipwire does not write. A condition keeps its last transition time until its status changes.

@@ -126,7 +126,7 @@ MANAGED_BY: Final = "vipwire-gateway"
 
 
 def write_service(service: OwnService, uid: str, version: str, controller: str) -> Json:
-    """Write a Gateway's Service. `uid` and `version` are those of the Gateway."""
+    """Write a Gateway's Service. `uid` and `version` belong to the Gateway."""
     asked: Json = {"loadBalancerIP": service.asked, "ipFamilies": list(service.families)} if service.asked else {}
     policy = "SingleStack" if service.asked else "PreferDualStack"
     return {

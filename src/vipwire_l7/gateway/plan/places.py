@@ -35,7 +35,7 @@ class SharedPort:
     """The hostnames of all listeners, with their modes."""
 
     def add_listener(self, listener: Listener) -> str:
-        """Add a listener; return why it conflicts with those of older Gateways, "" if it does not."""
+        """Add a listener; return its conflict with listeners of older Gateways, "" for none."""
         if text := self._find_objection(listener):
             return text
         self.ways.setdefault(listener.mode, []).append(listener)

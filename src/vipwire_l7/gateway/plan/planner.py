@@ -1,4 +1,4 @@
-"""Plans the objects of the Gateway API, and their statuses. A change costs in proportion to what it changes.
+"""Plans the objects of the Gateway API, and their statuses. A change costs in proportion to its size.
 
 The planner plans the frame (all objects but routes) once, and each route on its own. A result is kept until an object
 changes that the result looked up; a route's result also until a fact changes that it took from the frame. The entries
@@ -37,7 +37,7 @@ _FRAME: ObjectRef = IngressKind.GATEWAY_CLASS, ObjectName("", "")
 
 
 class GatewayPlanner:
-    """Plans the Gateway API. `statuses` and `services` are those of the last plan."""
+    """Plans the Gateway API. `statuses` and `services` belong to the last plan."""
 
     def __init__(self, setting: GatewaySetting, reached: Callable[[], tuple[str, ...]] | None = None) -> None:
         """`reached` finds the addresses of Gateways that name none, unless the setting has them."""

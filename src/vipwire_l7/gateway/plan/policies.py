@@ -119,7 +119,7 @@ _OF_REQUESTS: Final = (Algorithm.URI, Algorithm.HEADER)
 
 
 def read_policies(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
-    """Read all policies. `gateways` are those of this controller."""
+    """Read all policies. `gateways` are this controller's."""
     made = Policies()
     here = _PolicyTargets(world, frozenset(each.name for each in gateways))
     for policy in world.list_objects(IngressKind.TRAFFIC_POLICY, object):

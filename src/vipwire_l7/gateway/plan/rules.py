@@ -115,7 +115,7 @@ def _plan_rule(
 
 
 def _list_auth_filters(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]:
-    """Return the ExternalAuth filters of a rule, also invalid ones."""
+    """Return the ExternalAuth filters of a rule, valid or not."""
     filters = rule.filters if isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule) else ()
     unread = rule_wire.ExternalAuthFilter(rule_wire.BackendRef(""))
     return tuple(each.external_auth or unread for each in filters if each.type == "ExternalAuth")

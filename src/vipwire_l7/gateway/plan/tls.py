@@ -1,4 +1,4 @@
-"""Reads the certificates of listeners and Gateways, and the CA certificates that verify those of others. Pure.
+"""Reads the certificates of listeners and Gateways, and the CA certificates for clients and endpoints. Pure.
 
 A listener's or Gateway's certificate is in a Secret that exists, is permitted, and has a valid pair. CA certificates
 are in ConfigMaps and ClusterTrustBundles. HAProxy validates client certificates by port, not by host: an HTTP/2

@@ -81,7 +81,7 @@ class ServiceWriter:
             await self._delete_object(objects, path_of(*_SLICES, *name))
 
     def _find_left_over(self, wanted: Mapping[ObjectName, OwnService]) -> Iterator[ObjectName]:
-        """Yield Services that no Gateway needs. Garbage collection deletes those of deleted Gateways."""
+        """Yield Services that no Gateway needs. Garbage collection deletes a deleted Gateway's Service."""
         for gateway in self._snapshot.list_declared(IngressKind.GATEWAY):
             for each in self._snapshot.list_services_of(gateway):
                 if each.annotations.get(OF_CONTROLLER) == self._controller and each.name not in wanted:

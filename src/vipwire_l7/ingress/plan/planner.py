@@ -107,7 +107,7 @@ class IngressPlanner:
         return taken
 
     def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
-        """Plan what changed. Ingresses have no frontends that HAProxy could refuse."""
+        """Plan the changed objects. Ingresses have no frontends that HAProxy could refuse."""
         del refused
         is_first = snapshot is not self._snapshot
         if is_first:

@@ -118,7 +118,7 @@ class SiteDraft:
         return SiteResult(host, self.pools, self.problems, bool(self._misread))
 
     def _is_at_foreign_host(self, wanted: IngressContent, rule: PathRule, what: str) -> bool:
-        """Report whether a path is at a host of another namespace that does not share it, and record the problem."""
+        """Report whether a path is at a host that another namespace does not share; record the problem."""
         owner = self._tenancy.find_foreign_owner(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
         if owner is not None:
             text = (

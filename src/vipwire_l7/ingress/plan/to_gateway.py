@@ -1,4 +1,4 @@
-"""Writes Gateway API objects that serve what Ingresses serve, and reports features without an equivalent. Pure.
+"""Converts Ingresses to Gateway API objects, and reports features without an equivalent. Pure.
 
 Each namespace gets a Gateway `ingress` with its certificates; each host of an Ingress gets an HTTPRoute. A canary
 becomes weights and header matches of the route whose path it splits. Annotations without a place in the Gateway API

@@ -36,5 +36,5 @@ def intersect_hosts(listener: str, hosts: Iterable[str]) -> dict[str, str]:
 
 
 def rank_breadth(host: str) -> tuple[bool, int]:
-    """Return a sort key that puts the more specific hostname first: exact ones, then the longest wildcard."""
+    """Return a sort key that puts the more specific hostname first: exact names, then the longest wildcard."""
     return host.startswith("*"), -len(host)

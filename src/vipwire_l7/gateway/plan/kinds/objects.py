@@ -72,13 +72,13 @@ class GatewaySetting:
     usable: frozenset[str] = frozenset()
     """The addresses that Gateways may name."""
     pool: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Ranges from which each Gateway without addresses gets its own. Without ranges, these Gateways share `bind`."""
+    """Each Gateway without addresses gets an address of these ranges. Without ranges, these Gateways share `bind`."""
     reserved: frozenset[str] = frozenset()
     """Addresses with ports of Ingresses (`*:80`). No listener may use them."""
     services: ObjectName | None = None
     """The Service that selects vipwire's Pods, if each Gateway is to have its own Service with these endpoints."""
     service_ports: range = range(20000, 22000)
-    """The node ports to which such Services forward: each port of each Gateway gets its own."""
+    """The node ports to which such Services forward: no two ports of Gateways share a node port."""
     has_system_authorities: Callable[[], bool] = lambda: True
     """Reports whether HAProxy finds the system's CA certificates.
 
@@ -97,7 +97,7 @@ class GatewayWorld(World):
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         super().__init__(snapshot, now)
         self.until = math.inf
-        """When a lookup comes out differently although no object changes, in seconds since the epoch."""
+        """The time at which a lookup's result changes although no object does, in seconds since the epoch."""
         self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
         self._namespaces, self._maps, self._bundles = (
             RecordedObjects(kind, snapshot.list_declared(kind), self.looked_at)

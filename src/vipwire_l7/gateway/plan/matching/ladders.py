@@ -30,7 +30,7 @@ class Entry:
     order: tuple[int, int]
     target: str
     breadth: tuple[bool, int] | tuple[()] = ()
-    """Orders matches of wildcard hostnames after those of the exact hostname."""
+    """Orders matches of wildcard hostnames after matches of the exact hostname."""
 
     @property
     def sorting(self) -> tuple[object, ...]:
@@ -82,7 +82,7 @@ class Ladder:
 
     @property
     def keys(self) -> Iterator[tuple[Match, str]]:
-        """Yield the paths that need a map entry, exact ones first."""
+        """Yield the paths that need a map entry, exact paths first."""
         for wanted in (Match.EXACT, Match.PREFIX):
             yield from (key for key in self._by_path if key[0] is wanted)
         if self._expressions:
@@ -96,7 +96,7 @@ class Ladder:
         yield from self._find_shorter_prefixes(path)
 
     def _find_shorter_prefixes(self, path: str) -> Iterator[Entry]:
-        """Yield the matches of a prefix and of all shorter ones, the longest first."""
+        """Yield the matches of a prefix and of all shorter prefixes, the longest first."""
         while True:
             yield from self._by_path.get((Match.PREFIX, path), ())
             if not path:
@@ -178,7 +178,7 @@ def count_matches(entries: Collection[Entry]) -> HostSteps:
         or (each.match.path.match is Match.EXACT and each.match.path.path not in settled)
     }
     if made.expressions:
-        made.keys.add((Match.PREFIX, ""))  # where no other path matches, a ladder of its own
+        made.keys.add((Match.PREFIX, ""))  # a request whose path no other entry matches tries the expressions
     return made
 
 
