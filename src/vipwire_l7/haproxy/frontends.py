@@ -223,10 +223,12 @@ def write_own_frontend_parts(
 
 
 def _write_binds(frontend: Frontend, layout: Layout, protocols: str = "") -> Iterator[str]:
-    own = {"": layout.http, f" ssl crt-list {write_quoted(layout.certificate_list)}{protocols}": layout.https}
     if not frontend.mark:
         words = " accept-proxy" if layout.accept_proxy else ""
-        yield from (f"    bind {write_quoted(bind)}{words}{tls}" for tls, bind in own.items() if bind)
+        tls = f" ssl crt-list {write_quoted(layout.certificate_list)}{protocols}"
+        for bind, more in ((layout.http, ""), (layout.https, tls)):
+            if bind:
+                yield f"    bind {write_quoted(bind)}{words}{more}"
         return
     words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):

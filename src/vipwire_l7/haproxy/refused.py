@@ -4,22 +4,17 @@ A part is identified by its content: a pool by its name, a regular expression by
 So a corrected part is a new one, and HAProxy tries it again.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
 from vipwire_l7.haproxy.configuration import write_route_expression
 from vipwire_l7.plan.sites import CLOSED, Choice, Condition, Match, ObjectField, SessionBound, SitePlan
 
 
-def list_parts(plan: SitePlan) -> frozenset[str]:
-    return frozenset(_yield_parts(plan))
-
-
-def _yield_parts(plan: SitePlan) -> Iterator[str]:
-    yield from (pool.name for pool in plan.pools)
-    yield from (choice.name for choice in plan.all_choices)
-    yield from (write_route_expression(route) for route in plan.routes if route.match is Match.EXPRESSION)
-    yield from (each.pem for each in plan.certificates)
+def list_parts(plan: SitePlan) -> set[str]:
+    parts = {each.name for each in plan.pools} | {each.name for each in plan.all_choices}
+    parts |= {each.pem for each in plan.certificates}
+    return parts | {write_route_expression(route) for route in plan.routes if route.match is Match.EXPRESSION}
 
 
 def find_owners(pool: str, plan: SitePlan) -> tuple[ObjectField, ...]:

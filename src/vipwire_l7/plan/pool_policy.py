@@ -55,7 +55,7 @@ def read_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
         allow=annotations("allow-source-range", ()),
         deny=annotations("deny-source-range", ()),
         https=annotations.is_true("force-ssl-redirect"),
-        redirect=_read_redirect(annotations),
+        redirect=read_redirect(annotations),
         root=annotations("app-root", ""),
         hsts=read_hsts(annotations),
         set_request=(*annotations("set-request-headers", ()), *_read_host_header(annotations)),
@@ -64,7 +64,7 @@ def read_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
         remove_response=annotations("remove-response-headers", ()),
         body_size=annotations("body-size", 0) or None,
         login=login,
-        cors=_read_cors(annotations),
+        cors=read_cors(annotations),
     )
 
 
@@ -195,7 +195,7 @@ def _read_limit(annotations: AnnotationValues) -> Limit | None:
     return Limit(per_second, per_minute, connections) if per_second or per_minute or connections else None
 
 
-def _read_redirect(annotations: AnnotationValues) -> Redirect | None:
+def read_redirect(annotations: AnnotationValues) -> Redirect | None:
     for kind, code in (("permanent", 301), ("temporal", 302)):
         where = annotations.get_text(f"{kind}-redirect")
         if where is not None:
@@ -216,7 +216,7 @@ def read_hsts(annotations: AnnotationValues) -> Hsts | None:
     return Hsts(age, annotations.is_true("hsts-include-subdomains"), annotations.is_true("hsts-preload"))
 
 
-def _read_cors(annotations: AnnotationValues) -> Cors | None:
+def read_cors(annotations: AnnotationValues) -> Cors | None:
     if not annotations.is_true("cors"):
         return None
     default = Cors()

@@ -36,10 +36,10 @@ from vipwire_l7.watch.objects import (
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 DEFAULT_CLASS = "ingressclass.kubernetes.io/is-default-class"
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*")
-_PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
+PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9/._~!$&()*+,;=:@%^?\[\]{}|\\-]+")
 _PORT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_LONGEST_PATH = 1024
+LONGEST_PATH = 1024
 _TCP = (None, "", "TCP")
 _PROTOCOLS = (*_TCP, "UDP")
 
@@ -96,10 +96,10 @@ def _convert_rules(rules: Iterable[wire.Rule], namespace: str, found: Findings) 
 def _convert_path(host: str, path: wire.Path, namespace: str, where: str, found: Findings) -> Iterator[PathRule]:
     kind = found.choice(f"{where}.pathType", path.path_type, PathType.IMPLEMENTATION_SPECIFIC)
     text = path.path or "/"
-    allowed = _PATH if kind is not PathType.IMPLEMENTATION_SPECIFIC else _EXPRESSION
-    if len(text) > _LONGEST_PATH or not allowed.fullmatch(text):
-        message = f"{text[:80]!r} is no path (allowed: / and the characters of RFC 3986, at most {_LONGEST_PATH})"
-        if text.startswith("/") and allowed is _PATH and _EXPRESSION.fullmatch(text):
+    allowed = PATH if kind is not PathType.IMPLEMENTATION_SPECIFIC else _EXPRESSION
+    if len(text) > LONGEST_PATH or not allowed.fullmatch(text):
+        message = f"{text[:80]!r} is no path (allowed: / and the characters of RFC 3986, at most {LONGEST_PATH})"
+        if text.startswith("/") and allowed is PATH and _EXPRESSION.fullmatch(text):
             message += f"; a regular expression needs pathType {PathType.IMPLEMENTATION_SPECIFIC.value}"
         found.note(f"{where}.path", message)
         return

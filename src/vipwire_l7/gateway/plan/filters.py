@@ -13,12 +13,11 @@ from vipwire_l7.gateway.plan.matching.matches import PathMatch
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.policy import Affinity, Cors, ExternalAuth, Location, Policy, Reply, Rewrite
 from vipwire_l7.plan.sites import Match, Mode
-from vipwire_l7.watch.convert import is_host
+from vipwire_l7.watch.convert import PATH, is_host
 
 T = TypeVar("T")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _TEXT: Final = re.compile(r"[ -~]{1,4096}")
-_PATH: Final = re.compile(r"(?:/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)?")
 _ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://[A-Za-z0-9.*-]+(?::\d{1,5})?")
 _DURATION: Final = re.compile(r"([0-9]{1,5}(?:h|m|s|ms)){1,4}")
 _PART: Final = re.compile(r"(\d+)(ms|h|m|s)")
@@ -95,7 +94,7 @@ def read_external_auth(of: rule_wire.ExternalAuthFilter, pool: str) -> ExternalA
     """Read `externalAuth`. `pool` is the pool of the authorization server."""
     if of.protocol not in ("HTTP", "GRPC"):
         raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported (allowed: HTTP, GRPC)")
-    if not _PATH.fullmatch(of.http.path and f"/{of.http.path.strip('/')}"):
+    if not PATH.fullmatch(f"/{of.http.path.strip('/')}"):
         raise Unsupported(f"{of.http.path[:80]!r} is no path")
     names = (*of.http.allowed_headers, *of.http.allowed_response_headers, *of.grpc.allowed_headers)
     if strange := [name for name in names if not _TOKEN.fullmatch(name)]:
@@ -198,7 +197,7 @@ def _read_path_rewrite(of: rule_wire.PathModifier | None, path: PathMatch) -> Re
 
 
 def _check_replacement(text: str) -> str:
-    if not _PATH.fullmatch(text):
+    if text and not PATH.fullmatch(text):
         raise Unsupported(f"{text[:80]!r} is no path")
     return text
 

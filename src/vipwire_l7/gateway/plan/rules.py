@@ -138,7 +138,8 @@ def _may_miss(
     """Report whether a regular expression guards requests, and PCRE may give up before it matches them."""
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
         return False
-    policy = targets.complete_rule_policy(route, rule, attachment.listener, Policy())
+    policies, world = targets.frame.policies, targets.world
+    policy = policies.complete_rule_policy(route, rule, attachment.listener, Policy(), world)
     return policy is None or bool(policy.guard) or bool(_list_auth_filters(rule))
 
 
@@ -163,7 +164,8 @@ def _find_rule_target(
     if isinstance(rule, rule_wire.HttpRule):
         filters.policy = add_timeouts(filters.policy, rule.timeouts, rule.retry)
     filters.policy = add_session_persistence(filters.policy, rule.session_persistence)
-    completed = targets.complete_rule_policy(route, rule, attachment.listener, filters.policy)
+    policies, world = targets.frame.policies, targets.world
+    completed = policies.complete_rule_policy(route, rule, attachment.listener, filters.policy, world)
     if completed is None:
         return CLOSED, yes("ResolvedRefs")
     filters.policy = replace_client_certificate(completed, certificate)

@@ -14,7 +14,6 @@ from vipwire_l7.gateway.plan.filters import Filters, read_external_auth, read_fi
 from vipwire_l7.gateway.plan.frame import Frame
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, Verdict, no, yes
-from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.destinations import REASON
@@ -90,12 +89,6 @@ class Targets:
         if not any(weight for _, weight in parts):
             return self._choose_broken_target(route, policy), failed
         return self.split_requests(parts), failed
-
-    def complete_rule_policy(
-        self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy
-    ) -> Policy | None:
-        """Complete the policy of a rule at a listener by TrafficPolicies; None if one of them is invalid."""
-        return self.frame.policies.complete_rule_policy(route, rule, listener, policy, self.world)
 
     def split_requests(self, parts: Iterable[tuple[str, int]]) -> str:
         """Split requests by weight, and return the name of the split. At least one weight is above 0."""

@@ -16,7 +16,8 @@ from vipwire.model.problem import Problem
 from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, write_backend_policies, write_traffic_policies
 from vipwire_l7.ingress.plan.wishes import get_wildcard
 from vipwire_l7.plan.annotations import READERS, AnnotationValues, read_annotations
-from vipwire_l7.plan.pool_policy import is_expression, read_hsts
+from vipwire_l7.plan.policy import Cors, Redirect
+from vipwire_l7.plan.pool_policy import is_expression, read_cors, read_hsts, read_redirect
 from vipwire_l7.plan.sites import EVERY_HOST
 from vipwire_l7.watch.objects import BackendService, Ingress, Json, PathRule, PathType, ServiceRef, Tls
 
@@ -216,11 +217,9 @@ def _write_backend(one: _IngressConversion, ref: ServiceRef, where: str) -> Json
 
 def _write_filters(one: _IngressConversion, rule: PathRule) -> Iterator[Json]:
     values = one.values
-    for kind, code in (("permanent", 301), ("temporal", 302)):
-        where = values.get_text(f"{kind}-redirect")
-        if where is not None:
-            yield _write_redirect(where, values(f"{kind}-redirect-code", code))
-            return
+    if (redirect := read_redirect(values)) is not None:
+        yield _write_redirect(redirect)
+        return
     for side in ("request", "response"):
         set_: tuple[tuple[str, str], ...] = values(f"set-{side}-headers", ())
         remove = values(f"remove-{side}-headers", ())
@@ -238,26 +237,26 @@ def _write_filters(one: _IngressConversion, rule: PathRule) -> Iterator[Json]:
             rewrite["path"] = {"type": "ReplacePrefixMatch", "replacePrefixMatch": target}
     if rewrite:
         yield {"type": "URLRewrite", "urlRewrite": rewrite}
-    if values.is_true("cors"):
-        yield {"type": "CORS", "cors": _write_cors(values)}
+    if (cors := read_cors(values)) is not None:
+        yield {"type": "CORS", "cors": _write_cors(cors, values.get_number("cors-max-age"))}
 
 
-def _write_redirect(where: str, code: int) -> Json:
-    parts = urlsplit(where.removesuffix("$request_uri"))
-    found: Json = {"scheme": parts.scheme, "hostname": parts.hostname, "port": parts.port, "statusCode": code}
-    if (parts.path and parts.path != "/") or not where.endswith("$request_uri"):
+def _write_redirect(of: Redirect) -> Json:
+    parts = urlsplit(of.location)
+    found: Json = {"scheme": parts.scheme, "hostname": parts.hostname, "port": parts.port, "statusCode": of.code}
+    if (parts.path and parts.path != "/") or not of.keep_path:
         found["path"] = {"type": "ReplaceFullPath", "replaceFullPath": parts.path or "/"}
     return {"type": "RequestRedirect", "requestRedirect": {key: to for key, to in found.items() if to}}
 
 
-def _write_cors(values: AnnotationValues) -> Json:
+def _write_cors(cors: Cors, max_age: int | None) -> Json:
     found = {
-        "allowOrigins": list(values("cors-allow-origin", ("*",))),
-        "allowMethods": list(values("cors-allow-methods", ("GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"))),
-        "allowHeaders": list(values("cors-allow-headers", ("Authorization", "Content-Type", "X-Requested-With"))),
-        "exposeHeaders": list(values("cors-expose-headers", ())),
-        "allowCredentials": values.is_true("cors-allow-credentials"),
-        "maxAge": values.get_number("cors-max-age"),
+        "allowOrigins": list(cors.origins),
+        "allowMethods": list(cors.methods),
+        "allowHeaders": list(cors.headers),
+        "exposeHeaders": list(cors.expose),
+        "allowCredentials": cors.credentials,
+        "maxAge": max_age,
     }
     return {key: to for key, to in found.items() if to}
 

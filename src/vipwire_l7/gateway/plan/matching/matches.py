@@ -11,13 +11,12 @@ from typing import Final
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported, check_expression
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.sites import Aspect, Comparison, Match
+from vipwire_l7.watch.convert import LONGEST_PATH, PATH
 
-_PATH: Final = re.compile(r"/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 _NAME: Final = re.compile(r"[A-Za-z0-9*_.=-]{1,256}")
 _PRINTABLE: Final = re.compile(r"[ -~]{1,4096}")
 _GRPC_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
-_LONGEST_PATH: Final = 1024
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
 
 
@@ -79,7 +78,7 @@ def _read_grpc_path(method: rule_wire.GrpcMethodMatch | None) -> PathMatch:
 def _read_path(path: rule_wire.HttpPathMatch) -> PathMatch:
     if path.type == "RegularExpression":
         return PathMatch(Match.EXPRESSION, check_expression(path.value))
-    if len(path.value) > _LONGEST_PATH or not _PATH.fullmatch(path.value):
+    if len(path.value) > LONGEST_PATH or not PATH.fullmatch(path.value):
         raise Unsupported(f"{path.value[:80]!r} is no path (allowed: / and the characters of RFC 3986)")
     if path.type == "Exact":
         return PathMatch(Match.EXACT, path.value)
