@@ -75,7 +75,7 @@ COMMON_FLAGS: Final = (
     click.option(
         "--namespace-limit",
         multiple=True,
-        help="KIND=NUMBER: maximum of hosts, paths, backends, certificates or listeners of a namespace, "
+        help="KIND=NUMBER: maximum of hosts, paths, backends, endpoints, certificates or listeners of a namespace, "
         "and of reloads, statuses or events a minute; repeatable.",
     ),
     click.option("--default-certificate", type=click.Path(path_type=Path), help="PEM file with certificate and key."),

@@ -20,6 +20,7 @@ class Limited(enum.Enum):
     HOSTS = "hosts"
     PATHS = "paths"
     BACKENDS = "backends"
+    ENDPOINTS = "endpoints"
     CERTIFICATES = "certificates"
     LISTENERS = "listeners"
     RELOADS = "reloads"
@@ -32,6 +33,7 @@ MOST: Final[Most] = {
     Limited.HOSTS: 10_000,
     Limited.PATHS: 50_000,
     Limited.BACKENDS: 10_000,
+    Limited.ENDPOINTS: 20_000,
     Limited.CERTIFICATES: 10_000,
     Limited.LISTENERS: 1_000,
     Limited.RELOADS: 30,

@@ -217,9 +217,8 @@ class IngressProcess:
             identity = f"{socket.gethostname()}_{uuid.uuid4()}"
             self._keeper = LeaseKeeper(self._access, options.lease, identity, self._wake_writers)
         destinations = Destinations(complete_destinations(options))
-        self._desired = Desired(
-            self._snapshot, self._served.planner, layout, read_default_certificate(options), destinations
-        )
+        pem = read_default_certificate(options)
+        self._desired = Desired(self._snapshot, self._served.planner, layout, pem, destinations, limits)
         rate, serves = Rate(limits[Limited.EVENTS]), self._desired.serves_ingress
         self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._is_leading, serves)
         self._follower = DestinationFollower(destinations, options.resolvers, self._access)
@@ -352,7 +351,8 @@ async def render_once(options: Options, served: ServedKinds) -> tuple[Sequence[t
     """Write all files that HAProxy needs, and a line for each problem."""
     snapshot = await list_once(options, served)
     destinations = Destinations(complete_destinations(options))
-    desired = Desired(snapshot, served.planner, options.layout, read_default_certificate(options), destinations)
+    pem, limits = read_default_certificate(options), options.setting.limits
+    desired = Desired(snapshot, served.planner, options.layout, pem, destinations, limits)
     access = find_api_server(options)
     with contextlib.closing(DestinationFollower(destinations, options.resolvers, access)) as follower:
         desired.update(ChangeExtent(structure=True), time.time())

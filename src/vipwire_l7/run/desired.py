@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire_l7.haproxy.backends import get_current_weight
 from vipwire_l7.haproxy.configuration import Configuration, PoolError, build_configuration, write_route_expression
 from vipwire_l7.haproxy.frontends import find_bounded_sites
 from vipwire_l7.haproxy.layout import Layout
@@ -18,7 +19,9 @@ from vipwire_l7.haproxy.refused import find_owners, list_parts, remove_parts
 from vipwire_l7.haproxy.slots import Slots, fill_slots
 from vipwire_l7.haproxy.state import WHOLE, Change, Delta, compare_configurations
 from vipwire_l7.plan.destinations import API_SERVER, Destinations
+from vipwire_l7.plan.endpoint_limit import EndpointLimit
 from vipwire_l7.plan.endpoints import choose_servers
+from vipwire_l7.plan.limits import MOST, Limited, Most
 from vipwire_l7.plan.plan import HostPlan, Planner, build_site_plan
 from vipwire_l7.plan.sites import ANSWERS, EVERY_HOST, DatagramFrontend, Match, ObjectField, Pool, Server, SitePlan
 from vipwire_l7.watch.objects import IngressKind
@@ -43,8 +46,11 @@ class Desired:
         layout: Layout,
         default_pem: str,
         destinations: Destinations | None = None,
+        most: Most = MOST,
     ) -> None:
         self.destinations = destinations or Destinations()
+        self._most_endpoints = most[Limited.ENDPOINTS]
+        self._endpoint_limit = EndpointLimit(self._most_endpoints)
         self._snapshot, self._planner, self._layout, self._default_pem = snapshot, planner, layout, default_pem
         self._site_plan: SitePlan | None = SitePlan()
         self._hosts: dict[str, HostPlan] = {}
@@ -63,6 +69,8 @@ class Desired:
         """The reasons by part, as `haproxy.refused` names parts."""
         self._crowded, self._room = set[str](), 0
         """The pools whose servers exceed HAProxy's descriptors, and the number of servers that do not."""
+        self._exceeded: Mapping[str, str] = {}
+        """The largest pool of each namespace with too many endpoints as of the last `take_changed_problems`."""
         self._told: Mapping[str, tuple[Problem, ...]] = {}
         """The refused parts as of the last `take_changed_problems`."""
         self._judged, self._admitted = set[ObjectRef](), set[ObjectName]()
@@ -91,7 +99,10 @@ class Desired:
     @property
     def problems(self) -> tuple[Problem, ...]:
         refused = (problem for problems in self._refused.values() for problem in problems)
-        return (*self._snapshot.problems, *self._planner.kept.list_problems(), *refused)
+        cut = (
+            each for pool in self._endpoint_limit.exceeded.values() for each in self._write_endpoint_problems(pool)
+        )
+        return (*self._snapshot.problems, *self._planner.kept.list_problems(), *refused, *cut)
 
     @property
     def refused(self) -> Collection[str]:
@@ -116,7 +127,20 @@ class Desired:
         before, self._told = self._told, dict(self._refused)
         parts = {part for part in before.keys() | self._told.keys() if before.get(part) != self._told.get(part)}
         found |= {("part", part): self._told.get(part, ()) for part in parts}
+        found |= self._judge_endpoints()
         return ProblemChange(found, {name: name in kept.admitted for name in names})
+
+    def _judge_endpoints(self) -> dict[Hashable, tuple[Problem, ...]]:
+        """Return the changed problems of the namespaces with too many endpoints."""
+        before, self._exceeded = self._exceeded, dict(self._endpoint_limit.exceeded)
+        changed = {of for of in before.keys() | self._exceeded.keys() if before.get(of) != self._exceeded.get(of)}
+        return {("endpoints", of): self._write_endpoint_problems(self._exceeded.get(of, "")) for of in changed}
+
+    def _write_endpoint_problems(self, pool: str) -> tuple[Problem, ...]:
+        more = f"the namespace has more than {self._most_endpoints} endpoints in HAProxy"
+        remedy = "delete Services or Pods, or raise --namespace-limit endpoints=N"
+        message = f"{more}: vipwire uses only some of {pool} and other large backends: {remedy}"
+        return tuple(Problem(each.kind, each.name, "spec.rules", message) for each in self._find_askers(pool))
 
     @property
     def retries(self) -> bool:
@@ -165,20 +189,21 @@ class Desired:
         for name in change.pools:
             self._replace_pool(name, kept.pools.get(name))
         names = kept.pools.keys() if everything else fill_in | change.pools
-        self._slots |= {name: self._fill_slots(kept.pools[name]) for name in names if name in kept.pools}
+        cut = self._fill_slots({name: kept.pools[name] for name in names if name in kept.pools})
         hosts = {site: (self._hosts.get(site, HostPlan()), kept.hosts.get(site, HostPlan())) for site in change.hosts}
         for site, (before, after) in hosts.items():
             self._shares.subtract(each.name for each in before.shares)
             self._shares.update(each.name for each in after.shares)
             self._hosts[site] = after
         whole = everything or change.whole
-        delta = Delta(hosts, frozenset(fill_in | change.pools), frozenset(change.certificates), whole)
+        delta = Delta(hosts, frozenset(fill_in | change.pools | cut), frozenset(change.certificates), whole)
         return self._forget_refusals(delta) if self._refused else delta
 
     def _replace_pool(self, name: str, pool: Pool | None) -> None:
         before = self._pools.pop(name, None)
         if before is not None:
             self._by_service[before.service].pop(name, None)
+            self._endpoint_limit.put(before.service.namespace, name, 0)
         if pool is not None:
             self._pools[name] = self._by_service.setdefault(pool.service, {})[name] = pool
         else:
@@ -313,9 +338,20 @@ class Desired:
         self._refused[part] = tuple(problems)
         self._site_plan = remove_parts(self.plan, self._refused)
 
-    def _fill_slots(self, pool: Pool) -> Slots:
-        servers = self.choose_servers(pool) if pool.service.name else ()
-        return fill_slots(self._slots.get(pool.name, ()), servers)
+    def _fill_slots(self, pools: Mapping[str, Pool]) -> set[str]:
+        """Fill the slots of pools; return further pools that the limit of their namespace now cuts differently."""
+        servers = {name: self.choose_servers(pool) if pool.service.name else () for name, pool in pools.items()}
+        for name, pool in pools.items():
+            self._endpoint_limit.put(pool.service.namespace, name, len(servers[name]))
+        cut = self._endpoint_limit.judge() - servers.keys()
+        servers |= {name: self.choose_servers(self._pools[name]) for name in cut}
+        for name, found in servers.items():
+            share = self._endpoint_limit.get_share(self._pools[name].service.namespace)
+            used = (
+                found if len(found) <= share else sorted(found, key=lambda each: not get_current_weight(each))[:share]
+            )
+            self._slots[name] = fill_slots(self._slots.get(name, ()), used)
+        return cut
 
     def choose_servers(self, pool: Pool) -> tuple[Server, ...]:
         """Choose the servers of a pool, without refused destinations."""

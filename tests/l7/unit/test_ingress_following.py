@@ -20,6 +20,7 @@ from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.state import WHOLE, record_change
 from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.plan.limits import MOST, Limited
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import (
@@ -106,6 +107,7 @@ KINDS = {
     Ingress: IngressKind.INGRESS,
     Secret: IngressKind.SECRET,
 }
+FEW = {**MOST, Limited.ENDPOINTS: 5}
 steps = st.lists(st.lists(st.tuples(things, st.sampled_from((False, False, True))), max_size=3), max_size=8)
 
 
@@ -118,7 +120,7 @@ def fixed_part(made: Configuration) -> dict[str, list[str]]:
 @given(steps)
 def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[IngressObject, bool]]]) -> None:
     snapshot = listed(START)
-    followed = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
+    followed = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM", most=FEW)
     live: Configuration | None = None
     running = dict[str, list[str]]()
     for batch in [[], *batches]:
@@ -126,7 +128,7 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
             kind = cast("Any", KINDS[cast("Any", type(thing))])
             snapshot.apply(Deleted(kind, thing.name) if gone else Upserted(cast("Any", thing)))
         delta = followed.update(snapshot.take_touched(), 0.0)
-        anew = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
+        anew = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM", most=FEW)
         anew.update(ChangeExtent(structure=True), 0.0)
         assert followed.plan == anew.plan
         assert followed.problems == anew.problems
@@ -146,6 +148,52 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
             running = fixed_part(made)
         assert not followed.find_change(live, WHOLE)
         assert all(running[pool] == lines for pool, lines in fixed_part(made).items() if pool not in live.placed)
+
+
+def test_the_largest_backends_of_a_namespace_with_too_many_endpoints_use_as_many_as_each_other() -> None:
+    good = ObjectName("good", "web")
+    neighbour = replace(ingress_of("good", "web"), name=good)
+    (rule,) = neighbour.rules
+    neighbour = replace(neighbour, rules=(replace(rule, backend=ServiceRef(good, "http")),))
+    theirs = replace(slice_of("web", 1, 2, 3, 4), name=good, service=good)
+    snapshot = listed((neighbour, replace(service_of("web"), name=good), theirs))
+    desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM", most={**MOST, Limited.ENDPOINTS: 7})
+
+    def used(*objects: IngressObject) -> dict[str, int]:
+        for each in objects:
+            snapshot.apply(Upserted(cast("Any", each)))
+        delta = desired.update(snapshot.take_touched(), 0.0)
+        found = {pool: len(set(slots) - {None}) for pool, slots in desired.slots.items()}
+        assert {pool for pool in found if found[pool] != before.get(pool)} <= delta.pools
+        before.update(found)
+        return {pool.split(":")[1]: number for pool, number in found.items()}
+
+    before: dict[str, int] = {}
+    hostile = [(ingress_of(each, each), service_of(each)) for each in "abc"]
+    assert used(*hostile[0], slice_of("a", 1, 2, 3, 4, 5, 6, 7)) == {"web": 4, "a": 7}
+    assert not desired.problems
+    assert used(*hostile[1], slice_of("b", 1)) == {"web": 4, "a": 6, "b": 1}
+    assert used(*hostile[2], slice_of("c", 1, 2, 3, 4)) == {"web": 4, "a": 3, "b": 1, "c": 3}
+    (told,) = desired.problems
+    assert (str(told.object), "more than 7 endpoints" in told.message) == ("default/a", True)
+    assert [each for each in desired.take_changed_problems().problems.values() if each] == [(told,)]
+    assert used(slice_of("a", 1)) == {"web": 4, "a": 1, "b": 1, "c": 4}
+    assert list(desired.take_changed_problems().problems.values()) == [()]
+    for each in hostile[0]:
+        kind = KINDS[type(each)]
+        snapshot.apply(Deleted(kind, each.name))
+    assert used() == {"web": 4, "b": 1, "c": 4}
+
+
+def test_draining_endpoints_do_not_take_the_place_of_ready_ones() -> None:
+    draining = [BackendEndpoint(Address(bytes((10, 0, 0, each))), Usability.DRAINING) for each in (1, 2)]
+    ready = [BackendEndpoint(Address(bytes((10, 0, 0, each))), Usability.READY) for each in (3, 4)]
+    both = BackendSlice(name("a"), name("a"), Family.IPV4, {"http": 8080}, (*draining, *ready))
+    snapshot = listed((ingress_of("a", "a"), service_of("a"), both))
+    desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM", most={**MOST, Limited.ENDPOINTS: 2})
+    desired.update(snapshot.take_touched(), 0.0)
+    (slots,) = desired.slots.values()
+    assert [each.endpoint for each in slots if each] == ready
 
 
 def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
