@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from vipwire import __version__
 from vipwire.model.text import nearest
 from vipwire.process_lifecycle.early_signals import end_by_sigterm, remember
-from vipwire.terminal.output import usage_error
+from vipwire.terminal.output import complain
 
 if TYPE_CHECKING:
     from vipwire.config.flags import Given
@@ -164,10 +164,25 @@ class LazyGroup(click.Group):
         try:
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.ClickException as error:
-            sys.exit(usage_error(error))
+            sys.exit(_usage_error(error))
         except click.Abort:
             sys.exit(128 + signal.SIGINT)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage_error(error: click.ClickException) -> int:
+    """Print an error of click's in vipwire's style; return the exit status.
+
+    A command without arguments prints its help. click puts choices on lines of their own, behind a tab.
+    """
+    if type(error).__name__ == "NoArgsIsHelpError":  # click before 8.2 prints the help itself
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    if (context := getattr(error, "ctx", None)) is not None:  # UsageError has a context
+        click.echo(context.get_usage(), err=True)
+        click.echo(f"Try `{context.command_path} --help`.", err=True)
+    complain(error.format_message().replace("\n\t", " "))
+    return error.exit_code
 
 
 class GoFlagsCommand(click.Command):

@@ -23,10 +23,11 @@ from vipwire.modes.spec import ModeSpec
 from vipwire.modes.xtables.ownership import ChainRule, Owners, RuleOwner, Tables, count_chains, removals
 from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
 from vipwire.modes.xtables.tool import RuleTool
+from vipwire.process_lifecycle.single_instance import AlreadyRunningError
 from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy, find_kube_proxy
 from vipwire.proxy_daemon.handover.leftovers import engines, owners, read_engine, without_tool
 from vipwire.proxy_daemon.start.modes import families, needs_net_admin
-from vipwire.proxy_daemon.start.record import require_no_proxy
+from vipwire.proxy_daemon.start.record import running_proxy
 
 _UNKNOWN: Final = ("iptables", "ipvs")
 """Modes of kube-proxy whose chain names vipwire uses too."""
@@ -50,7 +51,10 @@ def run_cleanup(config: Config) -> int:
     """
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
-    require_no_proxy("vipwire cleanup")
+    if (holder := running_proxy()) is not None:  # it would undo the removal
+        raise AlreadyRunningError(
+            f"vipwire cleanup is impossible while a proxy runs here: {holder}; {holder.remedy} first"
+        )
     rules = "CAP_NET_ADMIN" in capabilities()
     beside = find_kube_proxy() if rules and not config.cleanup_all else None
     stuck = False

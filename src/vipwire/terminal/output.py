@@ -6,13 +6,10 @@ The exit status is 0 on success, 2 for a wrong command line, 1 for any other err
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vipwire.errors import VipwireError, raise_ungrouped
 from vipwire.model.text import escape_invisible, visible_lines
-
-if TYPE_CHECKING:
-    import click
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -52,21 +49,6 @@ def plain_errors(status: int = FAILED) -> Iterator[None]:
             f"{error.filename or 'this command'}: {error.strerror}: run the command as root, or with CAP_NET_ADMIN"
         )
         raise SystemExit(status) from error
-
-
-def usage_error(error: "click.ClickException") -> int:
-    """Print an error of click's in vipwire's style; return the exit status.
-
-    A command without arguments prints its help. click puts choices on lines of their own, behind a tab.
-    """
-    if type(error).__name__ == "NoArgsIsHelpError":  # click before 8.2 prints the help itself
-        _echo(error.format_message(), err=True)
-        return error.exit_code
-    if (context := getattr(error, "ctx", None)) is not None:  # UsageError has a context
-        _echo(context.get_usage(), err=True)
-        _echo(f"Try `{context.command_path} --help`.", err=True)
-    complain(error.format_message().replace("\n\t", " "))
-    return error.exit_code
 
 
 def _echo(text: str, *, err: bool = False) -> None:

@@ -29,7 +29,7 @@ from vipwire.logging import log
 from vipwire.model.net import Prefix, format_address, parse_address
 from vipwire.model.node import Node
 from vipwire.model.value import Value
-from vipwire.process_lifecycle.single_instance import AlreadyRunningError, Claim, Holder, claim_names, find_holder
+from vipwire.process_lifecycle.single_instance import Claim, Holder, claim_names, find_holder
 from vipwire.proxy_daemon.start.modes import find_mode
 
 PROXY: Final = "vipwire-proxy"
@@ -49,12 +49,6 @@ def claim_proxy(
 
 def running_proxy() -> Holder | None:
     return find_holder(PROXY)
-
-
-def require_no_proxy(what: str) -> None:
-    """Raise AlreadyRunningError if a proxy runs here, because it would undo `what`."""
-    if (holder := running_proxy()) is not None:
-        raise AlreadyRunningError(f"{what} is impossible while a proxy runs here: {holder}; {holder.remedy} first")
 
 
 _VERSION: Final = 1
