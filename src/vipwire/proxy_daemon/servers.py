@@ -14,9 +14,11 @@ from vipwire import __version__
 from vipwire.config.configuration import Config
 from vipwire.config.file import config_document
 from vipwire.config.flags import explicit_flags, flag_values
+from vipwire.errors import VipwireError
 from vipwire.kube.events import EventType
 from vipwire.logging import log
 from vipwire.process_lifecycle.event_loop import run_until_first_ends
+from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
 from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
@@ -95,7 +97,6 @@ def server_settings(name: str, config: Config) -> Hashable:
     return config.metrics_bind_address, config.bind_address_hard_fail, pages
 
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PATIENCE = 3.0
 
 
@@ -111,21 +112,19 @@ class ViewProcess:
         self._moved.set()
 
     async def run(self) -> None:
-        """Run the process while the configuration asks for it, until cancelled."""
-        pause = _FIRST_PAUSE
+        """Run the process while the configuration asks for it, until cancelled; again if it ends by itself."""
+        await Supervisor().keep("page of --view-bind-address", lambda _begun: self._follow())
+
+    async def _follow(self) -> None:
         while True:
             self._moved.clear()
-            if wanted := command_line(self._config()):
-                if await self._serve(wanted):
-                    pause = _FIRST_PAUSE
-                    continue
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            if command := command_line(self._config()):
+                await self._serve(command)
             else:
                 await self._moved.wait()
 
-    async def _serve(self, command: tuple[str, ...]) -> bool:
-        """Run the command until it ends or the command line changes; report whether it changed."""
+    async def _serve(self, command: tuple[str, ...]) -> None:
+        """Run the command until the command line changes. Raise VipwireError if it ends before."""
         null = asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=null)
         try:
@@ -133,11 +132,10 @@ class ViewProcess:
                 await run_until_first_ends(process.wait(), self._moved.wait())
                 self._moved.clear()
                 if command_line(self._config()) != command:
-                    return True
+                    return
         finally:
             await _end(process)
-        log.warning("the page of --view-bind-address ended; starting the page again", status=process.returncode)
-        return False
+        raise VipwireError(f"the process ended with status {process.returncode}")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
