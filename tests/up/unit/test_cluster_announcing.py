@@ -473,3 +473,108 @@ async def test_a_gift_that_fails_is_made_again() -> None:
     assert claims.named() == ["192.0.2.1"]
     claims.note(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
     assert claims.named() == []
+
+
+OWN, OTHERS, PLACE = "vipwire-announcer-n1", "vipwire-announcer-n2", "vipwire-address-192-0-2-1"
+
+
+def store_lease(world: World, name: str, holder: str) -> Held:
+    """Write a Lease as another machine does; return what the watch tells of it."""
+    value = new_lease(name, holder, SECONDS, datetime(2026, 1, 1, tzinfo=UTC))
+    if name == PLACE:
+        value["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
+    found = read(AnnounceKind.LEASE, world.store(value))
+    assert isinstance(found, Held)
+    return found
+
+
+async def test_a_machine_that_was_silent_takes_each_address_again() -> None:
+    world, _, claims = steady()
+    assert claims.next_end() == SECONDS / 4
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    world.now = 1.5
+    assert not claims.speaks()
+    await claims.renew()
+    assert (claims.speaks(), claims.mine) == (True, set())
+
+
+async def test_a_machine_whose_lease_is_deleted_is_silent_at_once() -> None:
+    world, _, claims = steady()
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    claims.forget(PLACE)
+    assert (claims.mine, claims.holder("192.0.2.1")) == (set(), "")
+    del world.leases[OWN]
+    with pytest.raises(ApiError):
+        await claims.renew()
+    assert not claims.speaks()
+
+
+async def test_a_machine_resigns_its_own_lease_and_no_other() -> None:
+    world, _, claims = steady()
+    await claims.resign()
+    assert world.history == []
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    await claims.resign()
+    assert (claims.speaks(), claims.mine, world.leases[OWN]["spec"]["holderIdentity"]) == (False, set(), "")
+    written = len(world.history)
+    await claims.resign()
+    assert len(world.history) == written
+
+
+async def test_a_new_process_does_not_announce_by_the_lease_of_the_one_before() -> None:
+    world, objects, before = steady()
+    await before.renew()
+    await before.leave()
+    world.leases[OWN]["metadata"]["annotations"]["example.com/mine"] = "kept"
+    after = Claims(objects, "n1", "eth0", lambda: datetime(2026, 1, 1, tzinfo=UTC), clock=lambda: world.now)
+    world.full = True
+    with pytest.raises(ApiError):
+        await after.renew()
+    with pytest.raises(ApiError):
+        await after.renew()
+    assert not after.speaks()
+    world.full = False
+    await after.renew()
+    notes = world.leases[OWN]["metadata"]["annotations"]
+    assert (notes.get("example.com/mine"), "vipwire.io/leaving" in notes) == ("kept", False)
+
+
+async def test_an_address_that_is_taken_while_this_machine_is_fenced_is_not_its() -> None:
+    _, objects, claims = steady()
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    objects.meanwhile = claims.fall_silent
+    assert not await claims.take("192.0.2.1")
+    assert claims.mine == set()
+
+
+async def test_what_another_machine_has_taken_first_is_no_error() -> None:
+    world, objects, claims = steady()
+    await claims.renew()
+    held = store_lease(world, PLACE, "n2")
+    assert not await claims.take("192.0.2.1")  # its creation is refused
+    claims.note(held)
+    for code in (403, 404, 409):
+        objects.lost = ApiError(code, "", "it has it already")
+        await claims.give("192.0.2.1", "n2")
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_a_silent_machine_is_fenced_unless_it_has_renewed_unheard(*, renewed: bool) -> None:
+    world, objects, claims = steady()
+    claims.note(store_lease(world, OTHERS, "n2"))
+    claims.note(store_lease(world, PLACE, "n2"))
+    if renewed:
+        store_lease(world, OTHERS, "n2")
+    for _ in range(12):
+        await claims.renew()
+        world.now += 0.2
+    objects.meanwhile = lambda: setattr(world, "now", world.now + 0.7)  # the store is slow, for others as well
+    await claims.renew()
+    assert not await claims.take("192.0.2.1")
+    world.now += SECONDS / 4
+    assert await claims.take("192.0.2.1") != renewed
+    assert world.leases[OTHERS]["spec"]["holderIdentity"] == ("n2" if renewed else "")
