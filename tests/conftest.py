@@ -5,12 +5,14 @@ same fifteen.
 """
 
 import asyncio
+import functools
 import inspect
 import logging
 import os
 import signal
 import time
 from collections.abc import Generator, Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,9 +40,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | Non
 
 def is_outside(item: pytest.Item) -> bool:
     """Report whether a test uses files, processes, sockets or parsers, by its fixtures and imports."""
-    module = vars(getattr(item, "module", object))
-    imported = {value.__name__ for value in module.values() if inspect.ismodule(value)}
-    return not OUTSIDE.isdisjoint({*imported, *getattr(item, "fixturenames", ())})
+    return imports_outside(getattr(item, "module", None)) or not OUTSIDE.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+@functools.cache
+def imports_outside(module: ModuleType | None) -> bool:
+    held = vars(module).values() if module else ()
+    return not OUTSIDE.isdisjoint(value.__name__ for value in held if inspect.ismodule(value))
 
 
 @pytest.hookimpl(tryfirst=True)

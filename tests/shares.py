@@ -1,8 +1,8 @@
 """Distributes a parallel session (`pytest -n 4 --dist loadscope`) among its processes.
 
-A share runs in one process without interruption: the guests of ipvs mode (see `kernel.guests`), in two shares; a
-mode's whole conformance suite, because clusters take seconds to build; any other file. The longest come first. Four
-processes on fewer cores keep the cores busy, because guests and packets wait much.
+A share runs in one process without interruption: each guest of ipvs mode (see `kernel.guests`); a mode's whole
+conformance suite, because clusters take seconds to build; any other file. The longest come first. Four processes more
+than cores keep the cores busy, because guests and packets wait much.
 """
 
 import re
@@ -12,12 +12,15 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _GUEST: Final = re.compile(r"::test_in_the_guest\[(?P<suite>.*)\]$")
-_LONGEST: Final = "conformance-changing"
-_MODE: Final = re.compile(
-    r"^tests/proxy/conformance/.*\[(?P<mode>nftables|ebpf|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
-)
-BEHIND: Final = ("tests/proxy/cases/test_cases.py", "tests/proxy/unit/test_model_net.py")
-"""xdist runs a test when it knows the next one, so these short files stand behind the guests."""
+MODES: Final = ("nftables", "iptables-nft", "ebpf", "iptables-legacy", "userspace", "ipvs")
+"""The modes with most tests first."""
+_MODE: Final = re.compile(rf"^tests/proxy/conformance/.*\[(?P<mode>{'|'.join(MODES)})-(?!to-)")
+BEHIND: Final = {
+    "tests/proxy/cases/test_cases.py": "conformance-changing",
+    "tests/proxy/unit/test_model_net.py": "conformance-standing",
+    "tests/proxy/unit/test_model_text.py": "packets",
+}
+"""Short files, each in the share of a guest: otherwise xdist puts any share behind it, which then waits."""
 LONG: Final = tuple(
     f"tests/{name}.py"
     for name in (
@@ -41,24 +44,24 @@ def is_share(config: pytest.Config) -> bool:
 
 def share(nodeid: str) -> str:
     if found := _GUEST.search(nodeid):
-        return "the longest guest" if found["suite"] == _LONGEST else "other guests"
-    found = _MODE.search(nodeid)
-    return f"conformance of {found['mode']}" if found else nodeid.partition("::")[0]
+        return f"guest of {found['suite']}"
+    if found := _MODE.search(nodeid):
+        return f"conformance of {found['mode']}"
+    name = nodeid.partition("::")[0]
+    return f"guest of {BEHIND[name]}" if name in BEHIND else name
 
 
 def turn(nodeid: str) -> tuple[int, str]:
-    """Return a share's turn as a sort key. Within a share, and among files, the order stays."""
+    """Return a test's turn as a sort key. A guest begins its share; otherwise the order stays."""
     name = share(nodeid)
-    if name.endswith(("guest", "guests")):
-        return 0, name
+    if name.startswith("guest of"):
+        return 0, name + ("" if _GUEST.search(nodeid) else ", then")
     if name.startswith("conformance of"):
-        return 1, name
-    if name in BEHIND:
-        return 2, name
+        return 1, str(MODES.index(name.removeprefix("conformance of ")))
     if name in LONG:
-        return 3, ""
+        return 2, ""
     found = _FOLDERS.match(name)
-    return 4 + (_KINDS.index(found["kind"]) if found else len(_KINDS)), ""
+    return 3 + (_KINDS.index(found["kind"]) if found else len(_KINDS)), ""
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types
