@@ -4,7 +4,6 @@ The packet comes from outside to a Service's ClusterIP, port 80.
 """
 
 import contextlib
-import json
 import os
 import socket
 import struct
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from tests.fakes.own_network import own_network, run
+from tests.proxy.kernel.test_inspect_commands import as_json, vipwire
 from tests.proxy.unit.inspected import PODS, example, make_config
 
-from vipwire.cli.main import main
 from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of
 from vipwire_lab.cluster import manifests
 from vipwire_lab.cluster.manifests import Backend, Port
@@ -212,16 +210,6 @@ def load(script: str) -> None:
     """Load commands of nft."""
     done = subprocess.run(["nft", "-f", "-"], input=script, text=True, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
-
-
-def vipwire(*arguments: str) -> Result:
-    result = CliRunner().invoke(main, arguments, prog_name="vipwire")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def as_json(*arguments: str) -> Any:
-    return json.loads(vipwire(*arguments, "-o", "json").stdout)
 
 
 def kernel(flags: list[str], source: str = "203.0.113.9", *more: str) -> Any:

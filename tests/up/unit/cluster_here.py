@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from tests.fakes.coroutine_tests import CoroutineTest, runs_in
@@ -33,6 +33,7 @@ from vipwire_up.api.serving.authorization import ANONYMOUS, Role, User
 from vipwire_up.api.serving.limits import Bounds
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
+from vipwire_up.store.etcd.store import EtcdStore
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SERVICES = "/api/v1/namespaces/default/services"
@@ -163,8 +164,11 @@ async def cluster(
             await serving.close()
 
 
+AStore = TypeVar("AStore", EmbeddedStore, EtcdStore)
+
+
 @contextlib.asynccontextmanager
-async def running(store: EmbeddedStore) -> AsyncIterator[EmbeddedStore]:
+async def running(store: AStore) -> AsyncIterator[AStore]:
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(store.run())
         await asyncio.sleep(0)  # cancelling a task before its first step would close nothing

@@ -1,6 +1,5 @@
 """A store of either engine for a test: SQLite in a folder, or etcd with its own prefix."""
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.up.unit.cluster_here import running
 from tests.up.unit.etcd_here import Etcd
 
 from vipwire_up.store.database import Database
@@ -45,13 +45,8 @@ async def etcd_store(given: EtcdSettings, *, keep: int = 10_000) -> AsyncIterato
     except BaseException:
         await client.close()
         raise
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(store.run())
-        await asyncio.sleep(0)
-        try:
-            yield store
-        finally:
-            task.cancel()
+    async with running(store):
+        yield store
 
 
 @dataclass(frozen=True)
@@ -68,14 +63,8 @@ class Engine:
             async with etcd_store(settings(self.etcd, self.prefix), keep=keep) as shared:
                 yield shared
             return
-        store = EmbeddedStore(Database(self.folder), keep=keep)
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(store.run())
-            await asyncio.sleep(0)
-            try:
-                yield store
-            finally:
-                task.cancel()
+        async with running(EmbeddedStore(Database(self.folder), keep=keep)) as store:
+            yield store
 
 
 def key(name: str, resource: str = "things") -> Key:
