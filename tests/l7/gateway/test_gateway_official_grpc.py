@@ -14,6 +14,8 @@ from vipwire_l7.run.default_certificate import make_certificate
 GATEWAYS = """
 --- Gateway edge
 spec: {gatewayClassName: vipwire, listeners: [{name: plain, port: $plain, protocol: HTTP}]}
+--- Gateway second
+spec: {gatewayClassName: vipwire, listeners: [{name: plain, port: $second, protocol: HTTP}]}
 --- Gateway names
 spec:
   gatewayClassName: vipwire
@@ -81,6 +83,18 @@ modifier:
     backendRefs: [{name: one, port: 8080}]
 checked:
   rules: [{backendRefs: [{name: secured, port: 8080}]}]
+shared:
+  parentRefs: [{name: edge}, {name: second}]
+  hostnames: [gateways.org]
+  rules: [{matches: [{method: {service: a.Echo, method: Echo}}], backendRefs: [{name: one, port: 8080}]}]
+of-edge:
+  parentRefs: [{name: edge}]
+  hostnames: [gateways.org]
+  rules: [{matches: [{method: {service: a.Echo, method: EchoTwo}}], backendRefs: [{name: two, port: 8080}]}]
+of-second:
+  parentRefs: [{name: second}]
+  hostnames: [gateways.org]
+  rules: [{matches: [{method: {service: a.Echo, method: EchoTwo}}], backendRefs: [{name: three, port: 8080}]}]
 """
 """GRPCRoutes by name; those without parents are for `NAME.org` at the first Gateway."""
 RESET = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
@@ -223,6 +237,13 @@ def test_grpc_route_listener_hostname_matching(here: GatewaySite, host: str, ser
 def test_the_grpc_route_that_names_a_host_more_exactly_has_it(here: GatewaySite) -> None:
     """GRPCRouteMultipleRoutesAttachmentSameHostnameIntersection."""
     assert server_of(here, "abc.example.com", "/a.Echo/Any", port="names") == "two"
+
+
+@pytest.mark.parametrize(("port", "own"), [("plain", "two"), ("second", "three")])
+def test_grpc_route_multiple_gateways(here: GatewaySite, port: str, own: str) -> None:
+    """GRPCRouteMultipleGateways."""
+    found = [server_of(here, "gateways.org", f"/a.Echo/{method}", port=port) for method in ("Echo", "EchoTwo")]
+    assert found == ["one", own]
 
 
 def test_grpc_route_weight(here: GatewaySite) -> None:

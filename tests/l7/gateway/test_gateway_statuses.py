@@ -336,7 +336,8 @@ def test_the_older_gateway_has_the_protocol_of_a_port_that_both_share() -> None:
         ("[{value: 192.0.2.7}]", "Accepted", "Programmed", ["192.0.2.7"]),
         ("[{type: IPAddress}]", "Accepted", "Programmed", ["192.0.2.1"]),
         ("[{value: 192.0.2.8}]", "Accepted", "not AddressNotUsable", []),
-        ("[{type: example.com/odd, value: x}]", "not UnsupportedAddress", "not Invalid", []),
+        ("[{value: 192.0.2.8}, {value: 192.0.2.7}]", "Accepted", "not AddressNotUsable", []),
+        ("[{type: example.com/odd, value: x}, {value: 192.0.2.7}]", "not UnsupportedAddress", "not Invalid", []),
     ],
 )
 def test_gateway_static_addresses(addresses: str, accepted: str, programmed: str, reached: list[str]) -> None:

@@ -150,6 +150,30 @@ def test_an_address_that_is_asked_for_is_the_services_or_none() -> None:
     assert world.programmed("a")[0] == "Programmed"
 
 
+def test_static_addresses_of_a_gateway_with_a_service_go_one_by_one() -> None:
+    """GatewayStaticAddresses, each step: the cluster does not assign the unusable address."""
+    odd, unusable, usable = "{type: test/odd, value: odd}", "{value: 198.51.100.9}", "{value: 198.51.100.1}"
+    world = World()
+    seen = []
+    for addresses, assigned in (((odd, unusable, usable), ""), ((unusable, usable), ""), ((usable,), "198.51.100.1")):
+        world.gateway("a", more=f", addresses: [{', '.join(addresses)}]")
+        world.planned()
+        world.service("a", (80, 20000), address=assigned)
+        world.planned()
+        reasons = {each["type"]: (each["status"], each["reason"]) for each in world.status("a")["conditions"]}
+        seen.append((reasons["Accepted"], reasons["Programmed"]))
+    accepted = ("True", "Accepted")
+    assert seen == [
+        (("False", "UnsupportedAddress"), ("False", "Invalid")),
+        (accepted, ("False", "AddressNotUsable")),
+        (accepted, ("True", "Programmed")),
+    ]
+    assert world.status("a")["addresses"] == [{"type": "IPAddress", "value": "198.51.100.1"}]
+    (listener,) = world.status("a")["listeners"]
+    conditions = {each["type"]: each["status"] for each in listener["conditions"]}
+    assert (conditions["Accepted"], conditions["ResolvedRefs"], listener["attachedRoutes"]) == ("True", "True", 0)
+
+
 def test_a_service_that_goes_is_planned_anew() -> None:
     world = World()
     world.gateway("a")
