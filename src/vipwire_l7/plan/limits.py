@@ -86,17 +86,19 @@ class _Namespace:
     def judge(self, most: Most) -> set[ObjectRef]:
         """Decide which objects exceed a limit; return those whose answer changed."""
         before, self.refused = self.refused, {}
-        if _find_excess(self.sums, most) is not None:
+        if any(number > most[kind] for kind, number in self.sums.items()):
             had, sums = set[tuple[Limited, Hashable]](), Counter[Limited]()
             for ref, (_, demand) in sorted(self.objects.items(), key=lambda each: each[1][0]):
                 more = Counter[Limited]()
-                for key in demand.keys() - had:
-                    more[key[0]] += demand[key]
-                if (kind := _find_excess(sums + more, most)) is not None:
+                for key, number in demand.items():
+                    if key not in had:
+                        more[key[0]] += number
+                kind = next((kind for kind, number in more.items() if sums[kind] + number > most[kind]), None)
+                if kind is not None:
                     self.refused[ref] = _describe_excess(kind, most[kind])
                 else:
-                    had |= demand.keys()
-                    sums += more
+                    had.update(demand)
+                    sums.update(more)
         both = before.keys() | self.refused.keys()
         return {ref for ref in both if before.get(ref) != self.refused.get(ref)}
 
@@ -111,8 +113,11 @@ class Limits:
 
     def record_demand(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
         """Record an object's demand; an empty one removes the object."""
-        self._namespaces.setdefault(ref[1].namespace, _Namespace()).replace_demand(ref, age, demand)
-        self._changed.add(ref[1].namespace)
+        known = self._namespaces.get(ref[1].namespace) or _Namespace()
+        if known.objects.get(ref) != ((age, demand) if demand else None):
+            self._namespaces[ref[1].namespace] = known
+            self._changed.add(ref[1].namespace)
+            known.replace_demand(ref, age, demand)
 
     def judge(self) -> set[ObjectRef]:
         """Check the changed namespaces; return the objects whose answer changed."""
@@ -127,10 +132,6 @@ class Limits:
         """Return the limit that an object exceeds; empty for none."""
         found = self._namespaces.get(ref[1].namespace)
         return found.refused.get(ref, "") if found is not None else ""
-
-
-def _find_excess(sums: Mapping[Limited, int], most: Most) -> Limited | None:
-    return next((kind for kind, number in sums.items() if number > most[kind]), None)
 
 
 def _describe_excess(kind: Limited, most: int) -> str:
