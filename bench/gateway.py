@@ -8,39 +8,38 @@ need a reload, no request may fail.
     python -m bench.gateway --starts 0 --routes 20 10000 --before ../released   # another checkout beside this one
 """
 
-import argparse
-import asyncio
 import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from bench.ingress import (
     ANSWERING,
     CASES,
-    LOAD_CORE,
-    PROXY_CORE,
+    HOSTS,
+    SERVICES,
     Case,
-    Round,
     Start,
-    ask,
+    Took,
     by_hand,
+    change,
+    haproxy,
     judged,
     load,
+    measure_before,
+    parser_of,
+    resident,
     show,
-    used,
+    take_turns,
+    told,
+    worker_at,
 )
 from tests.fakes.ports import free_port
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service, tls_secret
 
-from vipwire_l7.run import control
+from vipwire.process_lifecycle import cyclic_garbage
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1
@@ -57,7 +56,7 @@ metadata: {{name: {name}}}
 spec:
   parentRefs: [{{name: edge}}]
   hostnames: [{host}]
-  rules: [{{matches: [{{path: {{value: {path}}}}}], backendRefs: [{{name: {name}, port: 8080}}]}}]
+  rules: [{{matches: [{{path: {{value: {path}}}}}], backendRefs: [{{name: {to}, port: 8080}}]}}]
 """
 
 
@@ -70,34 +69,23 @@ spec:
   hostnames: [split.example.com]
   rules: [{{backendRefs: [{{name: web-0, port: 8080, weight: {}}}, {{name: web-1, port: 8080, weight: {}}}]}}]
 """
-HOST = "h{}.example.com"
-
-
-@contextmanager
-def haproxy(folder: Path, text: str) -> Iterator[int]:
-    """Run a HAProxy of one process; yield its pid."""
-    file = folder / f"{free_port()}.cfg"
-    file.write_text(text)
-    with subprocess.Popen(("haproxy", "-db", "-q", "-f", str(file))) as process:
-        os.sched_setaffinity(process.pid, {LOAD_CORE})
-        time.sleep(0.5)
-        try:
-            yield process.pid
-        finally:
-            process.terminate()
 
 
 def put_routes(here: GatewaySite, hosts: tuple[str, ...], pod: int, path: str) -> None:
+    """Put a route for each host, and Services, which routes share if there are too many for HAProxy."""
     here.put(GATEWAY)
-    texts = service("NAME", "127.0.0.1", pod), ROUTE.format(name="NAME", host="HOST", path=path)
-    written = [json.dumps(each) for text in texts for each in here.objects(text)]  # YAML takes too long for thousands
+    # YAML takes too long for thousands of objects.
+    texts = [json.dumps(each) for each in here.objects(service("NAME", "127.0.0.1", pod))]
+    (route,) = map(json.dumps, here.objects(ROUTE.format(name="r-NUMBER", host="HOST", path=path, to="NAME")))
     for number, host in enumerate(hosts):
-        for text in written:
-            here.put_object(json.loads(text.replace("NAME", f"web-{number}").replace("HOST", host)))
+        name = f"web-{number % SERVICES}"
+        for text in (*texts, route) if number < SERVICES else (route,):
+            filled = text.replace("NAME", name).replace("HOST", host).replace("NUMBER", f"{number}")
+            here.put_object(json.loads(filled))
 
 
 def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
-    """Start both configurations and measure them in turns; each round begins with the other one."""
+    """Start both configurations and measure them."""
     pod, hand = free_port(), free_port()
     with ExitStack() as stack:
         stack.enter_context(haproxy(folder, ANSWERING.format(port=pod, text="x" * 512)))
@@ -106,90 +94,54 @@ def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
         put_routes(here, case.hosts, pod, "/app")
         list_all(here)
         here.settle()
-        (told,) = here.run(control.ask_haproxy(here.haproxy.socket, ["show info"]))
-        worker = int(told.partition("\nPid: ")[2].split()[0])
+        worker = here.run(worker_at(here.haproxy.socket))
         runs = {"by hand": (hand, by_hand_pid), "vipwire": (here.port("http"), worker)}
-        for _, pid in runs.values():
-            os.sched_setaffinity(pid, {PROXY_CORE})
-        found: Start = {name: [] for name in runs}
-        for number in range(rounds + 1):
-            for name in runs if number % 2 else reversed(runs):
-                result = measure(case, folder, *runs[name], seconds)
-                if number:  # the first round warms up
-                    found[name].append(result)
-    return found
-
-
-def measure(case: Case, folder: Path, port: int, pid: int, seconds: int) -> Round:
-    before, began = used(pid), time.perf_counter()
-    count, rate, p99 = load(case, folder, port, seconds)
-    taken = used(pid) - before
-    return Round(rate, p99, taken / count, taken / 1e6 / (time.perf_counter() - began))
+        return take_turns(case, folder, runs, rounds, seconds)
 
 
 def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
-    """Start with many HTTPRoutes, each of its own Service; change one endpoint and one backendRef at a time."""
+    """Start with many HTTPRoutes and their Services; change one endpoint and one backendRef at a time."""
     pods = free_port(), free_port()
     with ExitStack() as stack:
         for number, port in enumerate(pods):
             stack.enter_context(haproxy(folder, ANSWERING.format(port=port, text=number)))
         here = stack.enter_context(gateways(folder))
-        put_routes(here, tuple(map(HOST.format, range(count))), pods[0], "/")
+        put_routes(here, tuple(map(HOSTS.format, range(count - 1))), pods[0], "/")
         here.put(service("other", "127.0.0.1", pods[1]))
-        here.put(ROUTE.format(name="other", host="other.example.com", path="/"))
+        here.put(ROUTE.format(name="other", host="other.example.com", path="/", to="other"))
         began, cpu = time.perf_counter(), time.process_time()
+        cyclic_garbage.rest()
         list_all(here)
         here.settle()
-        start, start_cpu = time.perf_counter() - began, time.process_time() - cpu
-        reloads = [each.reload for each in here.done if each.reload]
-        which = [number * 37 % count for number in range(changes)]
+        cyclic_garbage.look_rarely()
+        start = time.perf_counter() - began, time.process_time() - cpu
+        memory, reloads = resident(), [each.reload for each in here.done if each.reload]
+        which = [number * 37 % (count - 1) for number in range(changes)]
         found = {"endpoint": changed(here, which, pods), "backend_ref": changed(here, which, None)}
         if [each.reload for each in here.done if each.reload] != reloads:
             raise RuntimeError("there was a reload")
-    figures: dict[str, object] = {"routes": count, "changes": changes}
-    figures |= {"objects_to_serving_s": round(start, 3), "objects_to_serving_cpu_s": round(start_cpu, 3)}
-    for name, took in found.items():
-        for what, values in zip(("to_answer", "cpu"), map(sorted, zip(*took, strict=True)), strict=True):
-            figures[f"{name}_{what}_ms_median"] = round(1000 * statistics.median(values), 2)
-            figures[f"{name}_{what}_ms_worst"] = round(1000 * values[-1], 2)
-    return figures
+    return {"routes": count} | told(changes, start, memory, found)
 
 
-def changed(here: GatewaySite, which: list[int], pods: tuple[int, int] | None) -> list[tuple[float, float]]:
+def changed(here: GatewaySite, which: list[int], pods: tuple[int, int] | None) -> list[Took]:
     """Move Services to the other of `pods`, or routes to the other Service, one by one."""
     found = []
     for number in which:
-        name, host = f"web-{number}", HOST.format(number)
+        name, host = f"web-{number % SERVICES}", HOSTS.format(number)
         if pods is None:
-            first = ROUTE.format(name=name, host=host, path="/")
-            texts = first, first.replace(f"{{name: {name}, port", "{name: other, port")
+            texts = (ROUTE.format(name=f"r-{number}", host=host, path="/", to=to) for to in (name, "other"))
             before, after = (here.objects(text)[0] for text in texts)
         else:
             before, after = (here.objects(service(name, "127.0.0.1", pod))[1] for pod in pods)
-        found.append(here.run(change(here, host, before, after)))
+        asked = here.port("http"), host
+        found.append(here.run(change(here.controller, here.put_object, asked, before, after)))
     return found
-
-
-async def change(here: GatewaySite, host: str, before: object, after: object) -> tuple[float, float]:
-    """Put an object and then the former one; return the seconds until the other Pod answers, and vipwire's CPU."""
-    port = here.port("http")
-    await ask(port, host)
-    began, cpu = time.perf_counter(), time.process_time()
-    here.put_object(after)
-    await here.controller.wait_until_settled()
-    cpu = time.process_time() - cpu
-    while await ask(port, host) != b"1":  # noqa: ASYNC110  # of another process nobody is told
-        await asyncio.sleep(0)
-    took = time.perf_counter() - began
-    here.put_object(before)
-    await here.controller.wait_until_settled()
-    return took, cpu
 
 
 def churn(folder: Path, seconds: int) -> dict[str, object]:
     """Change Pods, weights and certificates under load. Raise RuntimeError for a failed request or a reload."""
     pods = free_port(), free_port()
-    hosts = tuple(map(HOST.format, range(50)))
+    hosts = tuple(map(HOSTS.format, range(50)))
     with ExitStack() as stack:
         for port in pods:
             stack.enter_context(haproxy(folder, ANSWERING.format(port=port, text="x")))
@@ -228,23 +180,10 @@ def churn(folder: Path, seconds: int) -> dict[str, object]:
     return {**{name: round(value, 2) for name, value in figures.items()}, "requests": count}
 
 
-def scale_before(checkout: str, count: int, changes: int) -> None:
-    """Measure another checkout by this file."""
-    environment = os.environ | {"PYTHONPATH": f"{checkout}/src:{checkout}"}
-    numbers = ("--routes", str(count), "--changes", str(changes))
-    command = (sys.executable, os.path.realpath(__file__), "--starts", "0", "--churn", "0", *numbers)
-    subprocess.run(command, cwd=checkout, env=environment, check=True)
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starts", type=int, default=9, help="of both processes")
-    parser.add_argument("--rounds", type=int, default=3, help="of each start")
-    parser.add_argument("--seconds", type=int, default=1)
+    parser = parser_of(__doc__)
     parser.add_argument("--routes", type=int, nargs="*", default=[1000], help="of the second part, for each run")
-    parser.add_argument("--changes", type=int, default=50, help="of each kind in the second part")
     parser.add_argument("--churn", type=int, default=60, help="seconds of load in the third part; 0 leaves it out")
-    parser.add_argument("--before", default="", help="another checkout of vipwire, for the second part")
     given = parser.parse_args()
     for case in (each for each in CASES if not each.sticky and not each.tls):
         found = []
@@ -257,8 +196,8 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             show("scale", scale(Path(folder), count, given.changes))
         if given.before:
-            print("before:", flush=True)
-            scale_before(given.before, count, given.changes)
+            numbers = ("--routes", str(count), "--changes", str(given.changes))
+            measure_before(given.before, "bench.gateway", "--churn", "0", *numbers)
     if given.churn:
         with tempfile.TemporaryDirectory() as folder:
             show("1,000 Pods, 100 steps of a canary, 100 renewed certificates", churn(Path(folder), given.churn))

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.gateway import haproxy, put_routes
-from bench.ingress import ANSWERING, CASES, HOST, Case, by_hand, load
+from bench.gateway import put_routes
+from bench.ingress import ANSWERING, CASES, HOST, Case, by_hand, haproxy, load
 from bench.ingress_instructions import Asking, connected, counted, instructions
 from tests.fakes.ports import free_port
 from tests.l7.gateway.site import gateways, list_all

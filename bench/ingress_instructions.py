@@ -103,7 +103,7 @@ async def main() -> None:
     pod, port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with haproxy(folder, ANSWERING.format(port=pod, text="x" * 512)):
+        with haproxy(folder, ANSWERING.format(port=pod, text="x" * 512)):
             texts = {"by hand": ingress_by_hand.for_one_host(f"127.0.0.1:{port}", HOST, pod)}
             for title, all_kinds in (("vipwire", False), ("vipwire, rules of every kind", True)):
                 run = folder / f"run-{all_kinds}"
