@@ -22,7 +22,8 @@ from vipwire_up.credentials.ca import LIFE, Authority
 from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs
 from vipwire_up.credentials.revocation import load_revoked, parse_revoked
 
-RENEW_EVERY: Final = timedelta(minutes=1)
+RENEW_EVERY: Final = timedelta(minutes=5)
+"""Less than a tenth of the shortest life, by which certificates are valid before they are made."""
 _LOOK_SECONDS: Final = 2.0
 TOKENS: Final = "tokens.csv"
 REVOKED: Final = "revoked"
