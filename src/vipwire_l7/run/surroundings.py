@@ -29,7 +29,7 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.errors import REQUEST_ERRORS, ApiError
 from vipwire.kube.objects import ObjectClient
 from vipwire.linux.host.addresses import AddressWatch
-from vipwire.linux.host.local_networks import read_local_networks
+from vipwire.linux.host.local_networks import LocalRouteWatch, read_local_networks
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address
@@ -40,7 +40,10 @@ _NAMES_EVERY: Final = 5.0
 """Seconds between two queries for a name."""
 _PODS_EVERY: Final = 30.0
 _SERVER_EVERY: Final = 60.0
-_OWN_EVERY: Final = 5.0
+_OWN_EVERY: Final = 60.0
+"""Seconds between two reads of the local routes without a change: the kernel does not report all removals."""
+_OWN_PAUSE: Final = 5.0
+"""The same while they change."""
 _HOLD: Final = 30.0
 """Seconds for which the last answer counts while DNS gives none."""
 _PATIENCE: Final = 1.0
@@ -76,7 +79,8 @@ class DestinationFollower:
         self._dns = dns.asyncresolver.Resolver(configure=False)
         self._dns.timeout, self._dns.lifetime = 1.5, 4.0
         self._given, self._told = tuple(servers), False
-        self._watch = AddressWatch(VIP_DEVICES)
+        self._watch, self._routes = AddressWatch(VIP_DEVICES), LocalRouteWatch()
+        self._woken, self._own_read, self._own_due = asyncio.Event(), 0.0, 0.0
         self._find_own()
         self._host = urlsplit(access.server).hostname or "" if access is not None else ""
         with contextlib.suppress(ValueError):
@@ -89,30 +93,35 @@ class DestinationFollower:
 
     def close(self) -> None:
         self._watch.close()
+        self._routes.close()
 
     async def run(self) -> None:
-        loop, changes = asyncio.get_running_loop(), self._watch.fileno()
-        loop.add_reader(changes, self._refresh_addresses)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._watch.fileno(), self._refresh_addresses)
+        loop.add_reader(self._routes.fileno(), self._note_routes)
         try:
             async with asyncio.TaskGroup() as tasks:
-                server_due = own_due = 0.0
+                server_due = 0.0
                 while True:
                     now = time.monotonic()
                     if self._host and now >= server_due:
                         server_due = now + _SERVER_EVERY
                         self._find_server(loop)
-                    if now >= own_due:  # the kernel has no notification for all routes here
-                        own_due = now + _OWN_EVERY
-                        if self._find_own():
-                            self.touched(self._destinations.reviewed_services)
+                    if now >= self._own_due and self._find_own():
+                        self.touched(self._destinations.reviewed_services)
                     self._forget_unwanted()
                     for key, every in self._list_wanted():
                         if now - self._asked.get(key, float("-inf")) >= every:
                             self._asked[key] = now
                             tasks.create_task(self._query(key))
-                    await asyncio.sleep(_NAMES_EVERY)
+                    due = min(self._own_due, now + (_NAMES_EVERY if self._asked else _SERVER_EVERY))
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(due - now):
+                            await self._woken.wait()
+                    self._woken.clear()
         finally:
-            loop.remove_reader(changes)
+            loop.remove_reader(self._watch.fileno())
+            loop.remove_reader(self._routes.fileno())
 
     @property
     def waits(self) -> bool:
@@ -123,6 +132,7 @@ class DestinationFollower:
         """Query new names and Pods, and wait for the answers up to a limit."""
         new = [key for key, _ in self._list_wanted() if key not in self._asked]
         self._asked |= dict.fromkeys(new, time.monotonic())
+        self._woken.set()
         tasks = [asyncio.ensure_future(self._query(key)) for key in new]
         _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
         for task in late:
@@ -144,8 +154,16 @@ class DestinationFollower:
         if self._watch.refresh() and self._find_own():
             self.touched(self._destinations.reviewed_services)
 
+    def _note_routes(self) -> None:
+        due = self._own_read + _OWN_PAUSE
+        if self._routes.changed() and due < self._own_due:
+            self._own_due = due
+            self._woken.set()
+
     def _find_own(self) -> bool:
         """Read the addresses that the kernel delivers locally; report whether they have changed."""
+        self._own_read = time.monotonic()
+        self._own_due = self._own_read + _OWN_EVERY
         found = read_local_networks()
         own = frozenset(each.network for each in found if each == Prefix.host(each.network))
         networks = frozenset(each for each in found if each != Prefix.host(each.network))

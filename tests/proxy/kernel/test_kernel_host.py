@@ -13,6 +13,7 @@ from tests.fakes.own_network import enter, own_network, run
 from vipwire.inspect.explain.routes import obstacle_towards
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.linux.host.kernel import require_nftables
+from vipwire.linux.host.local_networks import LocalRouteWatch, read_local_networks
 from vipwire.linux.host.settings import apply_sysctls, router_sysctls
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Family, Prefix, parse_address
@@ -70,6 +71,20 @@ def test_a_notification_that_changes_nothing_is_no_change(watch: AddressWatch) -
     run("ip address change 10.0.0.7/32 dev lo valid_lft 2000 preferred_lft 2000")
     assert select.select([watch], [], [], 60)[0]
     assert not watch.refresh()
+
+
+@pytest.mark.parametrize("range_", [Prefix.parse("10.9.0.0/24"), Prefix.parse("fd09::/64")], ids=str)
+def test_a_local_route_is_heard_and_others_are_not(network: int, range_: Prefix) -> None:
+    assert network
+    with LocalRouteWatch() as routes:
+        assert not routes.changed()
+        run(f"ip route add unreachable {range_}")
+        assert select.select([routes], [], [], 60)[0]
+        assert not routes.changed()
+        run(f"ip route add local {range_} dev lo")
+        assert select.select([routes], [], [], 60)[0]
+        assert routes.changed()
+        assert range_ in read_local_networks()
 
 
 def test_what_happens_on_an_ignored_interface_has_nothing_read(network: int) -> None:

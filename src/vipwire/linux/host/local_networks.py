@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from vipwire.linux.host.route_watch import repeat_dump
+from vipwire.linux.host.route_watch import RouteWatch, repeat_dump
+from vipwire.linux.netlink.links import GROUP_IPV4_ROUTE, GROUP_IPV6_ROUTE
 from vipwire.linux.netlink.route import (
     ANYCAST,
     BROADCAST,
@@ -14,6 +15,21 @@ from vipwire.linux.netlink.route import (
 )
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Family, Prefix
+
+
+class LocalRouteWatch(RouteWatch):
+    """Notices new local routes. The kernel does not report all removals, such as those with an interface."""
+
+    def __init__(self) -> None:
+        super().__init__(GROUP_IPV4_ROUTE, GROUP_IPV6_ROUTE)
+
+    def changed(self) -> bool:
+        """Report, without waiting, whether the kernel has reported a local route."""
+        heard = self._read_notifications()
+        if heard is None:
+            return True
+        routes = [decode_route(message.payload) for message in heard]
+        return any(route is not None and route.table == TABLE_LOCAL for route in routes)
 
 
 def read_local_networks() -> frozenset[Prefix]:
