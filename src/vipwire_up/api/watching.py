@@ -23,7 +23,8 @@ from vipwire_up.api.selectors import Selector
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Record, RecordChange
 from vipwire_up.store.store import Store
 
-BOOKMARK_SECONDS: Final = 60.0
+BOOKMARK_SECONDS: Final = 300.0
+"""A watch also ends with a bookmark, from which its client goes on."""
 _LAG_SECONDS: Final = 5.0
 _SHORTEST, _LONGEST = 1800, 3600  # default seconds of a watch, random: clients should not all return at once
 _ENOUGH: Final = 1 << 14  # bytes per write; larger pieces are passed on without a copy
