@@ -14,7 +14,7 @@ LEAST_WAIT, MOST_WAIT = 0.8, 30.0
 """Bounds of the doubling wait after failures, in seconds."""
 MOST_RETRY_AFTER = 120.0
 """The longest Retry-After that vipwire follows, in seconds."""
-QUICK_LOOK, CALM_LOOK = 1.0, 5.0
+QUICK_LOOK, CALM_LOOK = 1.0, 10.0
 """Seconds between two reads of a source's health: while it fails or has not listed, and otherwise."""
 ABSENT_WAIT = 300.0
 """Least wait in seconds for a kind that the server lacks; up to twice that, at random."""

@@ -19,7 +19,7 @@ from vipwire.model.names import ObjectName
 
 SECONDS: Final = 15
 _LEASES: Final = ("/apis/coordination.k8s.io/v1", "leases")
-_EVERY, _TIMEOUT, _AGAIN = 5.0, 3.0, 1.0
+_EVERY, _TIMEOUT, _AGAIN = 6.0, 2.5, 1.0
 """Seconds between renewals, for one, and after a failure: in all less than two thirds of `SECONDS`."""
 
 
