@@ -119,7 +119,7 @@ def measure(folder: Path, services: int, seconds: float) -> dict[str, float]:
         lab = stack.enter_context(Lab(make_topology((1, 1, 1), lan=True)))
         pids = {"up": stack.enter_context(running(lab, "node-1", UP, folder / "up.log", "try:"))}
         filled = [sys.executable, "-m", "bench.idle", "--fill", str(folder / "up"), "--services", str(services)]
-        lab.run("node-1", filled, timeout=PATIENCE * 2)
+        lab.run("node-1", filled, timeout=PATIENCE * 5)
         made = [sys.executable, "-m", "vipwire", "token", "create", "--data-dir", str(folder / "up")]
         words = shlex.split(lab.run("node-1", made).stdout)[2:]
         join = ("join", *words, "--node-name", "node-2", "--data-dir", "FOLDER/joined")
