@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from vipwire.linux.host.route_watch import RouteWatch, repeat_dump
-from vipwire.linux.netlink.links import GROUP_IPV4_ROUTE, GROUP_IPV6_ROUTE
 from vipwire.linux.netlink.route import (
     ANYCAST,
     BROADCAST,
@@ -16,12 +15,14 @@ from vipwire.linux.netlink.route import (
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Family, Prefix
 
+_GROUPS = 7, 11  # RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE
+
 
 class LocalRouteWatch(RouteWatch):
     """Notices new local routes. The kernel does not report all removals, such as those with an interface."""
 
     def __init__(self) -> None:
-        super().__init__(GROUP_IPV4_ROUTE, GROUP_IPV6_ROUTE)
+        super().__init__(*_GROUPS)
 
     def changed(self) -> bool:
         """Report, without waiting, whether the kernel has reported a local route."""
