@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -109,6 +110,9 @@ def test_a_node_port_is_contested_where_somebody_claims_a_range_of_ports_around_
         planner.update(cluster.put(wide), cluster.view)
         places = (key("192.168.0.2", 30080),) if contested else ()
         assert planner.plans[named("web")].contested == places
+    cluster.looks.clear()
+    planner.update(cluster.put(replace(wide, name=named("away"), external_ips=ips("1.1.1.1"))), cluster.view)
+    assert named("web") not in cluster.looks  # no address of the node
 
 
 _RANGE = (("vipwire.io/port-range", "8000-9000"),)

@@ -170,6 +170,8 @@ class Objects:
     async def replace(self, _resource: Resource, _namespace: str, value: Object, *, subresource: str = "") -> Object:
         del subresource
         await self._passed()
+        if self._world.full:  # etcd refuses before it compares
+            raise no_space("database space exceeded")
         found = self._world.leases.get(value["metadata"]["name"])
         if found is None:
             raise ApiError(404, "NotFound", "there is none")
@@ -502,6 +504,10 @@ async def test_a_machine_that_was_silent_takes_each_address_again() -> None:
 async def test_a_machine_whose_lease_is_deleted_is_silent_at_once() -> None:
     world, _, claims = steady()
     await claims.renew()
+    assert await claims.take("192.0.2.1")
+    claims.note(store_lease(world, PLACE, "n2"))
+    assert claims.mine == set()
+    claims.note(store_lease(world, PLACE, "n1"))
     assert await claims.take("192.0.2.1")
     claims.forget(PLACE)
     assert (claims.mine, claims.holder("192.0.2.1")) == (set(), "")
