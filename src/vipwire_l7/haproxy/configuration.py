@@ -113,9 +113,17 @@ class Configuration:
 
     @property
     def descriptors(self) -> int:
-        """Count HAProxy's descriptors: one for each server slot, used or not, and two for each connection."""
-        servers = sum(map(len, self.slots.values())) + len(self.spares) * SPARE_SLOTS
-        return servers + 2 * (self.layout.connections or _CONNECTIONS) + _OTHER_FILES
+        return self.server_descriptors + self.client_descriptors
+
+    @property
+    def server_descriptors(self) -> int:
+        """Count HAProxy's descriptors for servers: one for each slot, used or not."""
+        return sum(map(len, self.slots.values())) + len(self.spares) * SPARE_SLOTS
+
+    @property
+    def client_descriptors(self) -> int:
+        """Count two descriptors for each connection, and HAProxy's others."""
+        return 2 * (self.layout.connections or _CONNECTIONS) + _OTHER_FILES
 
     def write_text(self, mark: str) -> str:
         """Write haproxy.cfg. `mark` identifies the configuration in `show info`."""

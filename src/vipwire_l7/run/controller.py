@@ -242,6 +242,8 @@ class Controller:
             try:
                 await self._haproxy.apply_configuration(made)
             except Refused as refused:
+                if refused.excess and self.desired.exclude_servers(refused.excess):
+                    continue
                 if self._exclude_named_parts(made, str(refused)):
                     continue
                 if refused.is_lost:

@@ -26,6 +26,8 @@ from vipwire_l7.run.control import list_processes, read_mark
 _LOOK = 0.02
 _PATIENCE, _HEARD = 60.0, 3.0
 """Seconds to wait for a start, and to wait for a reload before the next signal."""
+_FOR_CLIENTS = 5
+"""The part of HAProxy's files, as a divisor, that servers leave to clients and the rest."""
 _KEEP = 2
 """Folders of configurations to keep: the running one, and the one before."""
 
@@ -33,12 +35,13 @@ _KEEP = 2
 class Refused(Exception):  # noqa: N818  # HAProxy's answer, on which the caller acts
     """HAProxy refuses a configuration. The text is its message.
 
-    With `is_lost`, HAProxy got the signal but did not confirm, and may run either configuration.
+    With `is_lost`, HAProxy got the signal but did not confirm, and may run either configuration. `excess` is the
+    number of servers for which HAProxy has no files.
     """
 
-    def __init__(self, said: str, *, is_lost: bool = False) -> None:
+    def __init__(self, said: str, *, is_lost: bool = False, excess: int = 0) -> None:
         super().__init__(said)
-        self.is_lost = is_lost
+        self.is_lost, self.excess = is_lost, excess
 
 
 class Haproxy:
@@ -84,7 +87,12 @@ class Haproxy:
         """Check a configuration and make it live; raise `Refused` and change nothing if HAProxy refuses it."""
         folder = Path(configuration.layout.folder)
         self._number += 1
-        self._allow_files(configuration.descriptors)
+        # `haproxy -c` accepts too many servers: the reload would fail, and its worker take CPU time from requests.
+        limit = self._allow_files(configuration.descriptors)
+        if configuration.server_descriptors > limit - limit // _FOR_CLIENTS:
+            free = max(limit - configuration.client_descriptors, limit - limit // _FOR_CLIENTS)
+            excess = configuration.server_descriptors - free
+            raise Refused(f"HAProxy may open {limit} files, {excess} too few for all servers", excess=excess)
         mark = f"vipwire-{os.getpid()}-{self._number}"
         await asyncio.to_thread(_write_files, folder, configuration, mark)
         try:
@@ -99,22 +107,18 @@ class Haproxy:
         await (self._reload(mark) if self.running else self._start(mark))
         self._delete_old_folders()
 
-    def _allow_files(self, needed: int) -> None:
-        """Raise HAProxy's limit of open files to `needed`, or log that this failed.
-
-        A running HAProxy keeps its limit.
-        """
-        if needed <= self._files:
-            return
-        self._files = needed
-        limits = [_raise_limit(pid, needed) for pid in (0, self._pid) if pid == 0 or self.running]
-        if min(limits) < needed:
+    def _allow_files(self, needed: int) -> int:
+        """Raise HAProxy's limit of open files to `needed`, or log that this failed; return the limit."""
+        limit = min(_raise_limit(pid, needed) for pid in (0, self._pid) if pid == 0 or self.running)
+        if limit < needed and needed > self._files:
             log.warning(
                 "HAProxy needs more open files than its limit allows; vipwire leaves out Services that do not fit",
                 needed=needed,
-                limit=min(limits),
+                limit=limit,
                 remedy="raise the limit: LimitNOFILE= of a systemd unit, --ulimit nofile= of a container",
             )
+        self._files = max(self._files, needed)
+        return limit
 
     async def check_file(self, file: Path) -> None:
         command = [self._program, "-c", "-f", str(file)]

@@ -1,10 +1,14 @@
 """An Ingress, or a pool, that fails in a way that nobody thought of costs itself only."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from tests.l7.plans import listed
 from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, planned, ruled
 
 from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family
 from vipwire_l7.haproxy import configuration as configuration_module
 from vipwire_l7.haproxy.backends import write_backend
 from vipwire_l7.haproxy.layout import Layout
@@ -13,11 +17,16 @@ from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.ingress.plan.wishes import IngressContent, read_ingress
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
+from vipwire_l7.run import process
 from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.process import Haproxy, Refused
 from vipwire_l7.watch.objects import (
+    BackendEndpoint,
     BackendService,
+    BackendSlice,
     Ingress,
     PathType,
+    Usability,
 )
 from vipwire_l7.watch.snapshot import ChangeExtent
 
@@ -57,3 +66,18 @@ def test_a_pool_that_cannot_be_written_answers_503_and_the_others_serve(monkeypa
     assert set(made.shape.backends) == {"default:web:80"}
     assert made.maps["prefixes"] == {"a.org/boom/": CLOSED, "a.org/": "default:web:80"}
     assert any("internal error" in str(each) for each in desired.problems if each.object.name == "boom")
+
+
+def test_haproxy_gets_no_more_servers_than_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its check would accept them, and its reload fail."""
+    monkeypatch.setattr(process, "_raise_limit", lambda _pid, _needed: 10)
+    endpoints = tuple(BackendEndpoint(Address(bytes((10, 0, 0, each))), Usability.READY) for each in range(12))
+    slices = BackendSlice(WEB, WEB, Family.IPV4, {PORT.name: 8080}, endpoints)
+    snapshot = listed((ruled("good", ("/", PathType.PREFIX)), BackendService(WEB, (PORT,)), slices))
+    desired = Desired(snapshot, IngressPlanner(Setting()), Layout("/run/x", "/run/x/s"), "PEM\n")
+    desired.update(ChangeExtent(structure=True), 0.0)
+    made = desired.build_configuration(str(tmp_path / "gen-1"))
+    with pytest.raises(Refused) as refused:
+        asyncio.run(Haproxy("true", tmp_path).apply_configuration(made))
+    assert refused.value.excess == made.server_descriptors - 8 == 7
+    assert not list(tmp_path.iterdir())
