@@ -1,35 +1,45 @@
 """The cost of a hostile namespace to its neighbour at `vipwire gateway --ingress`: a row for each kind of object.
 
 Each row measures the neighbour's requests and changes without and with many objects of the hostile namespace, from
-their arrival on, and prints the ratios: a request's 99th percentile, and the time until a new path of the neighbour
-is served. One process serves all rows; the objects of a row are deleted before the next.
+their arrival on, or while it changes 100 times a second, and prints the ratios: a request's 99th percentile, and the
+time until a new path of the neighbour is served. The objects of a row are deleted before the next.
 """
 
 import asyncio
 import contextlib
+import csv
+import http.client
 import itertools
 import json
+import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
+import yaml
 from bench.options import Options
 from bench.report import Figure
 from tests.fakes.ports import free_port
+from tests.up.unit.cluster_process import CLIENTS, Kubectl, up
 
 from vipwire_l7.run.default_certificate import make_certificate
 
 TITLE: Final = "what one namespace costs its neighbour"
 Json = dict[str, Any]
-_REQUESTS: Final = 300
+Times: TypeAlias = tuple[float, float]
+_REQUESTS: Final = 1_000
 _CHANGES: Final = 5
 _MOST: Final = 2.0
 _PATIENCE: Final = 90.0
+_A_SECOND: Final = 100
+_WARM: Final = 4.0
 _GROUP: Final = "gateway.networking.k8s.io/v1"
 
 
@@ -107,6 +117,24 @@ def canaries() -> Iterator[Json]:
         yield ingress(f"c{number}", "hostile.org", ["/"], marks=marks)
 
 
+def routes(filters: list[Json], count: int, rules: int) -> Iterator[Json]:
+    """Routes of one port, with 4 matches by headers in each rule."""
+    spec = {"gatewayClassName": "vipwire", "listeners": [{"name": "h", "port": 22_000, "protocol": "HTTP"}]}
+    yield named(_GROUP, "Gateway", "edge", spec=spec)
+    for number in range(count):
+        made = []
+        for rule in range(rules):
+            headers = ([{"name": f"x-{each}", "value": f"v{rule}"}] for each in range(4))
+            matches = [{"path": {"type": "PathPrefix", "value": f"/{rule}"}, "headers": each} for each in headers]
+            made.append({"matches": matches, "filters": filters, "backendRefs": [{"name": "web", "port": 80}]})
+        parent = {"parentRefs": [{"name": "edge"}], "hostnames": [f"r{number}.hostile.org"]}
+        yield named(_GROUP, "HTTPRoute", f"r{number}", spec=parent | {"rules": made})
+
+
+def mirrors() -> Iterator[Json]:
+    return routes([{"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "web", "port": 80}}}], 200, 4)
+
+
 KINDS: Final[dict[str, Callable[[], Iterator[Json]]]] = {
     "2,000 hosts": lambda: (ingress(f"h{each}", f"h{each}.hostile.org", ["/"]) for each in range(2_000)),
     "20,000 paths": lambda: (
@@ -118,11 +146,43 @@ KINDS: Final[dict[str, Callable[[], Iterator[Json]]]] = {
     "500 certificates": certificates,
     "400 listeners": listeners,
     "64 UDP listeners": datagrams,
+    "200 routes of 16 rules": lambda: routes([], 200, 16),
+    "800 mirrors": mirrors,
     "2,000 refused Ingresses": lambda: (
         ingress(f"r{each}", "neighbour.org", ["/*[("], marks={"vipwire.io/use-regex": "yes?"})
         for each in range(2_000)
     ),
 }
+
+
+def path_by_turn(turn: int) -> Json:
+    return ingress("turn", "hostile.org", [f"/{turn}"])
+
+
+def limit_by_turn(turn: int) -> Json:
+    """Make an Ingress that needs a reload of HAProxy for each change."""
+    return ingress("turn", "hostile.org", ["/"], marks={"vipwire.io/limit-rps": f"{turn + 1}"})
+
+
+def route_by_turn(turn: int) -> Json:
+    """Make one of 50 routes, the status of which changes by turns."""
+    rule = {"backendRefs": [{"name": f"none{turn % 99}", "port": 80}]}
+    spec = {"parentRefs": [{"name": "edge"}], "hostnames": ["hostile.org"], "rules": [rule]}
+    return named(_GROUP, "HTTPRoute", f"turn{turn % 50}", spec=spec)
+
+
+def mistake_by_turn(turn: int) -> Json:
+    """Make one of 50 Ingresses with another mistake each time, and so another Event."""
+    return ingress(f"turn{turn % 50}", "hostile.org", ["/"], marks={"vipwire.io/limit-rps": f"no{turn}"})
+
+
+TURNS: Final[dict[str, tuple[bool, Callable[[int], Json]]]] = {
+    "100 changes a second of paths": (False, path_by_turn),
+    "100 changes a second that need reloads": (False, limit_by_turn),
+    "100 changes a second of routes with statuses": (True, route_by_turn),
+    "100 changes a second with Events": (True, mistake_by_turn),
+}
+"""Changes of the hostile namespace, 100 a second, by a file or with `True` by an API server."""
 
 
 class Site:
@@ -131,15 +191,17 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port, self._paths = folder, free_port(), ["/n0"]
         (folder / "manifests").mkdir()
+        self.source: tuple[str, ...] = ("--manifests", str(folder / "manifests"))
 
     def put(self, name: str, objects: list[Json]) -> None:
-        (self.folder / "new").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-        (self.folder / "new").rename(self.folder / "manifests" / f"{name}.json")
+        fresh = self.folder / f"{name}.new"
+        fresh.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        fresh.rename(self.folder / "manifests" / f"{name}.json")
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
         where = ("--http", f"127.0.0.1:{self.port}", "--https", f"127.0.0.1:{free_port()}", "--bind", "127.0.0.1")
-        flags = (*where, "--manifests", str(self.folder / "manifests"), "--run-dir", str(self.folder / "run"))
+        flags = (*where, *self.source, "--run-dir", str(self.folder / "run"))
         command = (
             sys.executable,
             "-m",
@@ -168,6 +230,41 @@ class Site:
         return time.perf_counter() - begun
 
 
+class ClusterSite(Site):
+    """A site with an API server instead of manifests."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        kubeconfig = folder / "data/admin.kubeconfig"
+        self._kubectl, self.source = Kubectl(CLIENTS[-1], kubeconfig, folder), ("--kubeconfig", str(kubeconfig))
+        config = yaml.safe_load(kubeconfig.read_text())
+        url = urlsplit(config["clusters"][0]["cluster"]["server"])
+        trusted = ssl.create_default_context(cafile=str(folder / "data/pki/ca.crt"))
+        self._connection = http.client.HTTPSConnection("127.0.0.1", url.port, context=trusted)
+        self._turn = threading.Lock()
+        with (folder / "data/tokens.csv").open() as file:
+            self._token = next(row[0] for row in csv.reader(file) if row[2] == "admin")
+        for each in ("hostile", "neighbour"):
+            self._kubectl("create", "namespace", each)
+
+    def put(self, name: str, objects: list[Json]) -> None:
+        """Apply objects. One is applied without kubectl, which takes too long."""
+        for each in objects:
+            group, _, version = each["apiVersion"].rpartition("/")
+            start = f"/apis/{group}/{version}" if group else f"/api/{version}"
+            space = each["metadata"].get("namespace")
+            where = f"{start}/namespaces/{space}" if space else start
+            kind = f"{each['kind'].lower()}{'es' if each['kind'].endswith('ss') else 's'}"
+            path = f"{where}/{kind}/{each['metadata']['name']}?fieldManager={name}&force=true"
+            head = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/apply-patch+yaml"}
+            with self._turn:
+                self._connection.request("PATCH", path, json.dumps(each), head)
+                with self._connection.getresponse() as answer:
+                    said = answer.read()
+            if answer.status >= http.HTTPStatus.BAD_REQUEST:
+                raise SystemExit(f"{path}: {said[:500].decode()}")
+
+
 async def asked(port: int, path: str) -> tuple[float, int]:
     """Send a request on a new connection; return the seconds, and the status or 0."""
     begun = time.perf_counter()
@@ -180,7 +277,7 @@ async def asked(port: int, path: str) -> tuple[float, int]:
     return time.perf_counter() - begun, int(status)
 
 
-def taken(site: Site) -> tuple[float, float]:
+def taken(site: Site) -> Times:
     """Return the neighbour's times: a request at the 99th percentile, a change at the median."""
     waits, changes = [], []
     for _ in range(_CHANGES):
@@ -189,24 +286,79 @@ def taken(site: Site) -> tuple[float, float]:
     return sorted(waits)[int(len(waits) * 0.99)], sorted(changes)[_CHANGES // 2]
 
 
+@contextlib.contextmanager
+def turning(site: Site, make: Callable[[int], Json]) -> Iterator[list[int]]:
+    """Change the hostile namespace 100 times a second for the block; the number of changes is added at its end."""
+    done, counts = threading.Event(), list[int]()
+
+    def run() -> None:
+        began = time.monotonic()
+        for turn in itertools.count():
+            if done.wait(max(0.0, began + turn / _A_SECOND - time.monotonic())):
+                counts.append(turn)
+                return
+            site.put("turn", [make(turn)])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        done.set()
+        thread.join()
+
+
+def compare(about: str, alone: Times, beside: Times, again: Times, most: float | None = _MOST) -> list[Figure]:
+    """Compare with the neighbour alone, before and after. `most` is for changes."""
+    request, change = ((before + after) / 2 for before, after in zip(alone, again, strict=True))
+    return [
+        Figure(f"{about}: a neighbour's request, p99", beside[0] / request, "times", _MOST),
+        Figure(f"{about}: a neighbour's change, median", beside[1] / change, "times", most),
+    ]
+
+
+def measure_objects(site: Site, about: str) -> list[Figure]:
+    alone = taken(site)
+    site.put("hostile", [service("web", "hostile"), *KINDS[about]()])
+    first = site.change()
+    beside = taken(site)
+    site.put("hostile", [])
+    site.change()
+    found = compare(about, alone, beside, taken(site))
+    return [*found, Figure(f"{about}: a neighbour's change while they are put", first * 1000, "ms")]
+
+
+def measure_turns(site: Site, about: str) -> list[Figure]:
+    alone = taken(site)
+    spec = {"gatewayClassName": "vipwire", "listeners": [{"name": "h", "port": 22_000, "protocol": "HTTP"}]}
+    site.put("hostile", [service("web", "hostile"), named(_GROUP, "Gateway", "edge", spec=spec)])
+    with turning(site, TURNS[about][1]) as counts:
+        begun = time.perf_counter()
+        time.sleep(_WARM)
+        beside = taken(site)
+        seconds = time.perf_counter() - begun
+    site.put("turn", [])
+    time.sleep(_WARM)
+    found = compare(about, alone, beside, taken(site), None)
+    found.append(Figure(f"{about}: a neighbour's change, median, in ms", beside[1] * 1000, "ms"))
+    return [*found, Figure(f"{about}: changes", counts[0] / seconds, "a second")]
+
+
 def measure(_: Options) -> list[Figure]:
-    """Measure each row against the neighbour alone, just before."""
+    """Measure each row against the neighbour alone, just before and after."""
     figures = []
-    with tempfile.TemporaryDirectory() as name:
-        site = Site(Path(name))
-        site.put("class", [{"apiVersion": _GROUP, "kind": "GatewayClass", "metadata": {"name": "vipwire"}}])
-        with site.serving():
+    gateway_class = [{"apiVersion": _GROUP, "kind": "GatewayClass", "metadata": {"name": "vipwire"}}]
+    gateway_class[0] |= {"spec": {"controllerName": "vipwire.io/gateway"}}
+    for by_api in (False, True):
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+            if by_api:
+                stack.enter_context(up(Path(name) / "data"))
+            site = (ClusterSite if by_api else Site)(Path(name))
+            site.put("class", gateway_class)
+            stack.enter_context(site.serving())
             site.change()
-            for about, objects in KINDS.items():
-                request, change = taken(site)
-                site.put("hostile", [service("web", "hostile"), *objects()])
-                first = site.change()
-                beside = taken(site)
-                site.put("hostile", [])
-                site.change()
-                figures += [
-                    Figure(f"{about}: a neighbour's request, p99", beside[0] / request, "times", _MOST),
-                    Figure(f"{about}: a neighbour's change, median", beside[1] / change, "times", _MOST),
-                    Figure(f"{about}: a neighbour's change while they are put", first * 1000, "ms"),
-                ]
+            for about in () if by_api else KINDS:
+                figures += measure_objects(site, about)
+            for about in (each for each, (needs_api, _) in TURNS.items() if needs_api is by_api):
+                figures += measure_turns(site, about)
     return figures
