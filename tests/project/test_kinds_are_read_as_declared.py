@@ -38,7 +38,7 @@ ALSO = {
 """Structs that read a kind and that no Resource names: manifests, single objects, bodies of requests."""
 NOT_SERVED = {"clustertrustbundles.certificates.k8s.io"}
 """Kinds that are read from other API servers only."""
-NO_KIND = {"WireObject", "ListMeta", "Page", "Status", "WatchEvent", "ClusterTrustBundle", "TrustBundle"}
+NO_KIND = {"WireObject", "ListMeta", "Page", "Status", "WatchEvent", "TrustBundle"}
 """Structs beside those that read kinds: lists, events and answers; kinds that are not served."""
 EXCEPTIONS = {
     "AllowedListeners.namespaces": "the default, an object, has defaults of its own",

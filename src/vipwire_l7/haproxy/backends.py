@@ -1,7 +1,7 @@
 """Writes a pool as a section `backend`, without its endpoints: these change while HAProxy runs."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, format_address
@@ -55,6 +55,7 @@ counts. HAProxy 2.6 reads the option from a server's line only.
 SPARES, SPARE_SLOTS = "spares", 8
 """The map from a spare backend, and its servers, to the pool that uses it."""
 _PLAIN = Policy()
+Pairs = Iterable[tuple[str, str]]
 
 
 def write_backend(pool: Pool, layout: Layout) -> str:
@@ -294,12 +295,7 @@ def write_userlist(policy: Policy) -> str:
 
 
 def _write_request_rules(policy: Policy) -> Iterator[str]:
-    for name in policy.remove_request:
-        yield write_line("http-request del-header {}", write_plain(name))
-    for name, value in policy.set_request:
-        yield write_line("http-request set-header {} {}", write_plain(name), write_literal(value))
-    for name, value in policy.add_request:
-        yield write_line("http-request add-header {} {}", write_plain(name), write_literal(value))
+    yield from _write_header_changes("http-request", policy.remove_request, policy.set_request, policy.add_request)
     yield from _write_rewrite(policy)
     yield from write_mirror_filters(policy)
     if policy.location:
@@ -326,9 +322,12 @@ def _write_response_rules(policy: Policy, layout: Layout) -> Iterator[str]:
         # Browsers ignore the header over HTTP (RFC 6797 8.1), so HAProxy may send it where it cannot tell the scheme.
         condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
         yield write_line(f"{phase} set-header Strict-Transport-Security {{}}{condition}", value)
-    for name in policy.remove_response:
+    yield from _write_header_changes(phase, policy.remove_response, policy.set_response, policy.add_response)
+
+
+def _write_header_changes(phase: str, remove: Iterable[str], changed: Pairs, added: Pairs) -> Iterator[str]:
+    for name in remove:
         yield write_line(f"{phase} del-header {{}}", write_plain(name))
-    for name, text in policy.set_response:
-        yield write_line(f"{phase} set-header {{}} {{}}", write_plain(name), write_literal(text))
-    for name, text in policy.add_response:
-        yield write_line(f"{phase} add-header {{}} {{}}", write_plain(name), write_literal(text))
+    for rule, pairs in (("set-header", changed), ("add-header", added)):
+        for name, value in pairs:
+            yield write_line(f"{phase} {rule} {{}} {{}}", write_plain(name), write_literal(value))

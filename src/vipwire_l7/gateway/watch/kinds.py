@@ -7,9 +7,10 @@ that the server has. Manifests may have any of them.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import msgspec
+from msgspec import Struct
 
 from vipwire.kube.finding import Findings
 from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
@@ -65,29 +66,31 @@ def _make_reader(kind: IngressKind, version: str) -> Reader:
     return convert
 
 
-def _make_resource(
-    kind: IngressKind, plural: str, of: type[wire.Object], path: str = f"{_BASE}/v1"
-) -> IngressResource:
+def _make_resource(kind: IngressKind, plural: str, of: type[Struct], path: str = f"{_BASE}/v1") -> IngressResource:
+    """Describe a kind. `of` is the struct of its objects, or of their `spec`."""
+    if not issubclass(of, wire.Object):
+        made = msgspec.defstruct(kind.value, [("spec", of, of())], bases=(wire.Object,), frozen=True)
+        of = cast("type[wire.Object]", made)
     reader = _make_reader(kind, path.removeprefix("/apis/").removeprefix("/api/"))
     return Resource(kind, path, plural, of, reader, optional=path.startswith("/apis/"))
 
 
 _OWN: Final = (
-    _make_resource(IngressKind.GATEWAY_CLASS, "gatewayclasses", wire.GatewayClass),
-    _make_resource(IngressKind.GATEWAY, "gateways", wire.Gateway),
+    _make_resource(IngressKind.GATEWAY_CLASS, "gatewayclasses", wire.GatewayClassSpec),
+    _make_resource(IngressKind.GATEWAY, "gateways", wire.GatewaySpec),
     _make_resource(IngressKind.LISTENER_SET, "listenersets", wire.ListenerSet),
-    _make_resource(IngressKind.HTTP_ROUTE, "httproutes", wire.HttpRoute),
-    _make_resource(IngressKind.GRPC_ROUTE, "grpcroutes", wire.GrpcRoute),
-    _make_resource(IngressKind.TLS_ROUTE, "tlsroutes", wire.TlsRoute),
-    _make_resource(IngressKind.TCP_ROUTE, "tcproutes", wire.PlainRoute),
-    _make_resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute),
-    _make_resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant),
-    _make_resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
+    _make_resource(IngressKind.HTTP_ROUTE, "httproutes", wire.HttpRouteSpec),
+    _make_resource(IngressKind.GRPC_ROUTE, "grpcroutes", wire.GrpcRouteSpec),
+    _make_resource(IngressKind.TLS_ROUTE, "tlsroutes", wire.NamedRouteSpec),
+    _make_resource(IngressKind.TCP_ROUTE, "tcproutes", wire.RouteSpec),
+    _make_resource(IngressKind.UDP_ROUTE, "udproutes", wire.RouteSpec),
+    _make_resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.GrantSpec),
+    _make_resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsSpec),
     _make_resource(IngressKind.TRAFFIC_POLICY, "trafficpolicies", wire.PolicyObject, _POLICIES),
     _make_resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.PolicyObject, _POLICIES),
-    _make_resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
+    _make_resource(IngressKind.NAMESPACE, "namespaces", wire.Object, "/api/v1"),
     _make_resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
-    _make_resource(IngressKind.CLUSTER_TRUST_BUNDLE, "clustertrustbundles", wire.ClusterTrustBundle, _BUNDLES),
+    _make_resource(IngressKind.CLUSTER_TRUST_BUNDLE, "clustertrustbundles", wire.TrustBundle, _BUNDLES),
 )
 _SHARED: Final = (IngressKind.SERVICE, IngressKind.SLICE, IngressKind.SECRET)
 RESOURCES: Final[Mapping[IngressKind, IngressResource]] = {each.kind: each for each in _OWN} | {

@@ -205,56 +205,20 @@ class BackendTlsSpec(Wire, frozen=True):
 
 
 class Object(Wire, frozen=True):
-    """Any object. Each kind has its own type of `spec`."""
+    """Any object. `kinds` adds the `spec` of most kinds."""
 
     metadata: ObjectMeta | None = None
     status: Any = None
-
-
-class GatewayClass(Object, frozen=True):
-    spec: GatewayClassSpec = GatewayClassSpec()
-
-
-class Gateway(Object, frozen=True):
-    spec: GatewaySpec = GatewaySpec()
 
 
 class ListenerSet(Object, frozen=True, kw_only=True):
     spec: ListenerSetSpec
 
 
-class HttpRoute(Object, frozen=True):
-    spec: HttpRouteSpec = HttpRouteSpec()
-
-
-class GrpcRoute(Object, frozen=True):
-    spec: GrpcRouteSpec = GrpcRouteSpec()
-
-
-class TlsRoute(Object, frozen=True):
-    spec: NamedRouteSpec = NamedRouteSpec()
-
-
-class PlainRoute(Object, frozen=True):
-    spec: RouteSpec = RouteSpec()
-
-
-class ReferenceGrant(Object, frozen=True):
-    spec: GrantSpec = GrantSpec()
-
-
-class BackendTlsPolicy(Object, frozen=True):
-    spec: BackendTlsSpec = BackendTlsSpec()
-
-
 class PolicyObject(Object, frozen=True):
     """TrafficPolicy and BackendPolicy. `spec` is not decoded: the planner must report an invalid field."""
 
     spec: Any = None
-
-
-class Namespace(Object, frozen=True):
-    """Namespace, for its labels."""
 
 
 class ConfigMap(Object, frozen=True):
@@ -265,7 +229,3 @@ class ConfigMap(Object, frozen=True):
 
 class TrustBundle(Wire, frozen=True):
     trust_bundle: str = ""
-
-
-class ClusterTrustBundle(Object, frozen=True):
-    spec: TrustBundle = TrustBundle()
