@@ -16,7 +16,7 @@ from vipwire_l7.plan.sites import Aspect, Chance, Choice, Comparison, Pool, Sess
 _NO_COOKIES = (BackendProtocol.TCP, BackendProtocol.PASSED)
 
 
-def add_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
+def add_session_mark(policy: Policy, service: ObjectName, port: int) -> Policy:
     """Put the Service's mark into the policy's cookie: in its value, and in its name if the user sets none.
 
     Two Services of one host with the same cookie would take each other's sessions.

@@ -267,7 +267,7 @@ def find_path_sensitive(plan: SitePlan) -> PathSensitive:
     guards[CLOSED] = (CLOSED,)
     choices = {choice.name: choice for choice in plan.all_choices}
     for name in choices:
-        _record_guard(name, choices, guards)
+        _collect_guards(name, choices, guards)
     deciding = {name: tuple(_list_deciding_conditions(choice, guards)) for name, choice in choices.items()}
     by_path = {
         name
@@ -283,12 +283,12 @@ def find_path_sensitive(plan: SitePlan) -> PathSensitive:
     return PathSensitive(frozenset(apart), {name: conditions for name, conditions in deciding.items() if conditions})
 
 
-def _record_guard(
+def _collect_guards(
     name: str, choices: Mapping[str, Choice], guards: dict[str, tuple[object, ...]]
 ) -> tuple[object, ...]:
     """Record the access controls of a target; a choice has the access controls of its targets."""
     if name not in guards and name in choices:
-        inner = tuple(_record_guard(target, choices, guards) for target in choices[name].targets)
+        inner = tuple(_collect_guards(target, choices, guards) for target in choices[name].targets)
         guards[name] = inner if any(inner) else ()
     return guards.get(name, ())
 

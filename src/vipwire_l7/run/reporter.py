@@ -217,5 +217,5 @@ class IngressReporter:
         if ingress is not None:
             return Subject(kind, name.name, name.namespace, ingress.uid, _API)
         of = next((each for each in IngressKind if each.value == kind), IngressKind.INGRESS)
-        declared = self._snapshot.list_declared(of).get(name)
+        declared = self._snapshot.list_gateway_objects(of).get(name)
         return Subject(kind, name.name, name.namespace, *declared.identity) if declared else None

@@ -142,7 +142,7 @@ class Snapshot:
     def secrets(self) -> Mapping[ObjectName, Secret]:
         return cast("Mapping[ObjectName, Secret]", self._objects[IngressKind.SECRET])
 
-    def list_declared(self, kind: IngressKind) -> Mapping[ObjectName, GatewayObject[object]]:
+    def list_gateway_objects(self, kind: IngressKind) -> Mapping[ObjectName, GatewayObject[object]]:
         """Return all objects of one of the Gateway API's kinds."""
         found = {} if kind in INGRESS_KINDS else self._objects.get(kind, {})
         return cast("Mapping[ObjectName, GatewayObject[object]]", found)

@@ -11,8 +11,8 @@ from tests.l7.gateway.test_gateway_statuses import SERVICE, drawn, planned
 from tests.l7.ingress.site import ingress, rule
 
 from vipwire.model.names import ObjectName
+from vipwire_l7.ingress.plan.ingress_content import read_ingress
 from vipwire_l7.ingress.plan.to_gateway import convert_to_gateway
-from vipwire_l7.ingress.plan.wishes import read_ingress
 from vipwire_l7.plan.dependencies import RecordedObjects
 from vipwire_l7.watch import wire
 from vipwire_l7.watch.convert import convert_ingress

@@ -10,8 +10,8 @@ from tests.l7.plans import count_steps
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
-from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, count_matches
 from vipwire_l7.gateway.plan.matching.matches import PathMatch, RequestMatch
+from vipwire_l7.gateway.plan.matching.precedence import Entry, HostSteps, count_matches
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.wire import HttpRouteSpec
 from vipwire_l7.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL

@@ -13,8 +13,8 @@ from vipwire_l7.haproxy import configuration as configuration_module
 from vipwire_l7.haproxy.backends import write_backend
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
+from vipwire_l7.ingress.plan.ingress_content import IngressContent, read_ingress
 from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.ingress.plan.wishes import IngressContent, read_ingress
 from vipwire_l7.plan.plan import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
 from vipwire_l7.run import process

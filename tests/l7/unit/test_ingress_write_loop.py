@@ -144,9 +144,9 @@ class Counting(Snapshot):
 
     reads = 0
 
-    def list_declared(self, kind: IngressKind) -> Any:
+    def list_gateway_objects(self, kind: IngressKind) -> Any:
         self.reads += 1
-        return super().list_declared(kind)
+        return super().list_gateway_objects(kind)
 
     @property
     def ingresses(self) -> Any:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, RouteObject
-from vipwire_l7.gateway.plan.matching.ladders import Entry, HostSteps, count_matches, order_matches
+from vipwire_l7.gateway.plan.matching.precedence import Entry, HostSteps, count_matches, order_matches
 from vipwire_l7.gateway.plan.routes import FrontendKey, HostEntries, RouteResult
 from vipwire_l7.plan.budget import MOST_STEPS, Budget
 from vipwire_l7.plan.plan import HostPlan

@@ -73,7 +73,7 @@ class GatewayStatuses:
 
     def make_patch(self, ref: ObjectRef, now: str) -> Json | None:
         kind, name = ref
-        found = self._snapshot.list_declared(kind).get(name)
+        found = self._snapshot.list_gateway_objects(kind).get(name)
         if found is None or self._planner.has_changed(ref):
             return None
         ours = self._planner.write_status(ref)

@@ -96,7 +96,7 @@ class GatewayPlanner:
             self._refused = frozenset(refused)
             changed |= self._plan_frame(world)
         if is_first:
-            routes = {(kind, name) for kind in ROUTE_KINDS for name in snapshot.list_declared(kind)}
+            routes = {(kind, name) for kind in ROUTE_KINDS for name in snapshot.list_gateway_objects(kind)}
         else:
             routes = {each for each in changed if each[0] in ROUTE_KINDS} | self._looked_at.find_users(changed)
         self._plan_routes(routes - {_FRAME}, world)

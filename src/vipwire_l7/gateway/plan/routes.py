@@ -16,8 +16,8 @@ from vipwire_l7.gateway.plan.frame import Frame, list_problems
 from vipwire_l7.gateway.plan.kinds.hostnames import rank_breadth
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, no
 from vipwire_l7.gateway.plan.listeners import ListenerKey
-from vipwire_l7.gateway.plan.matching.ladders import Entry, is_tried
 from vipwire_l7.gateway.plan.matching.matches import ALL
+from vipwire_l7.gateway.plan.matching.precedence import Entry, is_tried
 from vipwire_l7.gateway.plan.places import make_place_ref
 from vipwire_l7.gateway.plan.rules import RuleErrors, Shares, list_services, plan_entries, plan_shares
 from vipwire_l7.gateway.plan.statuses import write_parent_status

@@ -17,7 +17,6 @@ from vipwire_l7.gateway.plan.attach import Attachment
 from vipwire_l7.gateway.plan.filters import Filters, add_session_persistence, add_timeouts, read_filters
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject, Verdict, no, yes
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported
-from vipwire_l7.gateway.plan.matching.ladders import Entry
 from vipwire_l7.gateway.plan.matching.matches import (
     ALL,
     PathMatch,
@@ -25,6 +24,7 @@ from vipwire_l7.gateway.plan.matching.matches import (
     read_grpc_matches,
     read_http_matches,
 )
+from vipwire_l7.gateway.plan.matching.precedence import Entry
 from vipwire_l7.gateway.plan.targets import Targets, check_weight
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.expressions import find_literal_prefix, is_costly

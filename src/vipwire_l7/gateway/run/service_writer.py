@@ -52,7 +52,7 @@ class ServiceWriter:
         await self._loop.run(wanted, self._write_all)
 
     async def _write_all(self, objects: FencedObjects, wanted: Mapping[ObjectName, OwnService]) -> None:
-        gateways = self._snapshot.list_declared(IngressKind.GATEWAY)
+        gateways = self._snapshot.list_gateway_objects(IngressKind.GATEWAY)
         for service in list(wanted.values()):
             gateway = gateways.get(service.gateway)
             if gateway is not None and gateway.identity[0]:
@@ -82,7 +82,7 @@ class ServiceWriter:
 
     def _find_left_over(self, wanted: Mapping[ObjectName, OwnService]) -> Iterator[ObjectName]:
         """Yield Services that no Gateway needs. Garbage collection deletes a deleted Gateway's Service."""
-        for gateway in self._snapshot.list_declared(IngressKind.GATEWAY):
+        for gateway in self._snapshot.list_gateway_objects(IngressKind.GATEWAY):
             for each in self._snapshot.list_services_of(gateway):
                 if each.annotations.get(OF_CONTROLLER) == self._controller and each.name not in wanted:
                     yield each.name

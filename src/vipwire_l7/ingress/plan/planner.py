@@ -15,9 +15,15 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan.ingress_content import (
+    IngressContent,
+    count_ingress_demand,
+    get_wildcard,
+    leave_out,
+    read_ingress,
+)
 from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, make_failure
 from vipwire_l7.ingress.plan.tenancy import Tenancy, find_tenancy
-from vipwire_l7.ingress.plan.wishes import IngressContent, count_ingress_demand, get_wildcard, leave_out, read_ingress
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.certificates import find_next_change, judge_secret
 from vipwire_l7.plan.dependencies import Dependencies, World

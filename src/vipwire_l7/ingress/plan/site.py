@@ -7,8 +7,8 @@ from typing import TypeAlias
 from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan.ingress_content import IngressContent, Key
 from vipwire_l7.ingress.plan.tenancy import Tenancy, add_guards
-from vipwire_l7.ingress.plan.wishes import IngressContent, Key
 from vipwire_l7.plan.budget import Budget
 from vipwire_l7.plan.dependencies import World
 from vipwire_l7.plan.destinations import REASON
@@ -16,7 +16,7 @@ from vipwire_l7.plan.expressions import estimate_steps, find_literal_prefix, is_
 from vipwire_l7.plan.misread import find_other_reading, may_be_misread
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.policy import inherit_policy
-from vipwire_l7.plan.sessions import Split, add_mark
+from vipwire_l7.plan.sessions import Split, add_session_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Match, Pool, Route, name_pool
 from vipwire_l7.watch.objects import Ingress, PathRule, ServiceRef
 
@@ -226,7 +226,7 @@ class SiteDraft:
             main, foreign = shared
             policy = inherit_policy(pool.policy, main.policy)
             policy = add_guards(policy, main.policy) if foreign else policy
-            policy = add_mark(policy, pool.service, pool.port.number)
+            policy = add_session_mark(policy, pool.service, pool.port.number)
             pool = replace(pool, name=name_pool(pool.service, pool.port.number, policy), policy=policy)
         return self.pools.setdefault(pool.name, pool).name
 

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.wishes import IngressContent, get_wildcard
+from vipwire_l7.ingress.plan.ingress_content import IngressContent, get_wildcard
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import EVERY_HOST
 

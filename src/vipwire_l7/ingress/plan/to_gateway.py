@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan.ingress_content import get_wildcard
 from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, write_backend_policies, write_traffic_policies
-from vipwire_l7.ingress.plan.wishes import get_wildcard
 from vipwire_l7.plan.annotations import READERS, AnnotationValues, read_annotations
 from vipwire_l7.plan.policy import Cors, Redirect
 from vipwire_l7.plan.pool_policy import is_expression, read_cors, read_hsts, read_redirect

@@ -100,7 +100,7 @@ class GatewayWorld(World):
         """The time at which a lookup's result changes although no object does, in seconds since the epoch."""
         self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
         self._namespaces, self._maps, self._bundles = (
-            RecordedObjects(kind, snapshot.list_declared(kind), self.looked_at)
+            RecordedObjects(kind, snapshot.list_gateway_objects(kind), self.looked_at)
             for kind in (IngressKind.NAMESPACE, IngressKind.CONFIG_MAP, IngressKind.CLUSTER_TRUST_BUNDLE)
         )
 
@@ -134,12 +134,12 @@ class GatewayWorld(World):
 
     def list_objects(self, kind: IngressKind, of: type[SpecT]) -> tuple[GatewayObject[SpecT], ...]:
         """Return all objects of a kind whose `spec` has a type, the oldest first."""
-        found = (each for each in self.snapshot.list_declared(kind).values() if has_spec(each, of))
+        found = (each for each in self.snapshot.list_gateway_objects(kind).values() if has_spec(each, of))
         return tuple(sorted(found, key=lambda each: each.age))
 
     def find_route(self, kind: IngressKind, name: ObjectName) -> RouteObject | None:
         """Return a route. This lookup is not recorded."""
-        found = self.snapshot.list_declared(kind).get(name)
+        found = self.snapshot.list_gateway_objects(kind).get(name)
         return found if found is not None and has_spec(found, wire.RouteSpec) else None
 
     def list_sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
@@ -147,7 +147,7 @@ class GatewayWorld(World):
 
         Return None if the object does not exist. This lookup is not recorded.
         """
-        found = self.snapshot.list_declared(kind).get(name)
+        found = self.snapshot.list_gateway_objects(kind).get(name)
         if found is None:
             return None
         if has_spec(found, wire.RouteSpec):

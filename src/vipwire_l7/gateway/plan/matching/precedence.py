@@ -48,10 +48,10 @@ def order_matches(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...
     by_breadth: dict[tuple[bool, int] | tuple[()], list[Entry]] = {}
     for each in entries:
         by_breadth.setdefault(each.breadth, []).append(each)
-    ladders = [Ladder(found) for _, found in sorted(by_breadth.items())]
+    by_host = [RankedMatches(found) for _, found in sorted(by_breadth.items())]
     routes, choices = [], dict[str, Choice]()
-    for match, path in dict.fromkeys(key for ladder in ladders for key in ladder.keys):
-        sequence = tuple(each for ladder in ladders for each in ladder.list_candidates(match, path))
+    for match, path in dict.fromkeys(key for ranked in by_host for key in ranked.keys):
+        sequence = tuple(each for ranked in by_host for each in ranked.list_candidates(match, path))
         steps = tuple(_make_steps(sequence))
         if len(steps) == 1 and not steps[0].when:
             target = steps[0].target
@@ -64,7 +64,7 @@ def order_matches(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...
     return tuple(routes), tuple(choices.values())
 
 
-class Ladder:
+class RankedMatches:
     """The matches of one host whose hostnames are equally specific."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:

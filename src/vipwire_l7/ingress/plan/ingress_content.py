@@ -24,7 +24,7 @@ from vipwire_l7.plan.pool_policy import (
     read_policy,
     read_rewrite,
 )
-from vipwire_l7.plan.sessions import add_mark
+from vipwire_l7.plan.sessions import add_session_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, ObjectField, Pool, name_pool
 from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, Secret, ServiceRef
 
@@ -148,7 +148,9 @@ def _resolve_backend(
         return ResolvedBackend(service, nowhere, problems=(missing,))
     if wanted.closed:
         return ResolvedBackend(service, nowhere)
-    policy = intern_policy(add_mark(_complete_policy(wanted, rule, port.application), ref.service, port.number))
+    policy = intern_policy(
+        add_session_mark(_complete_policy(wanted, rule, port.application), ref.service, port.number)
+    )
     target = name_pool(ref.service, port.number, policy)
     ill = tuple(
         Problem("Ingress", name, f"{where}.service.name", text) for text in _list_invalid_weights(ref, service)
