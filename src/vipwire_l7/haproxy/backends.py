@@ -235,7 +235,8 @@ def _write_access_controls(policy: Policy, layout: Layout) -> Iterator[str]:
 def _write_redirects(policy: Policy, layout: Layout) -> Iterator[str]:
     if policy.https:
         where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
-        yield write_line(f"http-request redirect location {{}} code 308 unless {_write_tls_condition(layout)}", where)
+        by_tls = "{{ req.hdr(x-forwarded-proto) https }}" if layout.trust_forwarded else "{{ ssl_fc }}"
+        yield write_line(f"http-request redirect location {{}} code 308 unless {by_tls}", where)
     if policy.redirect:
         where = write_quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
         yield write_line("http-request redirect location {} code {}", where, write_plain(policy.redirect.code))
@@ -254,10 +255,6 @@ def _write_reply(reply: Reply) -> str:
     file = write_quoted(f"{FOLDER}/{reply.body}") if reply.body else Word("")
     body = Word(f" content-type 'text/plain; charset=utf-8' file {file}" if reply.body else "")
     return write_line("http-request return status {}{}", write_plain(reply.code), body)
-
-
-def _write_tls_condition(layout: Layout) -> str:
-    return "{{ req.hdr(x-forwarded-proto) https }}" if layout.trust_forwarded else "{{ ssl_fc }}"
 
 
 def _write_limits(limit: Limit) -> Iterator[str]:

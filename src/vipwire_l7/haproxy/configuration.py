@@ -262,7 +262,7 @@ def make_maps(
     for each in filter(tells_listeners_apart, plan.frontends):
         maps["listeners"] |= {make_site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
     bounded = dict(find_bounded_sites(plan))
-    for route in sorted(plan.routes, key=_order_by_path_length):
+    for route in sorted(plan.routes, key=lambda each: (-len(each.path), each.site, each.path)):
         if route.match is Match.EXPRESSION:
             maps["expressions"][write_route_expression(route, bounded.get(route.site, 0))] = route.target
         elif route.match is Match.EXACT:
@@ -294,10 +294,6 @@ def write_route_expression(route: Route, longest: int = 0) -> str:
         if longest and not is_costly(path)
         else write_limited_expression(begin, path)
     )
-
-
-def _order_by_path_length(route: Route) -> tuple[int, str, str]:
-    return -len(route.path), route.site, route.path
 
 
 def write_process_sections(layout: Layout, mark: str, *, mirrors: bool = False) -> str:

@@ -265,7 +265,8 @@ class Destinations:
         for each in slices:
             good = list[BackendEndpoint]()
             for endpoint in each.endpoints:
-                is_trial = self.setting.from_files and _is_trial(endpoint.address)
+                is_other_loopback = is_loopback(endpoint.address) and endpoint.address not in _ONLY_HERE
+                is_trial = self.setting.from_files and is_other_loopback
                 text: str | None = "" if is_trial else self.find_objection(endpoint.address, name.namespace)
                 if text and endpoint.pod:
                     text = self._check_pod_address(
@@ -320,10 +321,6 @@ _WAY_OUT: Final = "--allow-target-range allows a range"
 
 def _find_range_name(address: Address, ranges: Iterable[tuple[Prefix, str]]) -> str:
     return next((name for prefix, name in ranges if address in prefix), "")
-
-
-def _is_trial(address: Address) -> bool:
-    return is_loopback(address) and address not in _ONLY_HERE
 
 
 def _list_forms(address: Address) -> Iterator[Address]:

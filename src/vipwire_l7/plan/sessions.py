@@ -76,7 +76,7 @@ class Split:
             *_choose_by_header(self),
             *_choose_by_cookie(self),
             *bound,
-            *_choose_by_chance(self),
+            *share_requests(tuple((name, canary.weight) for name, canary in self.parts), 100),
             Step(self.main),
         )
         return make_choice(tuple(steps))
@@ -103,7 +103,3 @@ def _list_session_pools(split: Split) -> Iterator[tuple[str, int]]:
     for name, canary in split.parts:
         if canary.weight or not (canary.header or canary.cookie):
             yield name, canary.weight
-
-
-def _choose_by_chance(split: Split) -> Iterator[Step]:
-    return share_requests(tuple((name, canary.weight) for name, canary in split.parts), 100)

@@ -38,7 +38,7 @@ class AddressPool:
         wanting = [each for each in gateways if not list_requested_addresses(each)]
         given = dict[ObjectName, tuple[str, ...]]()
         for each in wanting:
-            had = before.get(each.name) or _read_status_addresses(each)
+            had = before.get(each.name) or [entry["value"] for entry in (each.status or {}).get("addresses", ())]
             kept = [text for text in had if text in self and text not in taken]
             given[each.name] = tuple(_choose_one_of_each_family(kept))
             taken.update(given[each.name])
@@ -68,10 +68,6 @@ class AddressPool:
 
 def list_requested_addresses(gateway: Gateway) -> tuple[str, ...]:
     return tuple(each.value for each in gateway.spec.addresses if each.value)
-
-
-def _read_status_addresses(gateway: Gateway) -> tuple[str, ...]:
-    return tuple(each["value"] for each in (gateway.status or {}).get("addresses", ()))
 
 
 def _choose_one_of_each_family(texts: Iterable[str]) -> Iterator[str]:

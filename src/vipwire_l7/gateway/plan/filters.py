@@ -270,14 +270,10 @@ def add_session_persistence(policy: Policy, of: rule_wire.SessionPersistence | N
     permanent = of.cookie_config is not None and of.cookie_config.lifetime_type == "Permanent"
     if permanent and not of.absolute_timeout:
         raise Unsupported("a permanent cookie needs absoluteTimeout")
-    life, idle = (_read_seconds(text) if text else None for text in (of.absolute_timeout, of.idle_timeout))
+    texts = (of.absolute_timeout, of.idle_timeout)
+    life, idle = (max(1, read_milliseconds(text) // 1000) if text else None for text in texts)
     age = life if permanent else None
     return replace(policy, affinity=Affinity(name, age, max_idle=idle, max_life=life))
-
-
-def _read_seconds(text: str) -> int:
-    """Read a duration in whole seconds, at least 1."""
-    return max(1, read_milliseconds(text) // 1000)
 
 
 def read_milliseconds(text: str) -> int:

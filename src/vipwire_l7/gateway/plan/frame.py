@@ -199,7 +199,8 @@ class _Draft:
             return replace(listener, waits="the Gateway's Service does not have this port yet")
         places: list[str] = []
         for bind in binds:
-            place, mark = f"{bind}:{port}", self._make_mark(bind, port)
+            place = f"{bind}:{port}"
+            mark = f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
             name = f"{'udp' if listener.is_udp else 'gateway'}{mark}"
             text = ""
             if name in self._refused:
@@ -259,10 +260,6 @@ class _Draft:
         for (service, port_name), checked in made.tls.by_port.items():
             found.setdefault((IngressKind.SERVICE, service), []).append((port_name, checked))
         return {ref: tuple(facts) for ref, facts in found.items()}
-
-    def _make_mark(self, bind: str, port: int) -> str:
-        """Return the suffix of the hosts of a frontend."""
-        return f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
 
 
 def list_problems(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]:

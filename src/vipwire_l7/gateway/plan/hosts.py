@@ -77,15 +77,13 @@ class Hosts:
                 self._tried[key] = tried
                 self._sum.update(tried)
             (self._crowded.add if crowded else self._crowded.discard)(key)
-        before, self._refused = self._refused, {} if self._has_room() else self._spend_budgets()
+        fits = not self._crowded and Budget.has_room(self._sum)
+        before, self._refused = self._refused, {} if fits else self._spend_budgets()
         both = (before.keys() | self._refused.keys()) & self._results.keys()
         changed = [ref for ref in both if before.get(ref) != self._refused.get(ref)]
         for ref in both:
             self._results[ref].excess = self._refused[ref][0] if ref in self._refused else ""
         return {ref: _group_by_host(self._results[ref].brought) for ref in changed}
-
-    def _has_room(self) -> bool:
-        return not self._crowded and Budget.has_room(self._sum)
 
     def _count_rules(self, key: HostKey) -> tuple[Counter[str], bool]:
         """Count the rules of a host by namespace; report whether one namespace asks for too many steps."""

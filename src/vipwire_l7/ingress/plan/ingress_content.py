@@ -3,7 +3,6 @@
 The planner keeps the result as long as the Ingress and the Secret are the same.
 """
 
-from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -152,15 +151,10 @@ def _resolve_backend(
         add_session_mark(_complete_policy(wanted, rule, port.application), ref.service, port.number)
     )
     target = name_pool(ref.service, port.number, policy)
-    ill = tuple(
-        Problem("Ingress", name, f"{where}.service.name", text) for text in _list_invalid_weights(ref, service)
-    )
+    text = f"{ref.service}: the annotation vipwire.io/weights is invalid in part"
+    complaints = read_weights(service.annotations)[1]
+    ill = tuple(Problem("Ingress", name, f"{where}.service.name", f"{text}: {each}") for each in complaints)
     return ResolvedBackend(service, target, Pool(target, ref.service, port, policy, service.external), ill)
-
-
-def _list_invalid_weights(ref: ServiceRef, service: BackendService) -> Iterator[str]:
-    for complaint in read_weights(service.annotations)[1]:
-        yield f"{ref.service}: the annotation vipwire.io/weights is invalid in part: {complaint}"
 
 
 def _complete_policy(wanted: IngressContent, rule: PathRule | None, application: str) -> Policy:

@@ -13,8 +13,8 @@ from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.sites import Aspect, Comparison, Match
 from vipwire_l7.watch.convert import LONGEST_PATH, PATH
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
-_NAME: Final = re.compile(r"[A-Za-z0-9*_.=-]{1,256}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+"""The names of headers and parameters that a configuration can have unquoted."""
 _PRINTABLE: Final = re.compile(r"[ -~]{1,4096}")
 _GRPC_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
@@ -92,7 +92,7 @@ def _read_named_matches(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch])
     seen = set[str]()
     for each in matches:
         name = each.name.lower() if aspect is Aspect.HEADER else each.name
-        if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _is_plain_word(name):
+        if not _NAME.fullmatch(name):
             raise Unsupported(f"{each.name[:80]!r} is no name that HAProxy can compare")
         if name in seen:  # the first of several counts (HTTPRouteMatch)
             continue
@@ -105,8 +105,3 @@ def _read_named_matches(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch])
             raise Unsupported(f"the value of {name} has characters that are not printable ASCII")
         else:
             yield Comparison(aspect, each.value, name)
-
-
-def _is_plain_word(name: str) -> bool:
-    """Report whether a configuration can have a name unquoted."""
-    return re.fullmatch(r"[A-Za-z0-9_.-]+", name) is not None
