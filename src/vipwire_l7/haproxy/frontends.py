@@ -103,7 +103,7 @@ class Lookups:
         return self.maps.union(way for way, is_needed in ways.items() if is_needed)
 
     def covers(self, needed: "Lookups") -> bool:
-        """Report whether these searches find the same as those `needed`, and more."""
+        """Report whether these searches find all that `needed` finds."""
         same = self.prefixes == needed.prefixes and self.plain <= needed.plain
         pairs = ((needed.depths, self.depths), (needed.deciding, self.deciding), (needed.bounded, self.bounded))
         return same and needed.searches <= self.searches and all(set(few) <= set(many) for few, many in pairs)

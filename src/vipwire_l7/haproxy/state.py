@@ -217,7 +217,7 @@ class _Comparison:
             yield "the frontend changes"
 
     def _is_written(self, mark: str) -> bool:
-        """Report whether HAProxy has a frontend as wanted, apart from its choices."""
+        """Report whether HAProxy has a frontend with the wanted rules, apart from choices."""
         old, new = self._live.shape, self._wanted.shape
         if mark not in old.frontends or old.lookups[mark] != new.lookups[mark]:
             return False
@@ -269,7 +269,7 @@ class _Comparison:
         return {OWN_LIST: others | lists[OWN_LIST]}
 
     def _is_known(self, mark: str, to: str) -> bool:
-        """Report whether HAProxy has a target as wanted."""
+        """Report whether HAProxy has the wanted version of a target."""
         if to in self._wanted.pools:
             return to not in self._missing
         if to in self._wanted.shape.choices.get(mark, ()):

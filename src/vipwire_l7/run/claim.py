@@ -28,10 +28,10 @@ _MAX_FOLDER: Final = 82
 def claim_ingress(
     folder: Path, layout: Layout, *, takeover: bool, command: str = "vipwire ingress"
 ) -> Iterator[Claim]:
-    """Claim the resources of an ingress in this network namespace. Raise AlreadyRunningError if another one has them.
+    """Claim the resources of an ingress in this network namespace. Raise AlreadyRunningError if a process has them.
 
-    With `takeover` the other one ends first, and leaves its HAProxy to this process: raise ConfigError if it has
-    another folder.
+    With `takeover`, that process ends first and leaves its HAProxy to this process. Raise ConfigError if that process
+    has another folder.
     """
     if (length := len(os.fsencode(folder))) > _MAX_FOLDER:
         raise ConfigError(f"--run-dir: {length} bytes (allowed: {_MAX_FOLDER}, for HAProxy's sockets are in it)")

@@ -165,7 +165,7 @@ class Desired:
         return self._apply_plan_change(services, everything=everything)
 
     def _review_destinations(self, services: Collection[ObjectName], *, everything: bool) -> bool:
-        """Check the plan's Services that are among these or new; report whether a refusal has changed."""
+        """Check `services` and the plan's new Services again; report whether a refusal has changed."""
         kept, known = self._planner.kept, self.destinations.reviewed_services
         gone = False
         if everything:

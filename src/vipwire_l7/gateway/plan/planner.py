@@ -115,7 +115,7 @@ class GatewayPlanner:
         )
 
     def _plan_frame(self, world: GatewayWorld) -> set[ObjectRef]:
-        """Plan the frame; return the objects whose facts for routes changed."""
+        """Plan the frame; return the objects that routes look up and that changed."""
         self._setting = replace(self._setting, addresses=self._reached())
         before, kept = self._frame, self.kept
         self._frame = made = plan_frame(world, self._setting, self._refused, before.given)
