@@ -32,29 +32,29 @@ def remove_parts(plan: SitePlan, refused: Collection[str]) -> SitePlan:
     if not refused:
         return plan
 
-    def left(target: str) -> str:
+    def replace_refused(target: str) -> str:
         return CLOSED if target in refused else target
 
-    def left_of(choice: Choice) -> Choice:
+    def replace_steps(choice: Choice) -> Choice:
         steps = (step for step in choice.steps if not any(_names_refused_pool(each, refused) for each in step.when))
-        return replace(choice, steps=tuple(replace(step, target=left(step.target)) for step in steps))
+        return replace(choice, steps=tuple(replace(step, target=replace_refused(step.target)) for step in steps))
 
     gone = {each.name for each in plan.certificates if each.pem in refused}
     return replace(
         plan,
         routes=tuple(
-            replace(route, target=left(route.target))
+            replace(route, target=replace_refused(route.target))
             for route in plan.routes
             if route.match is not Match.EXPRESSION or write_route_expression(route) not in refused
         ),
         pools=tuple(pool for pool in plan.pools if pool.name not in refused),
-        choices=tuple(left_of(each) for each in plan.choices if each.name not in refused),
+        choices=tuple(replace_steps(each) for each in plan.choices if each.name not in refused),
         certificates=tuple(each for each in plan.certificates if each.pem not in refused),
-        default=left(plan.default),
+        default=replace_refused(plan.default),
         frontends=tuple(
             replace(
                 each,
-                choices=tuple(left_of(choice) for choice in each.choices if choice.name not in refused),
+                choices=tuple(replace_steps(choice) for choice in each.choices if choice.name not in refused),
                 certificates=tuple((name, hosts) for name, hosts in each.certificates if name not in gone),
             )
             for each in plan.frontends

@@ -129,11 +129,11 @@ def read_login(
     if found is None:
         return None, (), False
 
-    def problem(message: str) -> Problem:
+    def make_problem(message: str) -> Problem:
         return Problem(owner.kind, owner.name, owner.field, message)
 
     if found.namespace != owner.name.namespace:
-        return None, (problem(f"{found}: the Secret must be in the same namespace; {closed}"),), True
+        return None, (make_problem(f"{found}: the Secret must be in the same namespace; {closed}"),), True
     lines = _list_user_lines(secret(found), annotations("auth-secret-type", "auth-file"))
     matches = [_USER.fullmatch(line) for line in lines]
     users = tuple((match[1], match[2]) for match in matches if match)
@@ -143,10 +143,10 @@ def read_login(
             f"Secret {found}: {len(lines) - len(users)} lines are not user:hash "
             "(allowed: bcrypt, which htpasswd -B makes, of cost 10 at most; SHA-512, SHA-256 of 99999 rounds at most)"
         )
-        problems.append(problem(message))
+        problems.append(make_problem(message))
     if not users:
         where = "in its key `auth`" if annotations.get_text("auth-secret-type") != "auth-map" else "as its keys"
-        problems.append(problem(f"Secret {found} has no users {where}; {closed}"))
+        problems.append(make_problem(f"Secret {found} has no users {where}; {closed}"))
     return Login(annotations("auth-realm", "Restricted"), users), tuple(problems), not users
 
 

@@ -58,10 +58,10 @@ class StatusWriter:
     ) -> None:
         self._kinds, self._statuses, self._rate = kinds, statuses, rate
 
-        def changes() -> int:
+        def count_changes() -> int:
             return snapshot.count_events(kinds) + (statuses.revision or 0)
 
-        self._loop = WriteLoop[ObjectRef](access, "vipwire-status", leading, changes, _PAUSES)
+        self._loop = WriteLoop[ObjectRef](access, "vipwire-status", leading, count_changes, _PAUSES)
         self._objects = snapshot.follow_changes(statuses_of=kinds.keys())
         self._due: dict[str, set[ObjectRef]] | None = None
         """The objects to check, by namespace; None for all."""

@@ -239,17 +239,17 @@ class DestinationFollower:
     def _find_server(self, loop: asyncio.AbstractEventLoop) -> None:
         """Resolve the API server's name, in a thread that does not delay the end of the process."""
 
-        def note(found: frozenset[Address]) -> None:
+        def set_servers(found: frozenset[Address]) -> None:
             if found and found != self._known.servers:
                 self._known.servers = found
                 self.touched(self._destinations.reviewed_services)
 
-        def ask() -> None:
+        def resolve() -> None:
             found = resolve_host(self._host)
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(note, found)
+                loop.call_soon_threadsafe(set_servers, found)
 
-        Thread(target=ask, name="addresses of the API server", daemon=True).start()
+        Thread(target=resolve, name="addresses of the API server", daemon=True).start()
 
 
 def resolve_host(host: str) -> frozenset[Address]:

@@ -104,8 +104,8 @@ class GatewayParts:
         if pods is not None:
             services = ServiceWriter(access, pods, self._setting.controller, snapshot, leading)
 
-            async def keep() -> None:
+            async def write_services() -> None:
                 with desired.call_after_changes(services.wake):
                     await services.run(lambda: self._planner.services)
 
-            yield "Gateways' Services", keep
+            yield "Gateways' Services", write_services
