@@ -66,6 +66,7 @@ class Cluster(Packets):
         self.nodes = {node.name: manifests.node(node) for node in self.topology.nodes}
         self._cidrs = [SERVICE_CIDR] if cidrs else []
         self._bundles: dict[str, list[Manifest]] = {}
+        self._module, self._stale = "", set[str]()
         self._services: dict[str, LabService] = {}
         self._beacon = LabService(self.topology, "beacon", 0, (Port(1000, 80),))
 
@@ -186,10 +187,20 @@ class Cluster(Packets):
         self.put(name, made.objects(hosts, **spec))
         return made
 
+    def enter(self, module: str) -> None:
+        """Let the next change remove other modules' objects: with each Service, all rules take longer to read."""
+        if module != self._module:
+            self._module, self._stale = module, set(self._bundles)
+
     def put(self, name: str, objects: Iterable[Manifest]) -> None:
         """Write objects, replacing those of this name, and wait until they take effect."""
         wanted = list(objects)
+        self._stale.discard(name)
         if self._bundles.get(name, []) != wanted:
+            for each in self._stale:
+                del self._bundles[each]
+                self._replace(self.manifests / f"{each}.json", [])
+            self._stale.clear()
             self._bundles[name] = wanted
             self._replace(self.manifests / f"{name}.json", wanted)
             self.write()

@@ -183,6 +183,7 @@ def cluster_with(request: pytest.FixtureRequest, mode: Mode, _clusters: Clusters
             _clusters[key] = made
             made.up()
         _clusters.move_to_end(key)
+        _clusters[key].enter(request.node.path.name)
         return _clusters[key]
 
     return build
