@@ -29,7 +29,7 @@ from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process_lifecycle import event_loop, systemd
+from vipwire.process_lifecycle import cyclic_garbage, event_loop, systemd
 from vipwire.process_lifecycle.event_loop import Stop
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.process_lifecycle.supervision import Supervisor, Work
@@ -56,6 +56,7 @@ from vipwire_l7.watch.objects import IngressKind, IngressObject
 from vipwire_l7.watch.snapshot import ChangeExtent, Snapshot
 
 _LIST_SECONDS = 30.0
+_LEFT_SECONDS = 0.5
 
 Part: TypeAlias = Callable[[], Awaitable[None]]
 Parts: TypeAlias = Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]]
@@ -237,6 +238,7 @@ class IngressProcess:
         )
         beside = self._served.beside
         self._beside = beside(options.folder, self._controller, self._teller.registry) if beside else None
+        self._serves = False
 
     def _count_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
         del thing, error, again  # all count
@@ -245,6 +247,8 @@ class IngressProcess:
     async def run(self, claim: Claim) -> int:
         """Run until a signal, or until a successor takes over: then HAProxy goes on for the successor."""
         options, stop = self._options, Stop(lambda: None)
+        cyclic_garbage.rest()
+        asyncio.get_running_loop().call_later(_LIST_SECONDS, cyclic_garbage.look_rarely)
         claim.when_asked(stop.make_room)
         serves_ingresses = IngressKind.INGRESS in self._served.resources
         about = {"ingress_class": options.setting.class_name} if serves_ingresses else {}
@@ -305,6 +309,11 @@ class IngressProcess:
 
     def _report_sync(self, done: SyncResult) -> None:
         systemd.notify(systemd.READY)
+        if not self._serves:
+            self._serves = True
+            cyclic_garbage.look_rarely()
+            loop = asyncio.get_running_loop()  # later: the first plan's own values are not freed yet
+            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
         self._teller.report_sync(done)
         self._report_problems()
 
