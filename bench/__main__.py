@@ -18,7 +18,18 @@ from bench.report import Figure, Row, document, rows, text
 
 SCENARIOS = ("load", "change", "daemon", "datapath", "rival")
 DRAWINGS = ("plot", "flame")
-OTHERS = ("scale", "iptables", "userspace", "api_costs", "page_costs", "shares", "ejection", "ebpf", "offload")
+OTHERS = (
+    "scale",
+    "iptables",
+    "userspace",
+    "api_costs",
+    "page_costs",
+    "shares",
+    "hostile_starts",
+    "ejection",
+    "ebpf",
+    "offload",
+)
 
 
 def run(name: str, options: Options) -> list[Figure]:
