@@ -14,6 +14,7 @@ from tests.proxy.kernel.ipvs.proxy import (
     IpvsProxy,
     addresses,
     annotated,
+    in_turn,
     slices,
     web,
 )
@@ -133,8 +134,7 @@ def test_a_client_that_is_remembered_is_told(lab: Lab, proxy: IpvsProxy, family:
         proxy.drop("web")
 
 
-@FAMILIES
-@pytest.mark.parametrize("chosen", [{}, {"algorithm": "source-hash"}], ids=str)
+@in_turn("chosen", {}, {"algorithm": "source-hash"})
 def test_who_finishes_connections_is_told_and_is_no_difference(
     lab: Lab, proxy: IpvsProxy, family: Family, chosen: dict[str, str]
 ) -> None:

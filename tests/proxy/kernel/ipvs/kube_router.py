@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from tests.fakes.documents import read_document
 from tests.fakes.objects import service
-from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, slices
+from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, in_turn, slices
 
 from vipwire.model.net import Family
 from vipwire.model.service import Service
@@ -45,10 +45,9 @@ def shares(lab: Lab, host: str, family: Family) -> Counter[str]:
     return pods_of(lab.probe(host, VIP[family], 80, count=10, parallel=1))
 
 
-@FAMILIES
-@pytest.mark.parametrize(
-    ("scheduler", "each", "together"),
-    [("rr", 5, 5), ("lc", 5, 5), ("dh", 1, 1), ("sh", 1, 2), ("wlc", 5, 5), ("unheard-of", 5, 5)],
+@in_turn(
+    "scheduler, each, together",
+    *(("rr", 5, 5), ("lc", 5, 5), ("dh", 1, 1), ("sh", 1, 2), ("wlc", 5, 5), ("unheard-of", 5, 5)),
 )
 def test_the_scheduler_deals(
     lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str, each: int, together: int
@@ -62,8 +61,7 @@ def test_the_scheduler_deals(
         assert met == [set(ALL)] * 2, "it deals in turn"
 
 
-@FAMILIES
-@pytest.mark.parametrize(("flags", "by_port"), [("flag-1", False), ("flag-1,flag-2", True)])
+@in_turn("flags, by_port", ("flag-1", False), ("flag-1,flag-2", True))
 def test_the_flags_of_maglev_count(lab: Lab, proxy: IpvsProxy, family: Family, flags: str, *, by_port: bool) -> None:
     proxy.put(annotated(service_scheduler="mh", service_schedflags=flags), *slices(lab, "web", ALL))
     pods = {result.pod for result in lab.probe("client", VIP[family], 80, count=30)}

@@ -9,7 +9,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, IpvsProxy, addresses, annotated, slices, web
+from tests.proxy.kernel.ipvs.proxy import (
+    EXTERNAL,
+    FAMILIES,
+    NODE,
+    IpvsProxy,
+    addresses,
+    annotated,
+    in_turn,
+    slices,
+    web,
+)
 
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
@@ -64,8 +74,7 @@ def test_a_connection_outlives_its_endpoint(
     assert not receives(lab, family)
 
 
-@FAMILIES
-@pytest.mark.parametrize("policy", list(TrafficPolicy), ids=lambda policy: policy.value)
+@in_turn("policy", *TrafficPolicy)
 def test_a_flow_goes_on_while_its_endpoint_is_drained(
     lab: Lab, proxy: IpvsProxy, family: Family, policy: TrafficPolicy
 ) -> None:

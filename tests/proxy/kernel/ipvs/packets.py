@@ -19,6 +19,7 @@ from tests.proxy.kernel.ipvs.proxy import (
     addresses,
     annotated,
     fresh_port,
+    in_turn,
     proxied,
     slices,
     web,
@@ -143,8 +144,7 @@ def weighted(scheduler: str, **weights: int) -> tuple[tuple[str, str], ...]:
     return annotated(scheduler=scheduler) + ((("vipwire.io/weights", text),) if weights else ())
 
 
-@FAMILIES
-@pytest.mark.parametrize("scheduler", ["lc", "wlc", "sed", "nq"])
+@in_turn("scheduler", "lc", "wlc", "sed", "nq")
 def test_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
     """Whoever has an open connection gets no further one while another is free."""
     port = fresh_port()
@@ -158,8 +158,7 @@ def test_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, scheduler
                 assert more.answer.pod == first.answer.pod
 
 
-@FAMILIES
-@pytest.mark.parametrize("scheduler", ["wlc", "sed"])
+@in_turn("scheduler", "wlc", "sed", first=Family.IPV6)
 def test_weighted_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
     pairs, port = weighted(scheduler, **{lab.address("pod-1a", family): 3}), fresh_port()
     proxy.put(web(ports=(port,), annotations=pairs), *slices(lab, "web", TWO))
@@ -233,8 +232,7 @@ def test_maglev_has_nobody_turned_away_by_a_draining_server(lab: Lab, proxy: Ipv
             each.close()
 
 
-@FAMILIES
-@pytest.mark.parametrize("scheduler", ["lblc", "lblcr"])
+@in_turn("scheduler", "lblc", "lblcr")
 def test_locality(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
     """One destination stays with one server while that is not overloaded."""
     proxy.put(web(annotations=annotated(scheduler=scheduler)), *slices(lab, "web", ALL))
@@ -501,8 +499,7 @@ def test_direct_return_by_route(lab: Lab, proxy: IpvsProxy, family: Family) -> N
         assert {result.answer.local.address for result in results if result.answer} == {EXTERNAL[family]}
 
 
-@FAMILIES
-@pytest.mark.parametrize("forwarding", ["dsr", "tunnel"])
+@in_turn("forwarding", "dsr", "tunnel")
 def test_direct_return_leaves_nothing_in_pods_and_a_new_process_nothing_to_do(
     lab: Lab, proxy: IpvsProxy, family: Family, forwarding: str
 ) -> None:

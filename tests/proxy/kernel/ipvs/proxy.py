@@ -38,6 +38,18 @@ TCP = ServicePort("", Protocol.TCP, 80)
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 
 
+def in_turn(names: str, *cases: Any, first: Family = Family.IPV4) -> pytest.MarkDecorator:
+    """Parametrize by cases, each in one family in turn: one code writes both families' objects."""
+    order = [first, *(family for family in Family if family is not first)]
+    values = [
+        (*(case if isinstance(case, tuple) else (case,)), family)
+        for case, family in zip(cases, itertools.cycle(order), strict=False)
+    ]
+    return pytest.mark.parametrize(
+        f"{names}, family", values, ids=["-".join([*map(str, case), family.value]) for *case, family in values]
+    )
+
+
 class Line:
     """One family of one proxy: plans, objects, kernel."""
 

@@ -11,6 +11,7 @@ from tests.proxy.kernel.ipvs.proxy import (
     IpvsProxy,
     addresses,
     annotated,
+    in_turn,
     proxied,
     slices,
     web,
@@ -147,8 +148,7 @@ def test_cleaning_up_leaves_no_rule_and_no_virtual_server_of_a_range(lab: Lab) -
         assert "KUBE" not in proxy.state()
 
 
-@FAMILIES
-@pytest.mark.parametrize("forwarding", ["tunnel", "dsr"])
+@in_turn("forwarding", "tunnel", "dsr")
 def test_a_range_with_direct_return_is_answered_as_the_vip_at_every_port(
     lab: Lab, proxy: IpvsProxy, family: Family, forwarding: str
 ) -> None:

@@ -33,6 +33,12 @@ OTHERS = {
     "a type with more fields": ("CLUSTER-IP", "hash:ip,port,net family {inet}"),
     "another family": ("CLUSTER-IP", "hash:ip,port family {other}"),
 }
+IN_USE = (
+    (("few elements", "few ports"), ("elements that end", "no marks")),
+    (("elements that make room", "no marks"), ("few elements", "few ports")),
+)
+FOUND = (*IN_USE, (("another type",), ("a type with more fields",)), (("another family",), ("another type",)))
+"""The sets of IPv4 and those of IPv6: one code replaces both."""
 
 
 def named(family: Family, name: str) -> str:
@@ -88,24 +94,27 @@ def put_many_ports(lab: Lab, proxy: IpvsProxy) -> None:
                 assert proxy.probe("client", address, number)[0].answer, (family, number)
 
 
-@pytest.mark.parametrize("case", [*LIMITED, *OTHERS])
+@pytest.mark.parametrize("sides", FOUND, ids=str)
 def test_a_set_found_with_other_options_is_replaced_at_the_start(
-    lab: Lab, empty_node: dict[str, str], case: str
+    lab: Lab, empty_node: dict[str, str], sides: tuple[tuple[str, ...], ...]
 ) -> None:
-    name, options = {**LIMITED, **OTHERS}[case]
-    for family in Family:
-        make(lab, family, named(family, name), options)
+    for family, kinds in zip(Family, sides, strict=True):
+        for name, options in ({**LIMITED, **OTHERS}[kind] for kind in kinds):
+            make(lab, family, named(family, name), options)
     with proxied(lab, empty=False) as proxy:
         put_many_ports(lab, proxy)
         assert definitions(lab) == empty_node
         assert proxy.check() == dict.fromkeys(Family, False)
 
 
-@pytest.mark.parametrize("case", list(LIMITED))
-def test_a_set_in_use_is_replaced_without_a_gap(lab: Lab, proxy: IpvsProxy, usual: dict[str, str], case: str) -> None:
+@pytest.mark.parametrize("sides", IN_USE, ids=str)
+def test_a_set_in_use_is_replaced_without_a_gap(
+    lab: Lab, proxy: IpvsProxy, usual: dict[str, str], sides: tuple[tuple[str, ...], ...]
+) -> None:
     proxy.put(web(), *slices(lab, "web", PODS))
-    for family in Family:
-        limit(lab, family, *LIMITED[case])
+    for family, kinds in zip(Family, sides, strict=True):
+        for kind in kinds:
+            limit(lab, family, *LIMITED[kind])
         make(lab, family, BESIDE[family], "bitmap:port range 0-9")  # of a process that was killed
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(lab.continuous("client", VIP[family], 80)) for family in Family]
